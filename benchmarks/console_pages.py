@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.commands import ROOT, Office, memory_mib
 from paygw_batch.approval.approval_keys import PublicKey, encode_public_key
-from paygw_batch.console.passkey_access import SignedInKey, SignInMethod, StoredSessions, WebSessions
+from paygw_batch.console.passkey_access import SignInKey, SignInMethod, StoredSessions, WebSessions
 from paygw_batch.console.permissions import load_members
 from paygw_batch.countries.data import config_dir
 from paygw_batch.opening.open_journal import open_journal_to_read
@@ -175,13 +175,13 @@ def _create_session(place: Office, config: Path, key: PublicKey) -> str:
         StoredSessions(place.journal),
         members=members,
         keys={key: maker},
-        ways=frozenset(SignInMethod),
+        methods=frozenset(SignInMethod),
         idle_s=3600,
         max_age_s=3600,
         now_s=time.time,
     )
     try:
-        return sessions.sign_in(maker, "", SignInMethod.PASSKEY, SignedInKey(key, ""))
+        return sessions.sign_in(maker, "", SignInMethod.PASSKEY, SignInKey(key, ""))
     finally:
         sessions.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.figures import Sample
 from benchmarks.loops import loop_factory
-from paygw_batch.gateway.signing.key import SigningKey, token_address
+from paygw_batch.gateway.signing.key import SigningKey, parse_token_address
 from paygw_batch.gateway.signing.signers import SigningProcesses, signing_lookahead
 from tests.support.ports import free_port, wait_for_server
 from tests.support.tokens import PIN, Token
@@ -39,7 +39,7 @@ class KeyElsewhere:
             return load_kms_key(self.address, self.at_once)
         from paygw_batch.custody.token_key import TokenLocation, load_token_key  # noqa: PLC0415 (an extra)
 
-        return load_token_key(TokenLocation(token_address(self.address), self.module, PIN, self.at_once))
+        return load_token_key(TokenLocation(parse_token_address(self.address), self.module, PIN, self.at_once))
 
 
 def key_signatures_per_s(key: KeyElsewhere, signatures: int) -> Sample:

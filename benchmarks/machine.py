@@ -53,7 +53,7 @@ def sync_ms(directory: Path) -> tuple[float, float]:
 def _python() -> str:
     build = python_build()
     output = {True: "", False: "no ", None: "perhaps "}
-    return f"Python {platform.python_version()} ({output[build.has_profiles]}profiles, {output[build.has_lto]}LTO)"
+    return f"Python {platform.python_version()} ({output[build.is_profile_guided]}profiles, {output[build.has_lto]}LTO)"
 
 
 def _version(name: str) -> str | None:

@@ -15,7 +15,7 @@ from paygw_batch.countries.data import config_dir
 from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.encode import Supplies
+from paygw_batch.gateway.encode import BodyConstants
 from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import load_private_key
 from paygw_batch.journal.journal import Journal
@@ -57,7 +57,7 @@ class Merchant:
             url=self.url(base_url),
             endpoint_id="1000",
             consumer_key="benchmark",
-            supplies=Supplies({"server_callback_url": "https://merchant.example/paygw/callback"}),
+            constants=BodyConstants({"server_callback_url": "https://merchant.example/paygw/callback"}),
             profile=SignatureProfile.JSON_PARAMS,
             key=load_private_key(self.key),
         )

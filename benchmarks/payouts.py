@@ -31,11 +31,11 @@ from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.sign import Preparer
 from paygw_batch.gateway.signing.signers import signers_for, signing_lookahead
-from paygw_batch.journal.file_place import FilePlace, in_memory_journal
+from paygw_batch.journal.file_location import FileLocation, in_memory_journal
 from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import DueRow
-from paygw_batch.processes import gc_paused
+from paygw_batch.processes import gc_relaxed
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ def journal_on_disk(directory: Path) -> Iterator[SqliteJournal]:
     """Yield a new journal on the disk of `directory`."""
     with tempfile.TemporaryDirectory(dir=directory) as name:
         place = Path(name)
-        at = FilePlace(
+        at = FileLocation(
             place / "journal.sqlite3",
             endpoint=EndpointIdentity("benchmark", "1000"),
             known_dir=place / "journals",
             now=lambda: timestamp(datetime.now(UTC)),
         )
-        at.make("benchmark")
+        at.create("benchmark")
         journal = at.open_to_write("benchmark")
         try:
             yield journal
@@ -122,13 +122,13 @@ async def _run_trial(trial: Trial, merchant: Merchant, journal: Journal, batch: 
     signer, noted = merchant.signer(trial.base_url), _OutcomeTimes()
     if trial.key is not None:
         signer = replace(signer, key=trial.key.load())
-    with gc_paused(), journal.open_engine_journal() as given:
+    with gc_relaxed(), journal.open_engine_journal() as given:
         async with signers_for(signer.key, trial.rows) as signers, PayoutTransport(reached) as transport:
             engine = Engine(
                 journal=given,
                 gateway=transport,
                 prepare=Preparer(merchant.rules, signer, signers),
-                judge=partial(classify, words=merchant.settings.words(), operation=merchant.operation),
+                assess=partial(classify, words=merchant.settings.words(), operation=merchant.operation),
                 pace=Pace(trial.concurrency),
                 runtime=Runtime(lambda: datetime.now(UTC), elapsed_s, partial(secrets.token_hex, 16), random.random),
                 progress=noted,

@@ -1,6 +1,6 @@
-"""The Python interface: submit a data frame or a sheet, follow the outcomes, and get the reconciliation as a frame.
+"""The Python interface: submit a data frame or a file, follow the outcomes, and get the reconciliation as a frame.
 
-It uses the same journal, lock, checks and states as the commands, and is built from the same parts. Only the names in
+It shares the journal, lock, checks and states with the commands, and is built from the same parts. Only the names in
 `__all__` are public. docs/python-api.md shows how to use them.
 """
 
@@ -51,7 +51,7 @@ from paygw_batch.opening.open_journal import (
 from paygw_batch.processes import forbid_core_dumps
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settle.resolve import Settlement
-from paygw_batch.settle.settle_rows import refresh, require_enquiry, settle_by_decision
+from paygw_batch.settle.settle_rows import refresh, require_enquiry_profile, settle_by_decision
 from paygw_batch.sheet.check.validate import warnings_as_defects
 from paygw_batch.sheet.findings import empty_findings
 from paygw_batch.show.batch_status import MAX_MATCHES, batch_status, parse_payment_search
@@ -98,19 +98,19 @@ __all__ = [
 ]
 
 _HOLDER = "a Python program"
-"""The name of this holder of the journal, which another run shows while it waits."""
+"""How messages in other processes describe this one while it holds the journal."""
 _NO_CONVERSATION = Conversation()
 
 
 class Conclusion(StrEnum):
-    """The possible results of a batch, most serious first. Each is named after an exit code of the commands."""
+    """The possible results of a batch, most serious first. Each has the name of an exit code of the commands."""
 
     PERSON_NEEDED = "person_needed"
-    """At least one row is in doubt, or the journal holds contradicting evidence. Never pay such a row another way."""
+    """A row is in doubt, or evidence contradicts the journal. Never pay such a row by other means."""
     STOPPED_EARLY = "stopped_early"
-    """The run stopped by itself while rows were still ready. Run it again later."""
+    """The run stopped early while rows were still ready. Run it again later."""
     INTERRUPTED = "interrupted"
-    """Somebody stopped the run while rows were still ready. Run it again to continue."""
+    """The run was interrupted while rows were still ready. Run it again to continue."""
     SOME_REJECTED = "some_rejected"
     """The batch is finished, but some rows are rejected, returned, or invalid and left out."""
     DONE = "done"
@@ -119,19 +119,19 @@ class Conclusion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A result that can be written as JSON. Its `repr` shows states and sums, but no names or accounts."""
+    """A result that can be converted to JSON. Its repr contains no names or account numbers."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values by name, for JSON. Frames become lists of rows, and paths become text."""
+        """Return the values by name, ready for JSON. Frames become lists of rows, and paths become strings."""
         return {entry.name: _json_value(getattr(self, entry.name)) for entry in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class Refused(_Result):
-    """A refused sheet, which has defects or repeats a batch. Nothing was sent.
+    """A sheet that was refused because it has defects or repeats a batch. Nothing was sent.
 
-    - `defects` and `warnings`: frames with `row, column, value, code, message`. Row 0 means the sheet as a whole.
-    - `code`: the code of the sheet's open question, or empty if there is none.
+    - `defects` and `warnings`: frames with `row, column, value, code, message`. Row 0 means the whole sheet.
+    - `code`: the code of the sheet's open question, or empty.
     """
 
     message: str = field(repr=False)
@@ -144,12 +144,12 @@ class Refused(_Result):
 class Finished(_Result):
     """A batch after its run, with the state of each row.
 
-    - `message`: the result in words, and what a person should do next.
-    - `states`: the number of rows in each state. `totals`: the exact sum as text, by currency and then by state.
-    - `known`: number of rows already in the journal. `sent`: number of rows that this run may have sent, even partly.
-    - `reconciliation`: one line for every row of the sheet, with the columns of the reconciliation file.
-    - `warnings`: as in `Refused`; empty if no sheet was read.
-    - `notes`: sentences about the run that a person should read.
+    - `message`: the result in words, and what to do next.
+    - `states`: the number of rows in each state. `totals`: exact sums as text, by currency and then by state.
+    - `known`: the number of rows already in the journal. `sent`: the number that this run may have sent.
+    - `reconciliation`: a line for every row of the sheet, with the columns of the reconciliation file.
+    - `warnings`: as in `Refused`, or empty if no sheet was read.
+    - `notes`: messages about the run for a person to read.
     """
 
     conclusion: Conclusion
@@ -166,12 +166,12 @@ class Finished(_Result):
 
 @dataclass(frozen=True, slots=True)
 class Checked(_Result):
-    """A sheet that was read and validated. Nothing was sent, and no journal was read.
+    """A validated sheet. Nothing was sent, and no journal was read.
 
-    - `payable`: the number of rows without a defect, out of `rows`. `totals`: sums of readable amounts, by currency.
+    - `payable`: the number of rows without defects, out of `rows`. `totals`: sums of readable amounts, by currency.
     - `defects` and `warnings`: as in `Refused`.
-    - `headings`: the sheet's own heading of each of our columns.
-    - `batch`: the id that a batch of this sheet would have.
+    - `headings`: the sheet's own heading for each of our columns.
+    - `batch`: the id that a batch from this sheet would have.
     """
 
     batch: str
@@ -186,9 +186,9 @@ class Checked(_Result):
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow(_Result):
-    """A row that needs a person, with its payee, its state, the reason's code, and the time since which it waits.
+    """A row that needs attention.
 
-    `order_id` is the id of the last attempt, or None if the row was never sent.
+    It has needed attention since `since`. `order_id` is that of the last attempt, or None if there was none.
     """
 
     row: int
@@ -205,7 +205,7 @@ class WaitingRow(_Result):
 
 @dataclass(frozen=True, slots=True)
 class BatchState(_Result):
-    """The current state of a batch in the journal. `needs_person` lists all rows that need a person."""
+    """The state of a batch in the journal. `needs_person` lists all rows that need attention."""
 
     conclusion: Conclusion
     message: str
@@ -220,7 +220,7 @@ class BatchState(_Result):
 
 @dataclass(frozen=True, slots=True)
 class Planned(_Result):
-    """A plan in the file `path`. It has `approvals` of the `needed` approvals."""
+    """A plan written to the file `path`. It has `approvals` of the `needed` approvals."""
 
     path: Path
     batch: str
@@ -233,28 +233,24 @@ class Planned(_Result):
 
 @runtime_checkable
 class ArrowTable(Protocol):
-    """A data frame of any library with Arrow's PyCapsule interface, such as pandas, pyarrow or DuckDB."""
+    """A data frame from any library with the Arrow PyCapsule interface, such as pandas, pyarrow or DuckDB."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Export the frame as a stream."""
+        """Export the frame as an Arrow stream."""
 
 
 SheetLike: TypeAlias = pl.DataFrame | pl.LazyFrame | ArrowTable | Path | str
-"""A frame (a lazy frame is collected), or the path of a file."""
+"""A frame (lazy frames are collected) or the path of a file."""
 
 Result: TypeAlias = Refused | Finished
-"""The result of a run: a refused sheet or a finished batch. An error that stops a run is raised as a `PaygwError`."""
+"""The result of a run. Errors that stop a run are raised as `PaygwError`."""
 
 Run: TypeAlias = BackgroundRun[Result]
-"""A run under way. Enter it using `with` or `async with`."""
+"""A run in progress. Enter it using `with` or `async with`."""
 
 
 class SheetReading(TypedDict, total=False):
-    """Options for reading a sheet.
-
-    A frame needs a `name`, which is used instead of a file name. `worksheet`, `encoding`, `numbers` and `names` answer
-    open questions.
-    """
+    """Options for reading a sheet. A frame needs a `name`. The last four resolve ambiguities."""
 
     name: str | None
     reference: str | None
@@ -265,10 +261,10 @@ class SheetReading(TypedDict, total=False):
 
 
 class SheetChoices(SheetReading, total=False):
-    """Options for reading a sheet, and its sender's decisions.
+    """Options for reading a sheet, and decisions about it.
 
     `repeats_meant` allows a sheet to repeat a recent batch under other order ids, or to pay the same payee twice.
-    `new_payees` names the new people if the reference was used before.
+    `new_payees` lists payees who may be new although the reference was used before.
     """
 
     skip_invalid: bool
@@ -279,10 +275,9 @@ class SheetChoices(SheetReading, total=False):
 
 
 class Payouts:
-    """The payouts of one endpoint, which a configuration file describes.
+    """The payouts of the endpoint in a configuration file. Thread-safe.
 
-    Each call opens the journal and closes it again, and any thread may call. Raises `ConfigurationError` if the
-    configuration cannot be used.
+    Each call opens and closes the journal. Raises `ConfigurationError` if the configuration cannot be used.
     """
 
     def __init__(
@@ -293,11 +288,10 @@ class Payouts:
         environ: Mapping[str, str] | None = None,
         allow_core_dumps: bool = False,
     ) -> None:
-        """Read the configuration file `config`.
+        """Read the configuration file `config`. `environ` may override settings, and defaults to `os.environ`.
 
-        `environ` may contain keys, as for the commands; the default is the environment of this process. Core dumps of
-        this process are disabled, because they would contain the private key and payees' data, unless
-        `allow_core_dumps` is set.
+        Core dumps of this process are disabled unless `allow_core_dumps` is set. They would contain secrets and
+        personal data.
         """
         if not allow_core_dumps:
             forbid_core_dumps(for_good=False)
@@ -318,16 +312,16 @@ class Payouts:
         stop_on: Iterable[signal.Signals] = (),
         **options: Unpack[SheetChoices],
     ) -> Run:
-        """Return a run, a context manager that starts or continues the sheet's batch.
+        """Return a run that starts or continues the sheet's batch. The run is a context manager.
 
-        `expected` are the control totals that the sheet must have. `plan` is the approved plan, if one is required.
-        `by` is the person who decides, recorded together with the login. With `wait`, the run waits for another run to
-        finish. `stop_on` lists signals that stop this run.
+        `expected` contains the control totals that the sheet must have. `plan` is the approved plan, if one is
+        required. `by` is the name of the person who decides, which is recorded with their login. With `wait`, the run
+        waits for another run to finish. `stop_on` lists signals that stop this run.
 
         Entering the run raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and
-        similar errors. Nothing has been sent by then.
+        similar errors, before anything is sent.
         """
-        source, choices = self._build_source(
+        source, choices = self._source_and_choices(
             sheet,
             options,
             sent_by=BatchSender.WORKERS_IF_ANY,
@@ -342,7 +336,7 @@ class Payouts:
             submission = Submission.read(source, choices, plan_file)
             for note in submission.validated.sheet.notes:
                 handle.echo(note)
-            submission.require_allowed()
+            submission.require_ready_to_send()
             with (
                 open_gateway(self._settings, self._rules, self._environ) as gateway,
                 open_journal_for_run(self._settings, _HOLDER, handle.echo, wait=wait) as journal,
@@ -353,14 +347,14 @@ class Payouts:
         return BackgroundRun(perform, stop_on=stop_on)
 
     def validate(self, sheet: SheetLike, *, strict: bool = False, **options: Unpack[SheetReading]) -> Checked:
-        """Read and validate a sheet as `submit` would. Raises `SheetError` if the sheet cannot be read at all."""
-        validated = self._build_source(sheet, options)[0].validated()
+        """Read and validate a sheet as `submit` would. Raises `SheetError` if it cannot be read."""
+        validated = self._source_and_choices(sheet, options)[0].validated()
         if strict:
             validated = warnings_as_defects(validated)
         return Checked(
             batch=validated.batch,
             rows=validated.height,
-            payable=validated.payable,
+            payable=validated.payable_count,
             totals={currency: f"{amount:f}" for currency, amount in (validated.totals.sums or {}).items()},
             defects=validated.defects,
             warnings=validated.warnings,
@@ -369,8 +363,8 @@ class Payouts:
         )
 
     def resume(self, batch: str, *, wait: bool = False, stop_on: Iterable[signal.Signals] = ()) -> Run:
-        """Return a run that continues a batch from the journal alone. `batch` is its id, or a prefix of its id."""
-        return self._continue_batch(batch, lambda _task: None, wait=wait, stop_on=stop_on)
+        """Return a run that continues a batch without its sheet. `batch` is the batch's id, or a prefix of that id."""
+        return self._continue_batch(batch, lambda _job: None, wait=wait, stop_on=stop_on)
 
     def retry(
         self,
@@ -381,51 +375,50 @@ class Payouts:
         wait: bool = False,
         stop_on: Iterable[signal.Signals] = (),
     ) -> Run:
-        """Return a run that releases a batch's rejected rows (all, or only `rows`) and then sends all due rows.
+        """Return a run that releases rejected rows (all, or only `rows`) and then sends all due rows.
 
-        Entering the run raises `UsageError` if a named row may not be released. No row is released then.
+        Entering the run raises `UsageError`, and releases no row, if one of `rows` must not be released.
         """
         decider = identify_person(by)
 
-        def release(task: SendJob) -> None:
-            release_rejected_rows(task, rows, decider)
+        def release(job: SendJob) -> None:
+            release_rejected_rows(job, rows, decider)
 
         return self._continue_batch(batch, release, wait=wait, stop_on=stop_on)
 
     def resolve(
         self, batch: str, rows: Sequence[int], resolution: Resolution, evidence: str, *, by: str | None = None
     ) -> BatchState:
-        """Settle rows by the decision of one person and return the state of the batch.
+        """Settle rows on one person's decision, and return the state of the batch.
 
-        Raises `UsageError` if a row may not be settled this way; no row is settled then. Raises `ApprovalError` if
-        settling takes two people.
+        Raises `UsageError` and settles no row if one of `rows` must not be settled. Raises `ApprovalError` if two
+        people must decide.
         """
-        decider, words = identify_person(by), require_line(evidence, "evidence")
-        settlements = [Settlement(row, resolution, words) for row in rows]
+        decider, evidence_line = identify_person(by), require_line(evidence, "evidence")
+        settlements = [Settlement(row, resolution, evidence_line) for row in rows]
         with open_journal_for_run(self._settings, _HOLDER, _discard_note) as journal:
             record = self._find_payout_batch(journal, batch)
             settle_by_decision(self._settings, journal, record, settlements, decider)
             return self._batch_state(journal, record)
 
     def refresh(self, batch: str, *, wait: bool = False) -> BatchState:
-        """Ask the gateway about rows that are accepted or in doubt, and return the state of the batch.
+        """Ask the gateway about accepted rows and rows in doubt, and return the state of the batch.
 
-        Do not call this inside a running event loop. Raises `ConfigurationError` unless `[status_enquiry]` is
-        configured.
+        Do not call this inside an event loop. Raises `ConfigurationError` unless `[status_enquiry]` is configured.
         """
-        require_enquiry(self._settings)
+        require_enquiry_profile(self._settings)
         find = partial(self._find_payout_batch, batch=batch)
-        with open_batch_to_continue(self._settings, _HOLDER, find, self._environ, _discard_note, wait=wait) as task:
-            refresh(task, _discard_note, lambda _refresh: None)
-            return self._batch_state(task.journal, task.batch)
+        with open_batch_to_continue(self._settings, _HOLDER, find, self._environ, _discard_note, wait=wait) as job:
+            refresh(job, _discard_note, lambda _refresh: None)
+            return self._batch_state(job.journal, job.batch)
 
     def status(self, batch: str) -> BatchState:
-        """Return the state of a batch, even during a run. Nothing is sent or written."""
+        """Return the state of a batch, even during a run, without sending or writing anything."""
         with open_journal_to_read(self._settings) as journal:
             return self._batch_state(journal, self._find_payout_batch(journal, batch))
 
     def find(self, text: str, *, limit: int = MAX_MATCHES) -> Sequence[FoundPayment]:
-        """Return payments of all batches. `text` is a payee's name, an account or phone number, or an order id."""
+        """Find payments in all batches. `text` is a payee's name, an account or phone number, or an order id."""
         search = parse_payment_search(require_line(text, "text"), [rule.numbers for rule in self._rules.values()])
         with open_journal_to_read(self._settings) as journal:
             return journal.find_payments(search, limit=limit)
@@ -439,8 +432,8 @@ class Payouts:
         passphrase: bytes | None = None,
         **options: Unpack[SheetChoices],
     ) -> Planned | Refused:
-        """Write the plan of a sheet to `out`, signed by its maker's `key`, for others to approve. Nothing is sent."""
-        source, choices = self._build_source(sheet, options)
+        """Write a payment plan for the sheet to `out`, signed with the maker's `key`, for others to approve."""
+        source, choices = self._source_and_choices(sheet, options)
         file, policy = _require_path(out, "out"), require_policy(self._settings)
         maker = load_person_key(_require_path(key, "key"), passphrase, self._environ.get(MODULE_VARIABLE))
         require_maker(maker.public, policy, say("No plan was made."))
@@ -449,19 +442,19 @@ class Payouts:
             RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": source.path, "a key": Path(key)}
         )
         with journal_for_document(self._settings, "plan") as journal:
-            prepared = draft_plan(submission, journal, _NO_CONVERSATION, maker.public)
-        if isinstance(prepared, RefusedSheet):
-            return _build_refused(prepared)
-        document = sign_document(prepared.document, maker)
+            draft = draft_plan(submission, journal, _NO_CONVERSATION, maker.public)
+        if isinstance(draft, RefusedSheet):
+            return _build_refused(draft)
+        document = sign_document(draft.document, maker)
         write_document(document, file)
         share_plan(self._settings, document)
         return _build_planned(document, file, policy)
 
     def approve(self, plan: Path | str, key: Path | str, *, passphrase: bytes | None = None) -> Planned:
-        """Approve the plan in a file with a `key` that does not belong to the plan's maker.
+        """Approve the plan in a file with a `key` that does not belong to its maker.
 
-        The caller must have shown the plan to the person who owns the key. Raises `ApprovalError` if the plan was
-        changed or withdrawn, or if this person approved it before.
+        Show the plan to the owner of `key` first. Raises `ApprovalError` if the plan was changed or withdrawn, or if
+        this person has already approved it.
         """
         file, policy = _require_path(plan, "plan"), require_policy(self._settings)
         document = read_document(file, PlanDocument)
@@ -475,26 +468,26 @@ class Payouts:
         return _build_planned(approved, file, policy)
 
     def reconcile(self, batch: str) -> Finished:
-        """Return the state of every row of a batch, even during a run. Nothing is sent or written."""
+        """Return the state of every row of a batch, even during a run, without sending or writing anything."""
         with open_journal_to_read(self._settings) as journal:
             end = RunEnd(0, None, interrupted=False)
             result = batch_result(journal, self._find_payout_batch(journal, batch), self._rules, end)
         return _build_finished(result, empty_findings(), ())
 
     def batches(self) -> Sequence[BatchRecord]:
-        """Return all batches of the journal, oldest first. Raises `JournalError` if there is no journal yet."""
+        """Return all batches in the journal, oldest first. Raises `JournalError` if there is no journal yet."""
         with open_journal_to_read(self._settings) as journal:
             return journal.batches()
 
     def _continue_batch(
-        self, batch: str, before: Callable[[SendJob], None], *, wait: bool, stop_on: Iterable[signal.Signals]
+        self, batch: str, prepare: Callable[[SendJob], None], *, wait: bool, stop_on: Iterable[signal.Signals]
     ) -> Run:
         def perform(handle: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
             find = partial(self._find_payout_batch, batch=batch)
-            with open_batch_to_continue(self._settings, _HOLDER, find, self._environ, handle.echo, wait=wait) as task:
-                before(task)
-                return _send_batch(handle, task)
+            with open_batch_to_continue(self._settings, _HOLDER, find, self._environ, handle.echo, wait=wait) as job:
+                prepare(job)
+                return _send_batch(handle, job)
 
         return BackgroundRun(perform, stop_on=stop_on)
 
@@ -522,14 +515,14 @@ class Payouts:
             raise UsageError(say("Batch {batch} belongs to another operation ({operation}).", **context))
         return record
 
-    def _build_source(
+    def _source_and_choices(
         self, sheet: SheetLike, options: SheetReading | SheetChoices, **decisions: Any
     ) -> tuple[SheetSource, Choices]:
         choices = dict[str, Any](options)
         if unknown := choices.keys() - SheetChoices.__annotations__.keys():
             raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
         path = _sheet_path(sheet, choices.pop("name", None))
-        reading = Reading(**{word: choices.pop(word) for word in SheetReading.__annotations__ if word in choices})
+        reading = Reading(**{name: choices.pop(name) for name in SheetReading.__annotations__ if name in choices})
         choices["new_payees"] = tuple(choices.get("new_payees", ()))
         source = SheetSource(self._settings, self._rules, path, reading, _read_frame(sheet))
         return source, Choices(**decisions, **choices)
@@ -539,7 +532,7 @@ def _send_batch(handle: RunHandle, job: SendJob, plan: Plan | None = None) -> Fi
     handle.set_batch(job.batch.batch)
     rows = WorkerOutcomes(job.journal, job.batch, handle)
     end = send(
-        *(job, handle, handle.watch), wait_for_room=handle.wait_for_room, on_counts=rows.record_counts, begin=rows.begin
+        *(job, handle, handle.start), wait_for_room=handle.wait_for_room, on_counts=rows.record_counts, begin=rows.begin
     )
     rows.end()
     result = batch_result(job.journal, job.batch, job.rules, end, known_count=job.known)
@@ -575,8 +568,8 @@ def _build_refused(sheet: RefusedSheet) -> Refused:
     return Refused(message, defects, warnings)
 
 
-def _discard_note(_sentence: str) -> None:
-    """Ignore a note, because nobody is watching."""
+def _discard_note(_note: str) -> None:
+    """Discard a note, in calls that have no way to show it."""
 
 
 def _build_waiting_row(row: RowState, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
@@ -620,15 +613,15 @@ def _json_value(value: object) -> object:
 
 
 def _read_frame(sheet: SheetLike) -> pl.DataFrame | None:
-    """Convert a frame of any library to polars. Returns None for a file. A stream is read only once, here."""
+    """Convert a frame from any library to polars. Returns None for a file path."""
     if isinstance(sheet, Path | str):
         return None
     if not isinstance(sheet, ArrowTable | pl.LazyFrame):
         raise UsageError(
-            say("A sheet must be a file path or a frame, not {kind}.", kind=type(sheet).__name__),
+            say("A sheet must be a file path or a data frame, not {kind}.", kind=type(sheet).__name__),
             hint=say(
-                "Any frame with __arrow_c_stream__ works: polars, pandas, pyarrow, DuckDB. Convert a list with "
-                "polars.DataFrame."
+                "Use any data frame with __arrow_c_stream__, such as one from polars, pandas, pyarrow or DuckDB. "
+                "Convert a list with polars.DataFrame."
             ),
         )
     try:
@@ -636,22 +629,22 @@ def _read_frame(sheet: SheetLike) -> pl.DataFrame | None:
             return sheet.collect()
         return sheet if isinstance(sheet, pl.DataFrame) else pl.DataFrame(sheet)
     except pl.exceptions.PolarsError as error:
-        raise SheetError(say("The frame cannot be read: {reason}.", reason=str(error).partition("\n")[0])) from None
+        raise SheetError(say("Cannot read the data frame: {reason}.", reason=str(error).partition("\n")[0])) from None
 
 
 def _sheet_path(sheet: SheetLike, name: str | None) -> Path:
-    """Return the path of a sheet. A frame counts as a file with its `name` in the current directory."""
+    """Return the path of a sheet. A frame is treated as a file called `name` in the current directory."""
     if isinstance(sheet, Path | str):
         if name is not None:
-            raise UsageError(say("A file already has a name, so leave `name` out."))
+            raise UsageError(say("Leave out `name`. A file already has one."))
         return _require_path(sheet, "sheet")
-    if name is None or Path(name).name != require_line(name, say("The name of a frame")):
-        raise UsageError(say("A frame needs a name like that of a file, such as name='payroll-2026-11'."))
+    if name is None or Path(name).name != require_line(name, say("The name of a data frame")):
+        raise UsageError(say("A data frame needs a name, such as name='payroll-2026-11'."))
     return Path(name)
 
 
 def _require_path(path: Path | str, name: str) -> Path:
-    """Return the caller's path. Raises `UsageError` for an empty one, which Python takes for the current directory."""
+    """Return `path`. Raises `UsageError` if it is empty, because Python would then use the current directory."""
     if not str(path).strip() or "\0" in str(path):
-        raise UsageError(say("{what} is not a path: {path!r}.", what=name, path=str(path)), hint=say("Name the file."))
+        raise UsageError(say("{what} is not a path: {path!r}.", what=name, path=str(path)), hint=say("Give its path."))
     return Path(path)

@@ -1,6 +1,6 @@
-"""Registers the extras: optional packages with their commands, health checks and libraries.
+"""Registers the extras: optional packages with their own commands, health checks and libraries.
 
-The core imports no extra. It loads the modules listed here by name, and only when they are needed.
+The core never imports an extra directly. It loads the modules listed here when they are needed.
 """
 
 import json
@@ -27,24 +27,24 @@ COMMANDS: Mapping[str, str] = {
     "limits": "cluster.workers_command",
     "sandbox": "sandbox.sandbox_command",
 }
-"""The module of each command of an extra. The help texts of these commands are in `cli/main.py`, with all others."""
+"""Maps the commands of extras to their modules. Their help texts are in `cli/main.py`, with all others."""
 RUN_HOOK_MODULES = ("notices.delivery",)
-"""Modules whose `begin(settings, environ)` is called when a run begins. It returns a function for the run's end."""
+"""The modules with run hooks. `begin(settings, environ)` is called when a run begins, and returns its end hook."""
 HEALTH_MODULES = ("notices.health",)
 """Modules whose `checks(settings, environ)` yields health checks for `doctor`."""
 
 
 def has_extra(name: str) -> bool:
-    """Return whether this copy of the program includes the extra of a module."""
+    """Return whether this installation includes the extra that a module belongs to."""
     return find_spec(f"{__package__}.{name.partition('.')[0]}") is not None
 
 
 def extra(name: str) -> ModuleType:
-    """Return a module of an extra. Raises `UsageError` if this copy of the program was built without the extra."""
+    """Import a module of an extra. Raises `UsageError` if this installation does not include the extra."""
     if not has_extra(name):
         raise UsageError(
-            say("This copy of the program has no {folder}.", folder=name.partition(".")[0]),
-            hint=say("Install the whole program."),
+            say("This copy of the program is incomplete: {folder} is missing.", folder=name.partition(".")[0]),
+            hint=say("Install the complete program."),
         )
     return import_module(f"{__package__}.{name}")
 
@@ -54,18 +54,18 @@ def extras(names: tuple[str, ...]) -> Iterator[ModuleType]:
 
 
 IMAGE = "PAYGW_IMAGE"
-"""The environment variable that the container image sets. The image has every extra, so nothing is installed in it."""
+"""The environment variable that marks the container image. The image has every extra, so nothing is installed in it."""
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds `extra` to this copy of the program: a checkout, a wheel, or the container image.
+    """Return the command that adds `extra` to this installation: a checkout, a wheel or the container image.
 
-    The command never installs this program from a package index, because anyone could own its name there.
+    It never installs this program from a package index, because anyone could own its name there.
     """
     if IMAGE in os.environ:
         return "docker build -t paygw-batch ."
     package = distribution("paygw-batch")
-    # Every installer writes this file beside a package that it installs from a path (PEP 610).
+    # Installers write this file for a package installed from a path (PEP 610).
     origin = json.loads(package.read_text("direct_url.json") or "{}")
     path = Path(unquote(urlsplit(origin.get("url", "")).path))
     if not path.is_absolute():

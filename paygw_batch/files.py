@@ -1,7 +1,6 @@
-"""Decides which files may be written and writes each file atomically and privately to its owner.
+"""Checks which files may be written, and writes them atomically and readable only by their owner.
 
-`check_outputs` checks every file that a command writes for a person, before anything is sent and before a long sheet is
-read. `atomic_file` then writes it.
+`check_outputs` checks all files before a command sends anything or reads a long sheet. `atomic_file` writes them.
 """
 
 import errno
@@ -22,8 +21,8 @@ from paygw_batch.language import say
 class Output:
     """A file to be written.
 
-    `named` is the name that a person gave the file. `is_ours` recognises an older file of this program by its content.
-    Without it, no existing file is replaced. Only a `needed` file must be writable in advance.
+    `named` is how messages refer to the file. `is_ours` recognises a file that this program wrote, which may be
+    replaced. If it is None, no existing file is replaced. Whether a `needed` file can be written is checked in advance.
     """
 
     named: str
@@ -36,8 +35,8 @@ class Output:
 class ProtectedFile:
     """A file that no output may overwrite, and its description (`the sheet`).
 
-    With `has_neighbours`, files next to it are protected too if their names begin with its name (`-wal`, `.lock`). With
-    `is_directory`, every file in the directory is protected, except the files in `but_for`.
+    With `has_neighbours`, files in the same directory whose names extend its name (`-wal`, `.lock`) are protected too.
+    With `is_directory`, every file in the directory is protected, except `exceptions`.
     """
 
     what: str
@@ -49,28 +48,26 @@ class ProtectedFile:
     def is_overwritten_by(self, path: Path) -> bool:
         """Return whether writing to `path` would overwrite this file, under any name or link."""
         if self.is_directory:
-            resolved = _resolve_path(path)  # a link may have the name of an excepted file, and lead to a protected one
-            is_excepted = any(resolved == _resolve_path(file.parent) / file.name for file in self.exceptions)
-            return not is_excepted and any(_is_same_file(parent, self.path) for parent in resolved.parents)
+            resolved = _resolve_path(path)  # an exception may be a link to a protected file
+            is_exception = any(resolved == _resolve_path(file.parent) / file.name for file in self.exceptions)
+            return not is_exception and any(_is_same_file(parent, self.path) for parent in resolved.parents)
         if _is_same_file(path, self.path):
             return True
-        own_path, other_path = _resolve_path(self.path), _resolve_path(path)
-        if not _is_same_file(own_path.parent, other_path.parent):
+        console_path, other_path = _resolve_path(self.path), _resolve_path(path)
+        if not _is_same_file(console_path.parent, other_path.parent):
             return False
-        # Inodes cannot be compared here, because one file does not exist yet, or only the beginnings of the names
-        # match. Case is ignored, because some file systems ignore it.
-        own_name, other_name = own_path.name.casefold(), other_path.name.casefold()
+        # Compare names, because the files may not exist yet. Ignore case, as some file systems do.
+        own_name, other_name = console_path.name.casefold(), other_path.name.casefold()
         if other_name == own_name:
-            return not own_path.exists() and not other_path.exists()
+            return not console_path.exists() and not other_path.exists()
         extends_name = other_name.startswith((f"{own_name}-", f"{own_name}.", f".{own_name}."))
         return self.has_neighbours and extends_name
 
 
 def check_outputs(outputs: Sequence[Output], protected_files: Sequence[ProtectedFile], *, force: bool = False) -> None:
-    """Raise `OutputError` unless each of `outputs` can be written without overwriting a protected file.
+    """Raise `OutputError` unless all `outputs` can be written without overwriting a protected file.
 
-    An existing file is replaced if it is empty, if this program wrote it, or with `force`. `protected_files` are never
-    replaced.
+    Other existing files are replaced only if they are empty, if this program wrote them, or with `force`.
     """
     for index, output in enumerate(outputs):
         values = {"named": output.named, "path": output.path}
@@ -83,7 +80,7 @@ def check_outputs(outputs: Sequence[Output], protected_files: Sequence[Protected
         for other in outputs[:index]:
             if ProtectedFile("", other.path).is_overwritten_by(output.path):
                 raise OutputError(
-                    say("{named} and {other} are both {path}.", **values, other=other.named),
+                    say("{named} and {other} are the same file, {path}.", **values, other=other.named),
                     hint=say("Choose two different files."),
                 )
         if output.needed:
@@ -103,17 +100,17 @@ def check_outputs(outputs: Sequence[Output], protected_files: Sequence[Protected
 
 
 def check_writable(path: Path) -> None:
-    """Raise `OutputError` if a file at `path` could not be written. Called before anything is sent."""
+    """Raise `OutputError` if a file at `path` cannot be written. Call it before anything is sent."""
     try:
         _require_regular_file(path)
         with tempfile.TemporaryFile(dir=path.parent, prefix=".paygw-"):
             pass
     except OSError as error:
-        raise write_error(path, error) from error
+        raise build_output_error(path, error) from error
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
-    """Return up to `max_bytes` from the start of a file. Raises `OSError`, also if `path` is not a regular file."""
+    """Return at most the first `max_bytes` of a file. Raises `OSError`, also for anything but a regular file."""
     with open(path, "rb", opener=open_nonblocking) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file")
@@ -121,7 +118,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def read_head(path: Path, max_bytes: int) -> bytes:
-    """Return the beginning of a file, or empty bytes if it cannot be read."""
+    """Return the beginning of a file, or no bytes if it cannot be read."""
     try:
         return read_regular(path, max_bytes)
     except OSError:
@@ -129,7 +126,7 @@ def read_head(path: Path, max_bytes: int) -> bytes:
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write `data` to `path` atomically, with `mode`. Raises `OutputError`."""
+    """Write `data` to `path` atomically, with this mode. Raises `OutputError`."""
     with atomic_file(path) as file:
         os.fchmod(file.fileno(), mode)
         file.write(data)
@@ -137,44 +134,40 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file (mode 0600) that is renamed to `path` at the end, or removed on an error.
-
-    An existing file remains until then. On return the new file is durable. Raises `OutputError`.
-    """
+    """Yield a file (mode 0600) that durably replaces `path` unless the block fails. Raises `OutputError`."""
     try:
         _require_regular_file(path)
         with replacement_file(path) as file:
             yield file
     except OSError as error:
-        raise write_error(path, error) from error
+        raise build_output_error(path, error) from error
 
 
 @contextmanager
 def replacement_file(path: Path, *, only_new: bool = False) -> Iterator[IO[bytes]]:
-    """Like `atomic_file`, but raises `OSError`. With `only_new`, an existing file is kept."""
-    descriptor, temporary = _create_part_file(path)
+    """Like `atomic_file`, but raises `OSError`. With `only_new`, an existing file is never replaced."""
+    descriptor, temporary_path = _create_part_file(path)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor, whose mode is 0600)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # The content is durable before the rename. So after a crash the name refers to the old file or to the whole new
-        # one.
+        # The content is durable before the rename. So after a crash, `path` is the old file or the complete new one.
         if only_new:  # unlike a rename, a link never replaces an existing file
             with suppress(FileExistsError):
-                os.link(temporary, path)
-            temporary.unlink()
+                os.link(temporary_path, path)
+            temporary_path.unlink()
         else:
-            temporary.replace(path)
+            temporary_path.replace(path)
     except BaseException:
         with suppress(OSError):
-            temporary.unlink()
+            temporary_path.unlink()
         raise
     sync_directory(path.parent)
 
 
 def create_temporary_file(path: Path) -> Path:
-    """Create an empty file (mode 0600) next to `path`, for the caller to complete and rename. Raises `OSError`."""
+    """Create an empty file (mode 0600) beside `path`, for the caller to write and rename. Raises `OSError`."""
     descriptor, temporary = _create_part_file(path)
     os.close(descriptor)
     return temporary
@@ -186,10 +179,9 @@ def _create_part_file(path: Path) -> tuple[int, Path]:
 
 
 def create_if_missing(path: Path, content: bytes) -> None:
-    """Write `content` to a new file at `path` (mode 0600), or leave an existing file unchanged.
+    """Write `content` to a new file (mode 0600), or keep an existing one. Raises `OSError`.
 
-    A missing directory is created with mode 0700. If two processes do this at the same time, the second keeps the first
-    one's file. Raises `OSError`.
+    A missing directory is created with mode 0700. If two processes create the file at the same time, the first wins.
     """
     if path.exists():
         return
@@ -199,7 +191,7 @@ def create_if_missing(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line to a file, never through a link. A missing file is created with mode 0600. Raises `OSError`."""
+    """Append a line to a file (created with mode 0600), never through a link. Raises `OSError`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(descriptor, line)
@@ -208,7 +200,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the file names in `directory` durable. Raises `OSError`."""
+    """Make created, renamed and deleted names in `directory` durable. Raises `OSError`."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -216,20 +208,20 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def write_error(path: Path, error: Exception) -> OutputError:
+def build_output_error(path: Path, error: Exception) -> OutputError:
     reason = say(error.strerror) if isinstance(error, OSError) and error.strerror else type(error).__name__
     return OutputError(say("{path} cannot be written: {reason}.", path=path, reason=reason))
 
 
 def open_nonblocking(path: str, flags: int) -> int:
-    """An opener for `open` that never blocks, as opening a pipe without a writer otherwise would."""
+    """Open a file without waiting, even if it is a pipe without a writer. For use as the `opener` of `open`."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _can_replace(output: Output) -> bool:
     try:
         status = output.path.stat()
-    except OSError:  # the file does not exist, or it cannot be written either
+    except OSError:  # it does not exist, or cannot be written either
         return True
     return output.is_ours is not None and (status.st_size == 0 or output.is_ours(output.path))
 
@@ -247,5 +239,5 @@ def _is_same_file(path: Path, other: Path) -> bool:
 
 
 def _resolve_path(path: Path) -> Path:
-    """Resolve links and `..` in a path, as far as its directories exist."""
+    """Resolve links and `..` in a path, as far as it exists."""
     return Path(os.path.realpath(path))

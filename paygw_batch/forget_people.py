@@ -1,4 +1,4 @@
-"""Forgets people paid before a date, or one person by name, on one person's decision or by an order of two people."""
+"""Forgets the personal data of old payments or of one person, as decided by one person or by a signed order."""
 
 import glob
 import re
@@ -19,71 +19,71 @@ from paygw_batch.language import say, say_count
 from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.kept_documents import is_recorded
-from paygw_batch.show.batch_status import is_number, number_spellings, parse_payment_search
+from paygw_batch.show.batch_status import is_number, number_forms, parse_payment_search
 from paygw_batch.show.next_step import order_steps
 from paygw_batch.show.remittance import build_payee
 
 _MAX_PAYMENTS = 100_000
-"""The maximum number of payments that one person may have."""
+"""The maximum number of a person's payments to search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The payments whose payees were forgotten, and the log pages that may still contain their data."""
+    """The payments whose payees were forgotten, and the log pages that may still contain their personal data."""
 
     chosen: ForgettablePayments
     old_pages: RemainingData
 
 
 def forget_cutoff(settings: Settings, date_text: str | None) -> str:
-    """Return the date before which people are forgotten: the given date, or one from the years of `[retention]`.
+    """Return the date before which people are forgotten, as given or derived from `[retention] years`.
 
-    Raises `UsageError` if neither is given, or if the text is not a past date.
+    Raises `UsageError` if there is neither, or if the text is not a date in the past.
     """
     today = utc_now().date()
     if date_text is None:
         if (years := settings.retention.years) is None:
             raise UsageError(
-                say("Specify who should be forgotten."),
+                say("You must say who should be forgotten."),
                 hint=say("Use --before DATE or --person TEXT, or set [retention] years in the configuration."),
                 for_terminal=True,
             )
         day_of_month = min(today.day, 28) if today.month == 2 else today.day  # noqa: PLR2004 (February)
         return date(today.year - years, today.month, day_of_month).isoformat()
     try:
-        before = date.fromisoformat(date_text)
+        cutoff_date = date.fromisoformat(date_text)
     except ValueError:
         raise UsageError(
             say("{text!r} is not a date.", text=date_text), hint=say("Write it as year, month and day: 2019-12-31.")
         ) from None
-    if before > today:
+    if cutoff_date > today:
         raise UsageError(say("{text} is in the future.", text=date_text), hint=say("Choose a date in the past."))
-    return before.isoformat()
+    return cutoff_date.isoformat()
 
 
 def choose_payments(
     settings: Settings, journal: JournalReader, *, before: str | None, person: str | None
 ) -> ForgettablePayments:
-    """Return the payments whose payees may be forgotten now, before a date or to one person."""
-    until, recent = _quarantine_bounds(settings, journal)
+    """Return the payments before a date, or to one person, whose payees may be forgotten now."""
+    cutoff, recent = _quarantine_bounds(settings, journal)
     if person is None:
-        return journal.forgettable_payments(before=forget_cutoff(settings, before), cutoff=until, recent=recent)
-    return journal.forgettable_payments(_payments_to_person(settings, journal, person), cutoff=until, recent=recent)
+        return journal.forgettable_payments(before=forget_cutoff(settings, before), cutoff=cutoff, recent=recent)
+    return journal.forgettable_payments(_payments_to_person(settings, journal, person), cutoff=cutoff, recent=recent)
 
 
 def _quarantine_bounds(settings: Settings, journal: JournalReader) -> tuple[str, str]:
-    """Return the end of the quarantine, and the time since which payments are compared with new sheets."""
+    """Return the quarantine cutoff, and the time since which payments are compared with new sheets."""
     clock = JournalClock.read(journal, utc_now())
-    clock.require_sound()
+    clock.require_plausible()
     recent = clock.days_ago(max(settings.sheet.repeat_days, settings.sheet.look_alike_days))
     return clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now), recent
 
 
 def forget_by_one_person(settings: Settings, journal: Journal, payments: ForgettablePayments, by: str) -> Forgotten:
-    """Forget people on one person's decision. Raises `ApprovalError` if two people must agree."""
+    """Forget people on one person's decision. Raises `ApprovalError` if two people must decide."""
     if approval_policy(settings) is not None:
         raise ApprovalError(
-            say("The configuration has [approval]: two people decide who is forgotten."),
+            say("[approval] is configured, so two people must decide who is forgotten."),
             hint=f"{say(NOTHING_FORGOTTEN)} {order_steps('forget')}",
         )
     return Forgotten(payments, journal.forget(payments, by=by, at=timestamp(utc_now())))
@@ -99,30 +99,30 @@ def draft_forget_order(
 
 
 def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
-    """Forget the people in an order of two people, once.
+    """Forget the people in a signed order, once.
 
-    Carrying the order out again only removes their remaining data from the journal's log. Nobody else is forgotten.
+    If the order was carried out before, only removes their remaining data from the journal's log.
     """
     if is_recorded(journal, order):
         no_payments = ForgettablePayments(order.content.before, {}, ())
         return Forgotten(no_payments, journal.forget(no_payments, by=by, at=timestamp(utc_now())))
-    until, recent = _quarantine_bounds(settings, journal)
-    payments, decided, signed_order = verify_forget_order(
+    cutoff, recent = _quarantine_bounds(settings, journal)
+    payments, decision, signed_order = verify_forget_order(
         order,
         journal,
         require_policy(settings),
         utc_now(),
         by=by,
         endpoint=settings.endpoint(),
-        cutoff=until,
+        cutoff=cutoff,
         recent=recent,
     )
     at = timestamp(utc_now())
-    return Forgotten(payments, journal.forget(payments, by=decided, at=at, order=signed_order))
+    return Forgotten(payments, journal.forget(payments, by=decision, at=at, order=signed_order))
 
 
 def remaining_files(journal: JournalReader, payments: ForgettablePayments) -> Sequence[Path]:
-    """Return the remaining files of the forgotten batches: the sheets, and the outputs next to them."""
+    """Return files that may still name forgotten people: the sheets of their batches, and outputs beside them."""
     paths: dict[Path, None] = {}
     for record in journal.batches():
         if record.number in payments.batches and record.sheet_path:
@@ -133,10 +133,9 @@ def remaining_files(journal: JournalReader, payments: ForgettablePayments) -> Se
 
 
 def _payments_to_person(settings: Settings, journal: JournalReader, search_text: str) -> Sequence[int]:
-    """Return the numbers of the payments to the person whose name, number or address is `search_text`."""
     numbers = [rule.numbers for rule in rules_for(settings, PAYOUT).values()]
     search = parse_payment_search(search_text, numbers)
-    spellings = frozenset(number_spellings(search_text, numbers)) if is_number(search_text) else frozenset[str]()
+    spellings = frozenset(number_forms(search_text, numbers)) if is_number(search_text) else frozenset[str]()
     payments = journal.find_payments(search, limit=_MAX_PAYMENTS)
     matching = [payment for payment in payments if _is_payment_to(payment, search_text, spellings)]
     people = {build_payee(payment.form, payment.fields).number for payment in matching}
@@ -152,8 +151,8 @@ def _payments_to_person(settings: Settings, journal: JournalReader, search_text:
         )
     if not matching:
         raise UsageError(
-            say("No payment is for anyone whose name or number is exactly {typed!r}.", typed=search_text),
-            hint=say("`paygw-batch find TEXT` shows how names and numbers are written."),
+            say("There are no payments to anyone whose name or number is exactly {typed!r}.", typed=search_text),
+            hint=say("To see how names and numbers are written, run `paygw-batch find TEXT`."),
             for_terminal=True,
         )
     return sorted(_instruction_number(journal, payment) for payment in matching)

@@ -1,8 +1,8 @@
-"""Translates sentences into the reader's language.
+"""Translates messages into the reader's language.
 
-The code contains the English sentences, which are the message ids in the catalogues `languages/*.po` (gettext). `say`
-and `say_count` translate a sentence at once. `mark` marks a constant that is translated later, when it is shown.
-docs/translating.md says how to add a sentence or a language.
+The code contains the English messages, which are the message ids in the catalogues `languages/*.po` (gettext). `say`
+and `say_count` translate a message. `mark` marks a constant that is translated later, when it is shown.
+docs/translating.md explains how to add a message or a language.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _context_separator: ContextVar[str] = ContextVar("thousands sign", default="")
 
 
 class _ProcessLanguage:
-    """The language of this process, for every context that has not chosen another."""
+    """Holds the language of this process, which applies unless the context has another."""
 
     name = ENGLISH
 
@@ -38,30 +38,29 @@ def language() -> str:
 
 
 def set_language(name: str) -> None:
-    """Set the language of this process and all its threads, as a command does. `name` is one of `languages`."""
+    """Set the language of this process and all its threads. `name` is one of `languages`."""
     _catalogue(name)
     _ProcessLanguage.name = name
 
 
 @contextmanager
 def language_context(name: str) -> Iterator[None]:
-    """Set the language of this context only, such as one request in a program that serves several people.
+    """Set the language for the current context only, such as one request to a server.
 
-    Numbers are then formatted for that language, even after `thousands_separator`, because a plan is compared by its
-    text.
+    Numbers are formatted for that language, even inside `thousands_separator`, because a plan is compared by its text.
     """
     _catalogue(name)
-    token, sign = _context_language.set(name), _context_separator.set("")
+    language_token, separator_token = _context_language.set(name), _context_separator.set("")
     try:
         yield
     finally:
-        _context_separator.reset(sign)
-        _context_language.reset(token)
+        _context_separator.reset(separator_token)
+        _context_language.reset(language_token)
 
 
 @contextmanager
 def thousands_separator(separator: str) -> Iterator[None]:
-    """Use this thousands separator in this context instead of the language's."""
+    """Use `separator` instead of the language's thousands separator in this context."""
     token = _context_separator.set(separator)
     try:
         yield
@@ -70,33 +69,33 @@ def thousands_separator(separator: str) -> Iterator[None]:
 
 
 def say(template: str, /, **values: object) -> str:
-    """Translate a sentence into the current language. `values` replace the placeholders `{name}`, as in `str.format`.
+    """Translate a message into the current language. `values` fill its placeholders, as in `str.format`.
 
-    The template must be a literal, or come from `mark`, because the catalogue is extracted from the source.
+    The template must be a literal or come from `mark`, because the catalogue is extracted from the source.
     """
     text = gettext(template)
     return _fill_template(text, values) if values else text
 
 
 def say_count(count: int, singular: str, plural: str | None = None, /, **values: object) -> str:
-    """Translate the sentence for `count` things. `{count}` is their number. `values` replace the other placeholders.
+    """Translate the message for `count` things. `{count}` is their number. `values` fill the other placeholders.
 
-    Without `many`, English uses the same sentence for singular and plural. Other languages may have two.
+    Without `plural`, English uses `singular` for every count. Other languages may still have several forms.
     """
     return _fill_template(ngettext(singular, plural or singular, count), {"count": count, **values})
 
 
 def say_all(*templates: str) -> tuple[str, ...]:
-    """Translate several words, such as the headings of a table, into the current language."""
+    """Translate several messages, such as the headings of a table, into the current language."""
     return tuple(say(template) for template in templates)
 
 
 def mark(template: str) -> str:
-    """Return a template unchanged, marked for the catalogue. `say` translates it when it is shown."""
+    """Return a template unchanged, marked for the catalogue, for `say` to translate later."""
     return template
 
 
-def mark_count(singular: str, plural: str | None = None) -> str:  # noqa: ARG001 (the catalogue takes it from the source)
+def mark_count(singular: str, plural: str | None = None) -> str:  # noqa: ARG001 (extracted from the source)
     """Return a template for `say_count` unchanged, marked for the catalogue."""
     return singular
 
@@ -106,9 +105,9 @@ def mark_all(*templates: str) -> tuple[str, ...]:
     return templates
 
 
-_ENGLISH_GROUPS = ","
-_TWO_NUMBERS = mark("1.5,2.5")
-"""Two adjacent numbers in a spreadsheet's CSV file in this language. In French they are `1,5;2,5`."""
+_ENGLISH_SEPARATOR = ","
+_CSV_SAMPLE = mark("1.5,2.5")
+"""Two adjacent numbers in a CSV file from a spreadsheet in this language. In French they are `1,5;2,5`."""
 THOUSANDS = mark(",")
 """The thousands separator. In French it is a narrow no-break space."""
 
@@ -119,18 +118,15 @@ def format_number(count: int) -> str:
 
 
 def spreadsheet_separators() -> tuple[str, str]:
-    """Return the decimal separator and the CSV delimiter that spreadsheets use in the current language."""
-    two_numbers = gettext(_TWO_NUMBERS)
-    return two_numbers[1], two_numbers[3]
+    """Return the decimal separator and CSV delimiter of spreadsheets in the current language."""
+    sample = gettext(_CSV_SAMPLE)
+    return sample[1], sample[3]
 
 
 def localise_number(text: str) -> str:
-    """Replace the separators of a number such as `1,234.50` with those of the language.
-
-    A thousands separator set for this context takes precedence.
-    """
+    """Replace the separators in a number such as `1,234.50` with the ones that the context and language use."""
     thousands, decimals = _context_separator.get() or gettext(THOUSANDS), spreadsheet_separators()[0]
-    return text.translate({ord(_ENGLISH_GROUPS): thousands, ord("."): decimals})
+    return text.translate({ord(_ENGLISH_SEPARATOR): thousands, ord("."): decimals})
 
 
 def _fill_template(text: str, values: Mapping[str, object]) -> str:
@@ -138,20 +134,20 @@ def _fill_template(text: str, values: Mapping[str, object]) -> str:
 
 
 class _LocalisedFormatter(Formatter):
-    """Formats like `str.format`, but groups numbers as the language does."""
+    """Formats like `str.format`, but with the language's separators in grouped numbers."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         formatted = super().format_field(value, format_spec)
-        return localise_number(formatted) if _ENGLISH_GROUPS in format_spec else formatted
+        return localise_number(formatted) if _ENGLISH_SEPARATOR in format_spec else formatted
 
 
 def gettext(message: str) -> str:
-    """Return the translation of a message, with its placeholders, for Jinja's i18n extension."""
+    """Translate a message without filling its placeholders, also for Jinja's i18n extension."""
     return _catalogue(language()).gettext(message) if message else message
 
 
 def ngettext(singular: str, plural: str, count: int) -> str:
-    """Return the translation for `count` things, with its placeholders, for Jinja's i18n extension."""
+    """Translate a message for `count` things without filling its placeholders, also for Jinja."""
     return _catalogue(language()).ngettext(singular, plural, count)
 
 

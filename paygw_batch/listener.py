@@ -1,7 +1,7 @@
 """Receives the gateway's notifications over HTTP, as an ASGI application.
 
 A readable notification is answered with 200 once it is durable, even if its order is unknown, its status word is not
-listed, or its hash is wrong. Its effect is decided later, so the reply gives the sender no hint.
+listed or its hash is wrong. Its effect is decided later, so the reply does not reveal it.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from paygw_batch.language import say
 from paygw_batch.web_server import LocalServer, bounded_protocol, listen_on_loopback
 
 MAX_DISCARDED_BYTES = 32 * 1024 * 1024
-"""How much of an oversized body is read and discarded, so that its sender receives the reason."""
+"""How much of an oversized body is read and discarded, so that the sender can still receive the reply."""
 MAX_UNREADABLE_BYTES = 4096
-"""How many bytes are kept of the query of an unreadable notification, and as many of its body."""
-MAX_UNREADABLE = 1000
-"""The maximum number of unreadable notifications that one listener keeps. Later ones are only counted."""
+"""How many bytes of the query and of the body of an unreadable notification are stored."""
+MAX_STORED_UNREADABLE = 1000
+"""The maximum number of unreadable notifications that a listener stores. Later ones are only counted."""
 BURST_S = 10
-"""The largest burst, in seconds at the average rate: `rate_per_s * BURST_S` requests."""
+"""A burst may contain as many requests as arrive in this time at the average rate."""
 
 _log = logging.getLogger(__name__)
 _METHODS = frozenset({"GET", "POST"})
@@ -51,13 +51,13 @@ _RESPONSES = {
 }
 
 
-def _no_follow_up(_claim: Claim) -> None:
+def _ignore_claim(_claim: Claim) -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one listener. `rate_per_s` is an average. A burst may be `BURST_S` times as large."""
+    """The limits of a listener. `rate_per_s` is an average rate of requests. Bursts are limited by `BURST_S`."""
 
     max_body_bytes: int
     rate_per_s: float
@@ -66,10 +66,10 @@ class Limits:
 class ListenerApp:
     """An ASGI application that receives notifications at `path`, which includes a secret token.
 
-    `read` parses the claim of a notification, or returns the reason why it cannot be read. `keep` stores an encoded
-    notification durably, or raises `JournalError`. `header` names the header that could prove a notification. `counts`
-    has the number of answers by HTTP status, and the numbers of "kept" and "unreadable" notifications. `follow_up` is
-    called with each unproven claim, after its notification was stored.
+    `read_claim` returns the claim in a notification, or the reason if it cannot be read. `store` stores an encoded
+    notification durably, or raises `JournalError`. `header` names the header with the signature or hash. `counts`
+    counts replies by HTTP status, and "kept" and "unreadable" notifications. `follow_up` is called with each stored,
+    unproven claim.
     """
 
     def __init__(
@@ -84,25 +84,25 @@ class ListenerApp:
         header: str | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self.follow_up: Callable[[Claim], None] = _no_follow_up
+        self.follow_up: Callable[[Claim], None] = _ignore_claim
         self._path = path.encode()
-        self._read = read_claim
-        self._keep = store
+        self._read_claim = read_claim
+        self._store_durably = store
         self._limits = limits
         self._now = now
         self._header = header
         self._monotonic_s = monotonic_s
-        self._allowance = limits.rate_per_s * BURST_S
-        self._refilled_at_s = monotonic_s()
+        self._allowed_requests = limits.rate_per_s * BURST_S
+        self._refilled_s = monotonic_s()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. A request with an incomplete body gets no reply."""
+        """Serve a request. A request whose sender disconnects before its end gets no reply."""
         try:
             status = await self._serve(Request(scope, receive))
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001 (after any error the sender must learn that nothing was kept)
-            # The log gets only the type of the error, because its text could quote the request.
+        except Exception as error:  # noqa: BLE001 (the sender must learn that nothing was stored)
+            # Only the type of the error is logged, because its message could quote the request.
             _log.error("The listener failed on a request: %s.", type(error).__name__)
             status = 503
         self.counts[str(status)] += 1
@@ -116,7 +116,7 @@ class ListenerApp:
         body = await _read_body(request, self._limits.max_body_bytes)
         if body is None:
             return 413
-        if not self._take_allowance():
+        if not self._use_allowance():
             return 429
         headers = tuple(request.headers.items())
         content_type = request.headers.get("content-type", "")
@@ -124,24 +124,23 @@ class ListenerApp:
         return await self._store(IncomingRequest(request.method, content_type, query, body, headers))
 
     async def _store(self, request: IncomingRequest) -> int:
-        """Store a notification durably and return the HTTP status of the reply."""
-        reading = self._read(request)
-        if isinstance(reading, str):
+        claim_or_reason = self._read_claim(request)
+        if isinstance(claim_or_reason, str):
             self.counts["unreadable"] += 1
-            if self.counts["unreadable"] > MAX_UNREADABLE:
+            if self.counts["unreadable"] > MAX_STORED_UNREADABLE:
                 return 400
         try:
-            # The notification is made durable before the answer, because after a 200 the gateway need not repeat it.
-            await self._keep(encode_notification(self._build_notification(request, reading)))
+            # The notification must be durable before the reply, because the gateway does not repeat it after a 200.
+            await self._store_durably(encode_notification(self._build_notification(request, claim_or_reason)))
         except JournalError:
             return 503
         self.counts["kept"] += 1
-        if isinstance(reading, Claim) and reading.proof is not Proof.PROVEN:
-            self.follow_up(reading)
-        return 400 if isinstance(reading, str) else 200
+        if isinstance(claim_or_reason, Claim) and claim_or_reason.proof is not Proof.PROVEN:
+            self.follow_up(claim_or_reason)
+        return 400 if isinstance(claim_or_reason, str) else 200
 
-    def _build_notification(self, request: IncomingRequest, reading: Claim | str) -> Notification:
-        is_read = isinstance(reading, Claim)
+    def _build_notification(self, request: IncomingRequest, claim_or_reason: Claim | str) -> Notification:
+        is_read = isinstance(claim_or_reason, Claim)
         max_bytes = self._limits.max_body_bytes if is_read else MAX_UNREADABLE_BYTES
         return Notification(
             received_at=self._now(),
@@ -150,63 +149,59 @@ class ListenerApp:
             query=request.query[:max_bytes],
             body=request.body[:max_bytes],
             length=len(request.body),
-            problem="" if isinstance(reading, Claim) else reading,
-            claim=reading if isinstance(reading, Claim) else Claim(None),
+            problem="" if isinstance(claim_or_reason, Claim) else claim_or_reason,
+            claim=claim_or_reason if isinstance(claim_or_reason, Claim) else Claim(None),
             headers=relevant_headers(request, self._header),
         )
 
-    def _take_allowance(self) -> bool:
-        """Use one unit of the rate limit. Returns False if none is left."""
+    def _use_allowance(self) -> bool:
         now_s = self._monotonic_s()
         rate = self._limits.rate_per_s
-        self._allowance = min(self._allowance + (now_s - self._refilled_at_s) * rate, rate * BURST_S)
-        self._refilled_at_s = now_s
-        if self._allowance < 1:
+        self._allowed_requests = min(self._allowed_requests + (now_s - self._refilled_s) * rate, rate * BURST_S)
+        self._refilled_s = now_s
+        if self._allowed_requests < 1:
             return False
-        self._allowance -= 1
+        self._allowed_requests -= 1
         return True
 
 
 async def _read_body(request: Request, limit: int) -> bytes | None:
-    """Return the body of a request, or None if it is longer than `limit`.
-
-    The rest of a longer body is read and discarded, up to `MAX_DISCARDED_BYTES`.
-    """
+    """Return the body of a request. Discards a body longer than `limit` bytes, and returns None."""
     body, length = b"", 0
-    async for piece in request.stream():
-        length += len(piece)
+    async for chunk in request.stream():
+        length += len(chunk)
         if length <= limit:
-            body += piece
+            body += chunk
         if length > MAX_DISCARDED_BYTES:
             break
     return body if length <= limit else None
 
 
 class GroupedWriter:
-    """Writes notifications in a separate thread, all waiting ones in one call of `keep_all`."""
+    """Writes notifications in a separate thread. One call of `store_all` writes all that are waiting."""
 
-    def __init__(self, keep_all: Callable[[Sequence[str]], None]) -> None:
-        self._store_all = keep_all
+    def __init__(self, store_all: Callable[[Sequence[str]], None]) -> None:
+        self._store_all = store_all
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notifications")
-        self._turn = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
         self._waiting: list[str] = []
-        self._write: asyncio.Task[None] | None = None
+        self._write_task: asyncio.Task[None] | None = None
         """The next write, which includes all waiting notifications, or None if none is waiting."""
 
     async def keep(self, content: str) -> None:
-        """Write an encoded notification durably. Raises `JournalError` if it cannot be written."""
+        """Write an encoded notification durably. Raises `JournalError`."""
         self._waiting.append(content)
-        if self._write is None:
-            self._write = asyncio.create_task(self._store_waiting())
-        await asyncio.shield(self._write)  # the write continues for other requests if this one is cancelled
+        if self._write_task is None:
+            self._write_task = asyncio.create_task(self._store_waiting())
+        await asyncio.shield(self._write_task)  # cancelling one request must not cancel the write for others
 
     def close(self) -> None:
-        """Wait for the write in progress and end the thread."""
+        """Wait for the write in progress, and end the thread."""
         self._thread.shutdown()
 
     async def _store_waiting(self) -> None:
-        async with self._turn:
-            group, self._waiting, self._write = self._waiting, [], None
+        async with self._write_lock:
+            group, self._waiting, self._write_task = self._waiting, [], None
             await asyncio.get_running_loop().run_in_executor(self._thread, self._store_all, group)
 
 
@@ -215,11 +210,11 @@ MAX_HEAD_BYTES = 16 * 1024
 _BACKLOG = 2048
 
 
-async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: Callable[[int], None]) -> None:
+async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, on_ready: Callable[[int], None]) -> None:
     """Serve the listener until SIGINT or SIGTERM, and then shut it down cleanly.
 
-    Port 0 means any free port. `ready` is called with the actual port once the server listens. A connection carries one
-    request, and ends within `client_timeout_s` seconds. Raises `ConfigurationError` if the port cannot be used.
+    Port 0 means any free port. `on_ready` is called with the actual port once the server listens. A connection carries
+    one request, and ends within `client_timeout_s` seconds. Raises `ConfigurationError` if the port cannot be used.
     """
     server = LocalServer(
         app,
@@ -231,5 +226,5 @@ async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: 
     )
     hint = say("Choose another [notifications] port.")
     with server.stop_on_signals(), closing(listen_on_loopback(port, backlog=_BACKLOG, hint=hint)) as listener:
-        ready(listener.getsockname()[1])
+        on_ready(listener.getsockname()[1])
         await server.serve(sockets=[listener])

@@ -1,6 +1,6 @@
 """Forbids core dumps, builds the environment of child processes, and describes the machine.
 
-Secrets are in memory and in the environment. Neither a crash nor a child process may disclose them.
+Secrets are in memory and in the environment. Neither a crash nor a child process must disclose them.
 """
 
 import ctypes
@@ -24,35 +24,34 @@ INHERITED_VARIABLES = frozenset(
         *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"),
     }
 )
-"""The variables that a child process may need: the paths of programs and files, and a person's language."""
+"""The environment variables that a child process may need: paths of programs and files, and the language."""
 
 _PR_SET_DUMPABLE = 4
 
 
 def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ()) -> dict[str, str]:
-    """Return the environment for a child process: `INHERITED_VARIABLES`, without those named in `secret`."""
+    """Return the environment for a child process: `INHERITED_VARIABLES` without those in `secret`."""
     return {name: environ[name] for name in INHERITED_VARIABLES.difference(secret) if name in environ}
 
 
 def python_command(program: str) -> list[str] | None:
-    """Return the command that runs the source text `program` in a Python with the same modules as this process.
+    """Return a command that runs the source code `program` in Python, with the import path of this process.
 
-    Returns None if this process is not a plain Python interpreter. A frozen or embedding program would start itself
-    instead.
+    Returns None in a frozen or embedding program, whose executable is not Python.
     """
     name = Path(sys.executable or "").name
     if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
         return None
-    # The paths must be absolute, because an empty entry means the working directory.
+    # An empty entry means the working directory, so make the paths absolute.
     path = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 (Path.resolve would follow links)
     return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path!r}; {program}"]
 
 
 def forbid_core_dumps(*, for_good: bool) -> None:
-    """Forbid core dumps of this process, which would contain the private key and payees' data.
+    """Forbid core dumps of this process, which would contain the private key and personal data.
 
-    With `for_good`, the process also gives up the right to raise the limit again. The limit does not stop a system that
-    pipes dumps to a program, so on Linux the process is also marked as not dumpable.
+    With `for_good`, the process cannot allow them again. A system that pipes dumps to a program ignores the limit, so
+    on Linux the process is also marked as not dumpable.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else hard))
@@ -61,12 +60,12 @@ def forbid_core_dumps(*, for_good: bool) -> None:
 
 
 GC_THRESHOLD = 50_000
-"""The number of new objects after which garbage is collected. A run holds fewer at a time, so it seldom collects."""
+"""The number of new objects after which garbage is collected. A run seldom reaches it."""
 
 
 @contextmanager
-def gc_paused() -> Iterator[None]:
-    """Collect garbage only after every `GC_THRESHOLD` new objects inside the block."""
+def gc_relaxed() -> Iterator[None]:
+    """Collect garbage less often inside the block: only after `GC_THRESHOLD` new objects."""
     threshold = gc.get_threshold()
     gc.set_threshold(max(GC_THRESHOLD, threshold[0]), *threshold[1:])
     try:
@@ -80,21 +79,21 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class PythonBuild:
-    """The optimisations of a Python build. None means unknown, because distributions record them differently."""
+    """The optimisations of a Python build. None means unknown, because not every distribution records them."""
 
-    has_profiles: bool | None
+    is_profile_guided: bool | None
     has_lto: bool | None
 
 
 def python_build() -> PythonBuild:
-    """Return the optimisations of this Python build, from the arguments of its `configure`."""
+    """Return the optimisations of this Python build, from its `configure` arguments."""
     arguments = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
-    otherwise = False if arguments and sys.base_prefix != "/usr" else None
-    return PythonBuild("--enable-optimizations" in arguments or otherwise, "--with-lto" in arguments or otherwise)
+    default = False if arguments and sys.base_prefix != "/usr" else None
+    return PythonBuild("--enable-optimizations" in arguments or default, "--with-lto" in arguments or default)
 
 
 def processor_name() -> str:
-    """Return the name of the processor, or its architecture if the system reports no name."""
+    """Return the name of the processor, or its architecture if the name is unknown."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Reads files that affect payments or contain a secret, and checks who else can change them."""
+"""Reads files that affect payments or contain a secret, and checks who else can access them."""
 
 import os
 import shlex
@@ -15,25 +15,26 @@ _MAX_SECRET_BYTES = 64 * 1024
 
 
 class OtherUsers(Enum):
-    """The rights that others must not have on a file: the forbidden mode bits, and the chmod mode that removes them."""
+    """What other users may do with a file. Each value has the forbidden mode bits and the chmod mode to remove them."""
 
     MAY_READ = (stat.S_IWGRP | stat.S_IWOTH, "go-w")
     MAY_NOTHING = (stat.S_IRWXG | stat.S_IRWXO, "600")
 
 
 @dataclass(frozen=True, slots=True)
-class TrustedFile:
-    """The content of a file, and the reason not to trust it, if any."""
+class CheckedFile:
+    """The content of a file, and the error if the file cannot be trusted."""
 
     content: bytes
-    distrust: ConfigurationError | None
+    trust_error: ConfigurationError | None
 
 
-def read_and_check_access(path: Path, name: str, users: OtherUsers, *, max_bytes: int) -> TrustedFile:
-    """Return the first `max_bytes` of a file, and the reason not to trust it if others can access it.
+def read_and_check_access(path: Path, name: str, users: OtherUsers, *, max_bytes: int) -> CheckedFile:
+    """Return the first `max_bytes` of a file, and an error if other users can access it.
 
-    The owner must be this user or root. Others who can write to the directory could replace the file, but not with a
-    file of these owners. Raises `ConfigurationError`, naming the file `name`, if it cannot be read or is not a file.
+    The file must belong to this user or root. So other users who can write to its directory cannot replace it with a
+    file of their own. Raises `ConfigurationError`, with `name` for the file, if it cannot be read or is not a regular
+    file.
     """
     try:
         with open(path, "rb", opener=open_nonblocking) as stream:
@@ -49,14 +50,15 @@ def read_and_check_access(path: Path, name: str, users: OtherUsers, *, max_bytes
     if content is None:
         raise ConfigurationError(say("{name} is not a file.", name=name))
     is_secret = users is OtherUsers.MAY_NOTHING
-    fault = say("open to users other than its owner") if is_secret else say("open to changes by others")
-    return TrustedFile(content, _distrust(path, name, status, users, say("{name} is {what}.", name=name, what=fault)))
+    risk = say("accessible to users other than its owner") if is_secret else say("writable by other users")
+    trust_error = _access_error(path, name, status, users, say("{name} is {what}.", name=name, what=risk))
+    return CheckedFile(content, trust_error)
 
 
-def _distrust(
+def _access_error(
     path: Path, name: str, status: os.stat_result, users: OtherUsers, problem: str
 ) -> ConfigurationError | None:
-    """Return the reason not to trust a file or directory: its owner, or `problem` for its mode."""
+    """Return an error if the owner of a file or directory is another user, or if its mode is forbidden (`problem`)."""
     forbidden, mode = users.value
     if status.st_uid not in {os.geteuid(), 0}:
         return ConfigurationError(
@@ -70,18 +72,15 @@ def _distrust(
 def read_trusted_file(path: Path, name: str, users: OtherUsers) -> bytes:
     """Read a file with a key or a secret. Raises `ConfigurationError` if it cannot be trusted."""
     file = read_and_check_access(path, name, users, max_bytes=_MAX_SECRET_BYTES + 1)
-    if file.distrust is not None:
-        raise file.distrust
+    if file.trust_error is not None:
+        raise file.trust_error
     if len(file.content) > _MAX_SECRET_BYTES:
         raise ConfigurationError(say("{name} is too large to be a key.", name=name))
     return file.content
 
 
 def check_directory(path: Path) -> None:
-    """Raise `ConfigurationError` unless `path` is a directory, not a link, that only this user or root can change.
-
-    Others could otherwise remove files from the directory, or put them back.
-    """
+    """Raise `ConfigurationError` unless `path` is a directory, not a link, that only this user or root can change."""
     try:
         status = path.lstat()
     except OSError as error:
@@ -90,8 +89,8 @@ def check_directory(path: Path) -> None:
         ) from None
     if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
         raise ConfigurationError(
-            say("{name} is a link or a file, not a folder.", name=path), hint=say("Remove it, or move it away.")
+            say("{name} is a link or a file, not a folder.", name=path), hint=say("Remove it, or move it elsewhere.")
         )
-    problem = say("{name} can be written by others.", name=path)
-    if (distrust := _distrust(path, str(path), status, OtherUsers.MAY_READ, problem)) is not None:
-        raise distrust
+    problem = say("Other users can change {name}.", name=path)
+    if (trust_error := _access_error(path, str(path), status, OtherUsers.MAY_READ, problem)) is not None:
+        raise trust_error

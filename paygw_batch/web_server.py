@@ -1,4 +1,4 @@
-"""Serves applications over HTTP on loopback, with the settings that all servers of the program share."""
+"""Serves applications over HTTP on loopback, with the settings that all our servers share."""
 
 import asyncio
 import logging
@@ -16,19 +16,19 @@ from paygw_batch.language import say
 
 LOOPBACK = "127.0.0.1"
 
-# Without this handler the warnings of uvicorn, which may quote a request, would go to standard error.
+# Without this handler, uvicorn's warnings would go to standard error, and they may quote a request.
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = "") -> socket.socket:
     """Open a listening socket on the loopback address. Port 0 means any free port.
 
-    Raises `ConfigurationError` with `hint` if the port cannot be used. `who` is the server's name in the message.
+    Raises `ConfigurationError` with `hint` if the port cannot be used. `who` names the server in the message.
     """
     try:
         return socket.create_server((LOOPBACK, port), backlog=backlog)
-    except OSError as problem:
-        values = {"address": LOOPBACK, "port": port, "reason": say(str(problem.strerror))}
+    except OSError as error:
+        values = {"address": LOOPBACK, "port": port, "reason": say(str(error.strerror))}
         raise ConfigurationError(
             say("{who} cannot listen on {address}:{port}: {reason}.", who=who, **values)
             if who
@@ -38,12 +38,12 @@ def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = ""
 
 
 _TICK_S = 0.1
-"""The interval of uvicorn's regular work, such as updating the date in responses."""
+"""The interval at which uvicorn does its housekeeping, such as updating the date in responses."""
 _TICKS_PER_DAY = 864_000
 
 
 class LocalServer(uvicorn.Server):
-    """A uvicorn server without logging, trust in proxy headers, or signal handlers."""
+    """A uvicorn server that does not log, trust proxy headers or handle signals."""
 
     def __init__(self, app: Callable[..., Any], *, grace_s: int, **limits: Any) -> None:
         super().__init__(
@@ -62,25 +62,25 @@ class LocalServer(uvicorn.Server):
                 **limits,
             )
         )
-        self._ended = asyncio.Event()
+        self._end_requested = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def end(self) -> None:
-        """Stop the server at once rather than at its next tick. May be called from any thread."""
+        """Stop the server without waiting for its next tick. May be called from any thread."""
         self.should_exit = True
         if self._loop is not None:
-            with suppress(RuntimeError):  # the event loop has ended already
-                self._loop.call_soon_threadsafe(self._ended.set)
+            with suppress(RuntimeError):  # the event loop is already closed
+                self._loop.call_soon_threadsafe(self._end_requested.set)
 
     async def main_loop(self) -> None:
-        """Serve until `end` is called, which uvicorn itself notices only at its next tick."""
+        """Serve until `end` is called. The base class would notice that only at its next tick."""
         self._loop = asyncio.get_running_loop()
         ticks = 0
         while not await self.on_tick(ticks):
             ticks = (ticks + 1) % _TICKS_PER_DAY
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
-                    await self._ended.wait()
+                    await self._end_requested.wait()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -89,7 +89,7 @@ class LocalServer(uvicorn.Server):
 
     @contextmanager
     def stop_on_signals(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM shut down the server. The block must run in its event loop."""
+        """Let SIGINT and SIGTERM shut down the server. The block must run in the event loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.end)
@@ -100,11 +100,10 @@ class LocalServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def bounded_protocol(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protocol]:
-    """Return a protocol class that cuts a connection after `limit_s` seconds, even if bytes still arrive.
+def bounded_protocol(limit_s: float, *, heads_only: bool = False) -> type[asyncio.Protocol]:
+    """Return a protocol class that closes each connection after `limit_s` seconds, even if bytes still arrive.
 
-    With `heads_alone` the limit applies only to the head of each request, because bodies and responses have their own
-    limits.
+    With `heads_only`, the limit applies only to the head of each request.
     """
 
     class _BoundedProtocol(H11Protocol):
@@ -116,8 +115,8 @@ def bounded_protocol(limit_s: float, *, heads_alone: bool = False) -> type[async
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if heads_alone:
-                cycle = cast("RequestResponseCycle | None", self.cycle)  # the cycle is None before the first request
+            if heads_only:
+                cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
                 if cycle is not None and not cycle.response_complete:
                     self._stop_timer()
                 elif self._deadline is None:

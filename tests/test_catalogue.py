@@ -25,7 +25,7 @@ def test_translations_are_complete_and_compiled(catalogue: tuple[str, Any]) -> N
         assert (FOLDER / f"{name}.{ending}").read_bytes() == content, "run `python tooling/catalogue.py`"
 
 
-def test_untranslated_sentence_is_detected(catalogue: tuple[str, Any]) -> None:
+def test_untranslated_message_is_detected(catalogue: tuple[str, Any]) -> None:
     _, updated_catalogue = catalogue
     updated_catalogue.add("A sentence that nobody has translated.", "")
     updated_catalogue.add("{count:,} rows", "{count} lignes")
@@ -40,7 +40,7 @@ def test_untranslated_sentence_is_detected(catalogue: tuple[str, Any]) -> None:
     ]
 
 
-def test_catalogue_finds_sentences_marked_in_every_way() -> None:
+def test_catalogue_finds_all_kinds_of_marked_messages() -> None:
     result = {message for message, _ in messages()}
     assert {
         "{column} is missing.",  # worded
@@ -48,7 +48,7 @@ def test_catalogue_finds_sentences_marked_in_every_way() -> None:
         ("{count:,} in doubt", "{count:,} in doubt"),  # mark_count
         *("Gateway reference", "what is known", "in flight"),  # mark, say_all, mark_all
         "unknown country",  # the meaning of a code
-        *("The journal is damaged.", "Wait until it finishes, then run again."),  # docstring and hint of an error
+        *("The journal is damaged.", "Wait until that has finished, then try again."),  # docstring and hint of an error
         *(error().message for error in (ActRefused, PageNotFound, PageOutdated)),  # the pages' errors
         "Kenya",  # the data of countries
     } <= result

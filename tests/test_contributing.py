@@ -76,7 +76,7 @@ def use_format(tree: Tree) -> None:
     lines = [json.loads(line) for line in (tree.root / "out.jsonl").read_text().splitlines()]
     assert [line["state"] for line in lines] == ["paid"] * 5
     refused = tree.paygw("validate", "samples/every-defect.csv", "--rejects", "new.jsonl", code=2)
-    assert "does not have one of the extensions .csv, .parquet, .xlsx" in refused
+    assert "must have one of these extensions: .csv, .parquet, .xlsx" in refused
 
 
 def use_check(tree: Tree) -> None:

@@ -63,7 +63,7 @@ def test_readme_commands_run_unchanged(checkout: Path) -> None:
     assert ran >= 5
 
 
-def test_demo_shows_readme_picture_and_writes_only_state(checkout: Path) -> None:
+def test_demo_matches_readme_picture_and_writes_only_state(checkout: Path) -> None:
     picture = re.search(r"```text\n(Sending.*?)```", README, flags=re.DOTALL)
     assert picture
     for name, does in (

@@ -30,7 +30,7 @@ class InstalledPackage:
         (None, "pip install 'paygw_batch-0.1.0-py3-none-any.whl[aws]'"),
     ],
 )
-def test_install_command_uses_origin_of_copy(origin: object, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_command_uses_original_path(origin: object, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(IMAGE, raising=False)
     monkeypatch.setattr(extras, "distribution", lambda _: InstalledPackage(origin))
     assert install_command("aws") == command

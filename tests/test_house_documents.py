@@ -96,7 +96,7 @@ def test_guides_are_linked_short_and_complete() -> None:
         assert re.search(r"^1\. ", section(text, heading), re.MULTILINE), heading
 
 
-def test_architecture_picture_matches_imports() -> None:
+def test_architecture_diagram_matches_imports() -> None:
     tool = runpy.run_path(str(ROOT / "tooling/architecture_picture.py"))
     text = ARCHITECTURE.read_text(encoding="utf-8")
     hint = "run `python tooling/architecture_picture.py --write`"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.gateway.signing import signers
-from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, SigningProcesses, SigningThreads, running_signers
+from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, SigningProcesses, SigningThreads, start_signers
 from paygw_batch.processes import (
     INHERITED_VARIABLES,
     PythonBuild,
@@ -189,7 +189,7 @@ def test_other_executable_signs_in_threads(executable: str, tmp_path: Path, monk
     notes: list[str] = []
 
     async def kind() -> type:
-        async with running_signers(private_test_key(tmp_path), LONG_RUN_PAYOUTS, notes.append) as at_work:
+        async with start_signers(private_test_key(tmp_path), LONG_RUN_PAYOUTS, notes.append) as at_work:
             return type(at_work)
 
     assert asyncio.run(kind()) is SigningThreads
@@ -199,11 +199,11 @@ def test_other_executable_signs_in_threads(executable: str, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("told", "prefix", "build"),
     [
-        ("'--prefix=/opt' '--enable-shared'", "/opt", PythonBuild(has_profiles=False, has_lto=False)),
-        ("'--enable-optimizations' '--with-lto'", "/opt", PythonBuild(has_profiles=True, has_lto=True)),
-        ("'--enable-optimizations'", "/usr", PythonBuild(has_profiles=True, has_lto=None)),
-        ("'--enable-shared'", "/usr", PythonBuild(has_profiles=None, has_lto=None)),
-        (None, "C:\\Python", PythonBuild(has_profiles=None, has_lto=None)),
+        ("'--prefix=/opt' '--enable-shared'", "/opt", PythonBuild(is_profile_guided=False, has_lto=False)),
+        ("'--enable-optimizations' '--with-lto'", "/opt", PythonBuild(is_profile_guided=True, has_lto=True)),
+        ("'--enable-optimizations'", "/usr", PythonBuild(is_profile_guided=True, has_lto=None)),
+        ("'--enable-shared'", "/usr", PythonBuild(is_profile_guided=None, has_lto=None)),
+        (None, "C:\\Python", PythonBuild(is_profile_guided=None, has_lto=None)),
     ],
 )
 def test_python_build_is_read_from_configure_options(

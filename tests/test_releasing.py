@@ -73,7 +73,7 @@ def test_commit_hooks_are_part_of_check() -> None:
     assert [hook["entry"] for hook in local["hooks"] if hook["entry"] not in check] == []
 
 
-def test_workflows_pin_actions_and_try_every_python() -> None:
+def test_workflows_pin_actions_and_test_every_python() -> None:
     lines = [line for path in WORKFLOWS for line in path.read_text().splitlines() if "uses:" in line]
     assert lines
     assert [line for line in lines if not PINNED.search(line)] == []
@@ -100,7 +100,7 @@ def test_programs_and_locks_in_workflows_exist() -> None:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made of a commit")
-def test_build_writes_packages_and_parts_list(tmp_path: Path) -> None:
+def test_build_writes_packages_and_bill_of_materials(tmp_path: Path) -> None:
     completed = build(tmp_path)
     assert completed.returncode == 0, completed.stderr
     package = f"paygw_batch-{PROJECT['version']}"

@@ -46,7 +46,7 @@ def test_console_unit_shares_state_and_leaves_runs_alive() -> None:
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda path: path.name)
-def test_systemd_units_forbid_everything_else(unit: Path) -> None:
+def test_systemd_units_grant_nothing_else(unit: Path) -> None:
     result = unit_keys(unit)
     assert all(result.get(name) == ["yes"] for name in NEEDED), NEEDED - {n for n in NEEDED if result.get(n) == ["yes"]}
     assert (result["ProtectSystem"], result["CapabilityBoundingSet"]) == (["strict"], [""])

@@ -18,7 +18,7 @@ def test_core_pays_without_extras(more: tuple[str, ...]) -> None:
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_tests_of_tool_lists_tests_running_line() -> None:
+def test_tool_lists_tests_for_line() -> None:
     source = (ROOT / "paygw_batch/core/money.py").read_text(encoding="utf-8").splitlines()
     line = next(number for number, text in enumerate(source, start=1) if text.startswith("def from_minor"))
     command = [str(ROOT / "tooling/tests-of"), f"paygw_batch/core/money.py:{line + 2}", "tests/core/test_core_money.py"]

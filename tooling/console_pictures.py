@@ -53,7 +53,7 @@ def _serve_console(config: Path) -> Iterator[str]:
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     running = subprocess.Popen(command, stdout=subprocess.PIPE, env=environ, text=True)  # noqa: S603 (our own program)
     try:
-        if running.stdout is None or "The pages are at" not in running.stdout.readline():
+        if running.stdout is None or "The console is at" not in running.stdout.readline():
             sys.exit("The pages are not there.")
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -98,13 +98,13 @@ def _take_pictures(browser: Browser, address: str, folder: Path, target: Path) -
     ada.goto(f"{payout}?state=in_doubt")
     ada.locator("tbody a").last.click()
     take(ada, "row")
-    ada.get_by_role("link", name="Settle it").click()
+    ada.get_by_role("link", name="Settle this row").click()
     take(ada, "settle")
     _upload_answers(ada, payout, folder / "answers-of-the-gateway.csv")
     take(ada, "statement")
     ada.goto(f"{payout}/retry")
     ada.get_by_label(re.compile("^All rows with the reason")).first.check()
-    ada.get_by_label("Why can they succeed now?").fill("Ticket 4711: the accounts are open again")
+    ada.get_by_label("Why can these payments succeed now?").fill("Ticket 4711: the accounts are open again")
     take(ada, "retry")
     ada.get_by_role("button", name="Continue").click()
     ada.get_by_role("button", name="Sign and ask a second person").click()
@@ -125,7 +125,9 @@ def _upload_unusual_headings(page: Page, file: Path) -> None:
     page.get_by_label("Your sheet").set_input_files(file)
     page.get_by_role("button", name="Upload and check").click()
     page.get_by_role("combobox", name="Net Pay").wait_for()
-    page.get_by_role("heading", name="What is each column of your sheet?").evaluate("one => one.scrollIntoView()")
+    page.get_by_role("heading", name="What does each column of your sheet contain?").evaluate(
+        "one => one.scrollIntoView()"
+    )
 
 
 def _upload_answers(page: Page, payout: str, file: Path) -> None:

@@ -16,7 +16,7 @@ from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, code_meaning
 from paygw_batch.sheet.check.checks import warning_checks
-from paygw_batch.sheet.check.contract import NO_COUNTRY, contract, schema_checks
+from paygw_batch.sheet.check.contract import NO_COUNTRY, country_schema, schema_checks
 from paygw_batch.sheet.columns import known_columns
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -86,7 +86,7 @@ def collect_codes(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str
         by_code = {code: rule.for_sheet(whole) for code, rule in any_sheet.items()}
         for country in (NO_COUNTRY, *by_code):
             defects.update(
-                reason.code for check in schema_checks(contract(country, by_code)) for reason in check.reasons
+                reason.code for check in schema_checks(country_schema(country, by_code)) for reason in check.reasons
             )
         doubts = (check for rule in by_code.values() for check in warning_checks(rule))
         warned.update(reason.code for check in doubts for reason in check.reasons)

@@ -1,15 +1,15 @@
 """The people who prepare and approve, and their keys: private ones in PEM files (Ed25519), public ones as one line.
 
-A person is a name with all its keys. Names that look the same are the same name, and two people cannot share a key. A
-key in a token (RFC 7512) is Ed25519 or P-256; a passkey's key is P-256, RSA or Ed25519.
+A person is a name with all its keys. Names that look alike count as one name, and two people cannot share a key.
+A key in a token (RFC 7512) is Ed25519 or P-256; a passkey's key is P-256, RSA or Ed25519.
 
-The signature of a passkey, a WebAuthn assertion, is verified offline with the public key alone. The challenge of an
-assertion is the SHA-256 of the signed text. The values that a browser adds (the page's origin, whether the person was
-present) are compared with the configuration. Source: W3C Web Authentication, Level 3, section 7.2. The signature
-counter is not checked: that would need a record for each key, and the order of signatures does not matter.
+A passkey's signature, a WebAuthn assertion, is verified offline with just the public key. Its challenge is the SHA-256
+of the signed text. The values added by the browser (the page's origin, whether the person was present) are compared
+with the configuration. Source: W3C Web Authentication, Level 3, section 7.2. The signature counter is not checked: that
+would need a record for each key, and the order of signatures does not matter.
 
-Apart from the gateway's signatures, this is the only cryptography in the program. Approvals are between people of one
-company, and have nothing to do with the gateway's protocol.
+Apart from the gateway's signatures, this is the only cryptography in the program. Approvals are internal to a company
+and have nothing to do with the gateway's protocol.
 """
 
 import base64
@@ -38,7 +38,7 @@ from pydantic import BaseModel, ConfigDict
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.extras import extra, install_command
-from paygw_batch.gateway.signing.key import PKCS11, KeyProblem, KeyUnusable, token_address
+from paygw_batch.gateway.signing.key import PKCS11, KeyProblem, KeyUnusable, parse_token_address
 from paygw_batch.gateway.strict_json import strict_object
 from paygw_batch.language import mark, say
 from paygw_batch.trusted_files import OtherUsers, read_trusted_file
@@ -47,7 +47,7 @@ MAKE_KEY_COMMAND = "openssl genpkey -algorithm ed25519 -out approval.pem"
 MIN_RSA_BITS = 2048
 MAX_RSA_BITS = 8192
 RSA_EXPONENT = 65537
-"""The exponent of the keys that authenticators make. Small exponents have led to forged signatures elsewhere."""
+"""The exponent of keys made by authenticators. Small exponents have led to forged signatures elsewhere."""
 
 _PEM = re.compile(rb"\s*-----BEGIN PUBLIC KEY-----(.*)-----END PUBLIC KEY-----\s*", re.DOTALL)
 PersonKey = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
@@ -55,41 +55,32 @@ PersonKey = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """The public half of a person's key: its SubjectPublicKeyInfo in DER, in one canonical encoding.
-
-    Two keys are therefore the same if and only if these bytes are equal.
-    """
+    """The public half of a person's key, as canonical DER (SubjectPublicKeyInfo), so that keys can be compared."""
 
     material: bytes
 
     @property
     def text(self) -> str:
-        """The key as one line of text: its SubjectPublicKeyInfo in canonical base64."""
+        """The key as one line of base64."""
         return base64.b64encode(self.material).decode("ascii")
 
     @property
     def fingerprint(self) -> str:
-        """The first 16 hex digits of the SHA-256 of the DER encoding, short enough to read aloud."""
+        """The first 16 hex digits of the key's SHA-256, short enough to read aloud."""
         return hashlib.sha256(self.material).hexdigest()[:16]
 
     @property
     def is_file_key(self) -> bool:
-        """Whether the private half can be in a key file. Otherwise the key belongs to a passkey or a token."""
+        """Whether the private half may be in a file rather than in a passkey or token."""
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey)
 
     @property
     def can_sign_text(self) -> bool:
-        """Whether this key may sign plain text: Ed25519, and P-256, which tokens use.
-
-        A P-256 passkey never signs our text directly. It signs a text that begins with a digest of the console's name.
-        """
+        """Whether keys of this type may sign plain text. A passkey puts a digest of the console before its text."""
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey | EllipticCurvePublicKey)
 
     def has_signed(self, data: bytes, signature: str) -> bool:
-        """Return whether `signature`, as written by `ApprovalKey.sign`, is this key's signature of exactly `data`.
-
-        A passkey signs more than the text, so `is_valid_assertion` checks its signatures.
-        """
+        """Return whether `signature` is the result of `ApprovalKey.sign` with this key and exactly `data`."""
         try:
             raw = base64.b64decode(signature, validate=True)
         except (binascii.Error, ValueError):
@@ -97,7 +88,7 @@ class PublicKey:
         return self.can_sign_text and base64.b64encode(raw).decode("ascii") == signature and self.verify(raw, data)
 
     def verify(self, signature: bytes, data: bytes) -> bool:
-        """Return whether this key signed exactly `data`, by Ed25519, ECDSA, or RSA PKCS#1 v1.5 with SHA-256."""
+        """Return whether this key signed `data` with Ed25519, ECDSA, or RSA PKCS#1 v1.5 with SHA-256."""
         key = load_der_public_key(self.material)
         try:
             match key:
@@ -115,38 +106,34 @@ class PublicKey:
 
 
 def encode_public_key(key: PersonKey) -> PublicKey:
-    """Return a key in its canonical encoding, in which keys are compared."""
+    """Convert a key to its canonical encoding."""
     return PublicKey(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalKey:
-    """A person's private key and its public half. `_sign` holds the private key or asks the token that does."""
+    """A person's private key and its public half. `_sign` uses the private key or the token that contains it."""
 
     public: PublicKey
     _sign: Callable[[bytes], bytes] = field(repr=False)
 
     def sign(self, data: bytes) -> str:
-        """Return the signature of `data` in base64. Raises `ConfigurationError` if a token makes an invalid one."""
+        """Sign `data`. Returns base64. Raises `ConfigurationError` if a token returns an invalid signature."""
         signature = self._sign(data)
         if not self.public.verify(signature, data):
-            raise ConfigurationError(say("The key returned a signature that its public half does not verify."))
+            raise ConfigurationError(say("The signature from the key does not match its public key."))
         return base64.b64encode(signature).decode("ascii")
 
 
 def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
-    """Return the Ed25519 key in the PEM file `path`, encrypted or not.
-
-    Raises `ConfigurationError` if the file cannot be read or decrypted, is accessible to others, or has another kind of
-    key.
-    """
+    """Load an Ed25519 key from a PEM file. Raises `ConfigurationError` if it is unusable or accessible to others."""
     pem = read_trusted_file(path, say("The key {path}", path=path), OtherUsers.MAY_NOTHING)
     try:
         key = load_pem_private_key(pem, passphrase if b"ENCRYPTED" in pem else None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ConfigurationError(
-            say("{path} does not contain a private key that can be opened.", path=path),
-            hint=say("An encrypted key needs its passphrase in PAYGW_APPROVAL_PASSPHRASE."),
+            say("{path} does not contain a readable private key.", path=path),
+            hint=say("If the key is encrypted, set PAYGW_APPROVAL_PASSPHRASE to its passphrase."),
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigurationError(
@@ -157,10 +144,10 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
 
 
 def parse_public_key(text: str) -> PublicKey | None:
-    """Parse a public key from a line of text. Returns None if people may not use this kind of key.
+    """Parse a public key from base64. Returns None if people may not use this kind of key.
 
-    Accepted are Ed25519, P-256, and RSA of at least 2048 bits, as `openssl pkey -pubout` or a browser's
-    `getPublicKey()` writes them. Line breaks, padding and unused bits at the end make no difference.
+    Accepts Ed25519, P-256, and RSA of at least 2048 bits, as output by `openssl pkey -pubout` or a browser's
+    `getPublicKey()`. Ignores line breaks, padding and unused bits at the end.
     """
     compact = "".join(text.split()).rstrip("=")
     try:
@@ -193,19 +180,19 @@ def parse_pem_public_key(pem: bytes) -> PublicKey | None:
 
 
 def parse_canonical_key(text: str) -> PublicKey | None:
-    """Parse the canonical `PublicKey.text`, the only form allowed in signed documents. Returns None for other text."""
+    """Parse `PublicKey.text`, the only form allowed in signed documents. Returns None for other text."""
     key = parse_public_key(text)
     return key if key is not None and key.text == text else None
 
 
 KeysByName = Mapping[str, str | Sequence[str]]
-"""People as the configuration lists them: one public key or several, by name."""
+"""The configured public keys of people: one or several for each name."""
 _PUBLIC_KEY_HINT = (
     "It is the line between BEGIN and END of `openssl pkey -in approval.pem -pubout`, or the line that the console "
     "shows when a passkey is made."
 )
 _BLANKS = str.maketrans(dict.fromkeys("\u115f\u1160\u2800", " "))
-"""Characters that look like spaces, although Unicode calls them letters or symbols."""
+"""Characters that look like spaces but are letters or symbols in Unicode."""
 _INVISIBLE = frozenset(
     "\u034f\u17b4\u17b5\u180b\u180c\u180d\u180f" + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 )
@@ -214,11 +201,7 @@ _INVISIBLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person's name, with the keys for preparing and for approving.
-
-    A listed person (`is_maker`, `is_approver`) may have no key yet, because a passkey is created on the console's
-    pages. A person without a key can do nothing.
-    """
+    """A person's keys for preparing and approving. Without a key yet, a listed person can do nothing."""
 
     name: str
     maker_keys: tuple[PublicKey, ...]
@@ -233,60 +216,53 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """The people whom the configuration names."""
+    """The configured people."""
 
     listed: tuple[Person, ...]
 
     def find_owner(self, key: PublicKey) -> Person | None:
         return next((person for person in self.listed if key in person.keys), None)
 
-    def maker_with(self, key: PublicKey) -> Person | None:
+    def find_maker(self, key: PublicKey) -> Person | None:
         """Return the person who may prepare with this key."""
         return next((person for person in self.listed if key in person.maker_keys), None)
 
-    def approver_with(self, key: PublicKey) -> Person | None:
+    def find_approver(self, key: PublicKey) -> Person | None:
         """Return the person who may approve with this key."""
         return next((person for person in self.listed if key in person.approver_keys), None)
 
     @property
     def makers(self) -> Sequence[Person]:
-        """All people who may prepare."""
         return [person for person in self.listed if person.maker_keys]
 
     def approvers_for(self, maker: Person) -> Sequence[Person]:
-        """Return everyone who may approve a document of `maker`. The maker never may, whichever key they use."""
+        """Return everyone who may approve a document by `maker`: all approvers except the maker."""
         return [person for person in self.listed if person.approver_keys and person != maker]
 
 
 def normalise_name(name: str) -> str:
-    """Normalize a name for comparison, so that names that look the same are equal.
-
-    Applies NFKC and case folding, removes invisible characters, and collapses spaces.
-    """
+    """Normalise case, Unicode form, spaces and invisible characters, so that names that look alike are equal."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_BLANKS)
     visible = [c for c in folded if c.isspace() or (unicodedata.category(c)[0] != "C" and c not in _INVISIBLE)]
     return " ".join(unicodedata.normalize("NFC", "".join(visible)).split())
 
 
 def build_people(makers: KeysByName, approvers: KeysByName) -> People:
-    """Return the people in a configuration.
-
-    Raises `ConfigurationError` for an invalid name or key, or if two names share a key.
-    """
+    """Return the configured people. Raises `ConfigurationError` for an invalid name or key, or a shared key."""
     names: dict[str, str] = {}
     keys_by_name: dict[str, dict[str, tuple[PublicKey, ...]]] = {}
     for section, members in (("makers", makers), ("approvers", approvers)):
-        for name, texts in members.items():
+        for name, key_texts in members.items():
             normal_name = normalise_name(name)
             if not normal_name:
                 raise ConfigurationError(
                     say("A name in [approval.{section}] is empty.", section=section),
-                    hint=say("Write the name of the person whose key it is."),
+                    hint=say("Enter the name of the person who holds the key."),
                 )
             visible = "".join(c for c in name if c.isspace() or c.isprintable())
             names.setdefault(normal_name, " ".join(visible.split()))
             person_keys = keys_by_name.setdefault(normal_name, {})
-            person_keys[section] = (*person_keys.get(section, ()), *_parse_keys(section, name, texts))
+            person_keys[section] = (*person_keys.get(section, ()), *_parse_keys(section, name, key_texts))
     people = tuple(
         Person(names[name], keys.get("makers", ()), keys.get("approvers", ()), "makers" in keys, "approvers" in keys)
         for name, keys in keys_by_name.items()
@@ -301,7 +277,8 @@ def _parse_keys(section: str, name: str, texts: str | Sequence[str]) -> Iterator
         if key is None:
             raise ConfigurationError(
                 say(
-                    "approval.{section}.{name} is not a person's public key (Ed25519, P-256, or RSA from 2048 bits).",
+                    "approval.{section}.{name} is not a person's public key (Ed25519, P-256, or RSA of at least 2048 "
+                    "bits).",
                     section=section,
                     name=name,
                 ),
@@ -329,32 +306,29 @@ def _reject_shared_keys(people: Sequence[Person]) -> None:
 
 
 MODULE_VARIABLE = "PAYGW_APPROVAL_MODULE"
-"""The variable with the path of the PKCS#11 module of the token's vendor."""
+"""The environment variable for the path of the token vendor's PKCS#11 module."""
 PASSPHRASE_VARIABLE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
-"""The variable with the PIN of a token, or with the passphrase of a key in a file."""
+"""The environment variable for the PIN of a token or the passphrase of a key file."""
 _HINTS = {
-    KeyProblem.MODULE: mark("Set PAYGW_APPROVAL_MODULE to the module of the token's vendor, a file that ends in .so."),
+    KeyProblem.MODULE: mark("Set PAYGW_APPROVAL_MODULE to the path of the token vendor's module (PKCS#11, .so)."),
     KeyProblem.TOKEN_GONE: mark("Plug it in, or correct the token's name in --key."),
-    KeyProblem.SEVERAL_TOKENS: mark("Add the serial number of the right one to --key: `serial=...`."),
+    KeyProblem.SEVERAL_TOKENS: mark("Add the serial number of the right token to --key: `serial=...`."),
     KeyProblem.PIN_MISSING: mark("Set PAYGW_APPROVAL_PASSPHRASE to the PIN."),
     KeyProblem.KEY_MISSING: mark("Correct --key. The vendor's tool creates a key in the token."),
-    KeyProblem.SEVERAL_KEYS: mark("Add the id of the right one to --key: `id=%01`."),
+    KeyProblem.SEVERAL_KEYS: mark("Add the id of the right key to --key, for example `id=%01`."),
 }
-"""The hints for errors whose own hints name settings of the gateway's key, which a person's key does not have."""
+"""Hints to use instead of those about the gateway's key, which has different settings."""
 
 
 def load_person_key(key: Path, passphrase: bytes | None, module: str | None) -> ApprovalKey:
-    """Load a person's key from a file, or from a token through the PKCS#11 library `module`.
-
-    Raises `ConfigurationError` if the key cannot be used.
-    """
+    """Load a person's key from a file or a PKCS#11 token. Raises `ConfigurationError` if it cannot be used."""
     if not str(key).startswith(PKCS11):
         return load_approval_key(key, passphrase)
     return _load_token_key(str(key), module, None if not passphrase else passphrase.decode(errors="replace"))
 
 
 def _load_token_key(uri: str, module: str | None, pin: str | None) -> ApprovalKey:
-    address = token_address(uri)
+    address = parse_token_address(uri)
     if not module:
         raise ConfigurationError(say("No module is set for the token."), hint=say(_HINTS[KeyProblem.MODULE]))
     try:
@@ -385,7 +359,7 @@ def _person_key_error(error: KeyUnusable) -> ConfigurationError:
     if error.problem is KeyProblem.WRONG_KIND:
         return ConfigurationError(
             say("{key} is not a key that a person can sign with.", key=error.key),
-            hint=say("Choose an Ed25519 or a P-256 key that may sign."),
+            hint=say("Choose an Ed25519 or P-256 key that is allowed to sign."),
         )
     hint = _HINTS.get(error.problem)
     return error if hint is None else ConfigurationError(error.message, hint=say(hint))
@@ -394,10 +368,10 @@ def _person_key_error(error: KeyUnusable) -> ConfigurationError:
 MAX_CLIENT_DATA_BYTES = 4096
 _HASH_BYTES = 32
 _AUTHENTICATOR_DATA_BYTES = _HASH_BYTES + 1 + 4
-"""The length of the hash of the relying party, the flags and a counter. There is more only if more was requested."""
-_PRESENT, _VERIFIED, _MAY_BE_COPIED, _IS_COPIED = 0x01, 0x04, 0x08, 0x10
+"""The length of the relying party's hash, the flags and the counter. Authenticators send more only on request."""
+_USER_PRESENT, _USER_VERIFIED, _BACKUP_ELIGIBLE, _BACKED_UP = 0x01, 0x04, 0x08, 0x10
 _HAS_MORE_DATA = 0x40 | 0x80
-"""The flags for a new key and for extensions. An assertion that we request has neither."""
+"""The flags for a new key and for extensions, which we do not request."""
 
 
 class PasskeySignature(BaseModel):
@@ -406,7 +380,7 @@ class PasskeySignature(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     client_data: str
-    """`clientDataJSON`: the act, the challenge and the origin, as the browser recorded them."""
+    """`clientDataJSON`: the type, the challenge and the origin, as the browser recorded them."""
     authenticator_data: str
     signature: str
 
@@ -424,7 +398,7 @@ class RelyingParty:
 
 
 def passkey_challenge(data: bytes) -> str:
-    """Return the challenge for a passkey to sign `data`: the SHA-256 of `data`, in base64url."""
+    """Return the challenge for signing `data` with a passkey: its SHA-256 in base64url."""
     return to_base64url(hashlib.sha256(data).digest())
 
 
@@ -434,7 +408,7 @@ def to_base64url(data: bytes) -> str:
 
 
 def from_base64url(text: str) -> bytes | None:
-    """Decode the output of `to_base64url`. Returns None for any other text."""
+    """Decode text produced by `to_base64url`. Returns None for other text."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
@@ -443,14 +417,14 @@ def from_base64url(text: str) -> bytes | None:
 
 
 def is_valid_assertion(key: PublicKey, signature: PasskeySignature, data: bytes, party: RelyingParty) -> bool:
-    """Return whether the owner of `key` signed exactly `data` on a page of `party`, present and verified."""
+    """Return whether the verified owner of `key` signed exactly `data` on a page of `party`."""
     client_data = from_base64url(signature.client_data)
     authenticator_data = from_base64url(signature.authenticator_data)
     decoded = from_base64url(signature.signature)
     if client_data is None or authenticator_data is None or decoded is None:
         return False
     return (
-        is_client_data(client_data, "webauthn.get", passkey_challenge(data), party)
+        is_valid_client_data(client_data, "webauthn.get", passkey_challenge(data), party)
         and len(authenticator_data) == _AUTHENTICATOR_DATA_BYTES
         and not authenticator_data[_HASH_BYTES] & _HAS_MORE_DATA
         and is_user_verified(authenticator_data, party)
@@ -459,20 +433,14 @@ def is_valid_assertion(key: PublicKey, signature: PasskeySignature, data: bytes,
 
 
 def parse_claimed_party(signature: PasskeySignature) -> RelyingParty | None:
-    """Return the console that the browser named in an assertion, or None if it named none.
-
-    Use this only to check an assertion for consistency. It is valid only for the configured console.
-    """
+    """Return the console that an assertion claims to come from, without verifying it, or None."""
     members = strict_object(from_base64url(signature.client_data) or b"")
     origin = None if isinstance(members, str) else members.get("origin")
     return RelyingParty(origin) if isinstance(origin, str) else None
 
 
-def is_client_data(client_data: bytes, kind: str, challenge: str, party: RelyingParty) -> bool:
-    """Return whether the client data has this type and this challenge, and comes from a page of `party` itself.
-
-    Browsers may add unknown members. Pages framed by another site are refused.
-    """
+def is_valid_client_data(client_data: bytes, kind: str, challenge: str, party: RelyingParty) -> bool:
+    """Return whether the client data has this type and challenge, and comes from an unframed page of `party`."""
     members = strict_object(client_data) if len(client_data) <= MAX_CLIENT_DATA_BYTES else "too long"
     if isinstance(members, str):
         return False
@@ -486,13 +454,13 @@ def is_client_data(client_data: bytes, kind: str, challenge: str, party: Relying
 
 
 def is_user_verified(authenticator_data: bytes, party: RelyingParty) -> bool:
-    """Return whether the authenticator data is for `party` and confirms that the owner was present and verified."""
+    """Return whether the authenticator confirms to `party` that the key's owner was present and verified."""
     if len(authenticator_data) < _AUTHENTICATOR_DATA_BYTES:
         return False
     flags = authenticator_data[_HASH_BYTES]
     return (
         authenticator_data[:_HASH_BYTES] == hashlib.sha256(party.rp_id.encode()).digest()
-        and bool(flags & _PRESENT)
-        and bool(flags & _VERIFIED)
-        and bool(flags & _MAY_BE_COPIED or not flags & _IS_COPIED)
+        and bool(flags & _USER_PRESENT)
+        and bool(flags & _USER_VERIFIED)
+        and bool(flags & _BACKUP_ELIGIBLE or not flags & _BACKED_UP)
     )

@@ -1,8 +1,8 @@
-"""Checks orders (their journal, their approvals, whether they are still current) and makes orders to forget people.
+"""Checks orders (their journal, approvals and validity) and makes orders to forget people.
 
-An order describes the state of everything that it changes. Before it is carried out, that description is built again
-and compared. Carrying it out changes the state, so it works only once. An order to forget people names exactly the
-payments whose payees are forgotten, and no person.
+An order describes the state of everything that it changes. Before it is carried out, the description is built again and
+compared. Carrying it out changes the state, so it works only once. An order to forget people lists the payments whose
+payees are forgotten, but no names.
 """
 
 from abc import abstractmethod
@@ -15,7 +15,7 @@ from paygw_batch.approval.signed_document import (
     ApprovalPolicy,
     SignedDocument,
     SignedPart,
-    require_journal,
+    require_journal_id,
     require_not_withdrawn,
     require_signatures,
 )
@@ -31,11 +31,11 @@ class Order(SignedDocument):
     """A document by which two people agree on an action other than a payout."""
 
     placeholder: ClassVar[str] = "ORDER"
-    renewal_hint: ClassVar[str] = mark("Make a new order with `paygw-batch order`, and have it approved.")
+    renewal_hint: ClassVar[str] = mark("Make a new order with `paygw-batch order` and have it approved.")
 
     @property
     def batch(self) -> str:
-        """The batch with which the journal stores the order. Empty if the order is about several batches."""
+        """The batch under which the journal stores the order. Empty if it covers several batches."""
         return ""
 
     @property
@@ -45,7 +45,7 @@ class Order(SignedDocument):
 
     @abstractmethod
     def changes(self, actual: Any) -> Sequence[str]:
-        """Return how the order differs from `actual`, the content that it would have now."""
+        """Describe how the order differs from `actual`, the content that the same order would have now."""
 
 
 def require_same_journal(order: Order, journal: JournalReader, endpoint: str) -> None:
@@ -53,33 +53,30 @@ def require_same_journal(order: Order, journal: JournalReader, endpoint: str) ->
     if order.content.endpoint != endpoint:
         raise ApprovalError(
             say(
-                "The {noun} is for {endpoint}, but this is {actual}.",
+                "The {noun} is for {endpoint}, not for {actual}.",
                 noun=say(order.noun),
                 endpoint=order.content.endpoint,
                 actual=endpoint,
             ),
             hint=say(order.nothing_done),
         )
-    require_journal(order, journal.head().journal_id, say(order.nothing_done))
+    require_journal_id(order, journal.head().journal_id, say(order.nothing_done))
 
 
 def require_agreement(
     order: Order, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
-    """Return who decided, in the journal's form, and the signed order to store. `by` is the person carrying it out.
-
-    Raises `ApprovalError` if the order was withdrawn, or if too few people approve it.
-    """
+    """Return who decided, and the order to store. Raises `ApprovalError` if it is withdrawn or lacks approvals."""
     require_not_withdrawn(order, journal.withdrawals())
     signatures = require_signatures(order, policy, now)
     approvers, digest = ", ".join(person.name for person in signatures.valid), order.digest()
     valid_order = order.model_copy(update={"approvals": list(signatures.valid.values())})
-    decider = encode_record("agreed", by, digest, signatures.maker.name, approvers)
-    return decider, SignedOrder(order.batch, valid_order.model_dump_json(), sha256=digest)
+    decided_by = encode_record("agreed", by, digest, signatures.maker.name, approvers)
+    return decided_by, SignedOrder(order.batch, valid_order.model_dump_json(), sha256=digest)
 
 
 def require_unchanged(order: Order, actual: Any) -> None:
-    """Raise `ApprovalError` if an order made now would have other content."""
+    """Raise `ApprovalError` if the same order made now would have different content."""
     if actual != order.content:
         changes = "; ".join(order.changes(actual))
         raise ApprovalError(
@@ -92,7 +89,7 @@ NOTHING_FORGOTTEN = mark("Nobody was forgotten.")
 
 
 class ForgottenBatch(SignedPart):
-    """A batch in which people are forgotten, with the number of their rows. The batch's whole sheet is removed."""
+    """A batch in which people are forgotten, with the number of their rows. Its whole sheet is removed."""
 
     batch: str
     operation: str
@@ -101,10 +98,10 @@ class ForgottenBatch(SignedPart):
 
 
 class ForgetContent(SignedPart):
-    """The journal, and its payments whose payees would be forgotten.
+    """The journal's payments whose payees would be forgotten.
 
-    People are forgotten if paid before the date `before`. For one person it is empty, and `instructions` are the
-    numbers of that person's payments. `sha256` is the digest of exactly these payments (`ForgettablePayments.sha256`).
+    The payees are either everyone paid before the date `before`, or one person, in which case `before` is empty and
+    `instructions` lists that person's payments. `sha256` is `ForgettablePayments.sha256`.
     """
 
     endpoint: str
@@ -116,7 +113,7 @@ class ForgetContent(SignedPart):
 
 
 class ForgetOrder(Order):
-    """The file of an order to forget people."""
+    """An order to forget people, as stored in a file."""
 
     noun: ClassVar[str] = mark("order to forget people")
     nothing_done: ClassVar[str] = NOTHING_FORGOTTEN
@@ -129,7 +126,7 @@ class ForgetOrder(Order):
         return sum(batch.rows for batch in self.content.batches)
 
     def changes(self, _actual: ForgetContent) -> Sequence[str]:
-        return [say("it would now forget other payments")]
+        return [say("it would now forget different payments")]
 
 
 def build_forget_order(
@@ -171,14 +168,14 @@ def verify_forget_order(
     cutoff: str,
     recent: str,
 ) -> tuple[ForgettablePayments, str, SignedOrder]:
-    """Return the payments that an order forgets, the decider for the journal, and the signed order to store.
+    """Return the payments to forget, who decided, and the order to store. Raises `ApprovalError` if it is not valid.
 
-    Raises `ApprovalError` unless the order is approved, and would forget the same payments as when it was made.
+    `cutoff` and `recent` are as in `JournalReader.forgettable_payments`.
     """
     require_same_journal(order, journal, endpoint)
-    decider, signed_order = require_agreement(order, journal, policy, now, by=by)
+    decided_by, signed_order = require_agreement(order, journal, policy, now, by=by)
     content = order.content
     numbers = content.instructions or None
     payments = journal.forgettable_payments(numbers, before=content.before, cutoff=cutoff, recent=recent)
     require_unchanged(order, _build_forget_content(journal, payments, endpoint))
-    return payments, decider, signed_order
+    return payments, decided_by, signed_order

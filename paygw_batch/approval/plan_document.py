@@ -1,7 +1,7 @@
-"""Builds and checks plans. A plan names the exact instructions to pay; its maker signs it, and others approve it.
+"""Builds and checks plans. A plan states exactly what to pay. Its maker signs it, and others approve it.
 
-A plan names the endpoint, the journal and the batch, with a digest of every instruction, totals and findings. A plan
-opens one batch, once. Signing and approving are in `signed_document.py`.
+A plan names the endpoint, the journal and the batch, with totals, findings and a digest of all instructions. It can
+open one batch, only once. Signing and approving are in `signed_document.py`.
 """
 
 import hashlib
@@ -36,37 +36,37 @@ from paygw_batch.sheet.model import Validated
 FIRST_RUN = "payee.first_run"
 COMPARED_BATCH = "payee.compared"
 ACCOUNTS_FIRST_PAID = "payee.known_since"
-"""The code of a finding with the rows whose accounts were first paid on one day."""
+"""The code of a finding about rows whose accounts were first paid on the same day."""
 ALREADY_SENT = "payee.sent_before"
-"""The code of a row that is in an earlier batch and is not sent again."""
+"""The code of a row in an earlier batch, which is not sent again."""
 CORRECTED = "cell.mended"
 """The code of a corrected cell."""
 REASSIGNED_HEADING = "column.meant"
-"""The code of a heading to which a person gave a different meaning."""
+"""The code of a heading that a person reassigned to another column."""
 NAMED_ENCODING = "sheet.encoding"
-"""The code of a finding with the encoding that somebody had to name for a sheet."""
+"""The code of a finding about a sheet's encoding, if a person had to choose it."""
 SPELLED_COLUMN = "sheet.spelling"
-"""The code of a column's texts that are read as a person said. `value` is the first text, and `rows` are all rows."""
+"""The code of texts whose meaning a person chose. `value` is the first text, and `rows` lists all rows."""
 WORKSHEET = "sheet.worksheet"
-"""The code of the worksheet that is paid, if the workbook has several (`value`)."""
+"""The code of the worksheet (`value`) that is paid, if the workbook has several."""
 OTHER_WORKSHEET = "sheet.other_worksheet"
-"""The code of a worksheet that the plan does not pay (`value`); `people` is its number of rows, if it lists payees."""
+"""The code of a worksheet (`value`) that is not paid. `people` is its number of rows, if it lists payees."""
 _ROWS_AT_ONCE = 100_000
 
 
 class PlanContent(SignedPart):
-    """The payments of a plan: only the rows that would be sent, not the whole sheet.
+    """The payments in a plan: only the rows that would be sent, not the whole sheet.
 
-    - `rows` is the number of rows that would be sent, `totals` has their sums by currency, and `instructions_sha256`
-      covers each of them.
-    - `known` is the number of rows that were sent before. `known_sha256` covers these rows, because they decide which
-      other rows are sent. `invalid` is the number of rows left out.
+    - `rows` counts the rows that would be sent, `totals` are their sums by currency, and `instructions_sha256` covers
+      them.
+    - `known` counts the rows already sent. `known_sha256` covers them, because they determine which other rows are
+      sent. `invalid` counts the rows left out.
     - `people_sha256` covers the list that approvers read. `submit` computes it again, so exactly these people are paid.
     """
 
     endpoint: str
     journal: str
-    """The id of the journal in which the batch will be."""
+    """The id of the journal that will store the batch."""
     operation: str
     batch: str
     sheet: str
@@ -83,14 +83,14 @@ class PlanContent(SignedPart):
 class PlanFinding(SparsePart):
     """A finding for an approver: a difference from earlier payments, a row left out, or a warning.
 
-    It is turned into a sentence when it is shown (`submit/plan_to_approve.py`). Only a validation warning has a
-    `message`, with its `column` and `value`. Row 0 means the whole sheet.
+    It is turned into a sentence when it is shown (`submit/plan_to_approve.py`). Only validation warnings have a
+    `message`, with `column` and `value`. Row 0 means the whole sheet.
 
-    - `name`, `account`, `amount`, `currency`: the payee in this sheet. `shared_with`: another name paid into the
-      account.
+    - `name`, `account`, `amount`, `currency`: the payment in this sheet. `shared_with`: another name paid under the
+      same account.
     - `old_account` and `before...`: the payment to compare with. `first...`: the account's first payment.
-    - `people`, `found`, `paid_before`: the numbers of people in the sheet, of those whom one earlier batch paid, and of
-      those whom any earlier batch paid.
+    - `people`, `found`, `paid_before`: how many people are in the sheet, and how many of them were paid by one earlier
+      batch and by any earlier batch.
     - `by` and `at`: who changed something, and when. `becomes`: the new text of a cell. `reasons`: codes of defects.
       `rows`: ranges of rows.
     """
@@ -124,32 +124,32 @@ class PlanFinding(SparsePart):
 
     @property
     def values(self) -> tuple[object, ...]:
-        """Every value except the message, so that the same finding is equal in two languages."""
+        """Every value except the message, so that findings are equal in any language."""
         return tuple(getattr(self, name) for name in type(self).model_fields if name != "message")
 
 
 class PlanDocument(SignedDocument):
-    """The file of a plan."""
+    """A plan, as stored in a file."""
 
     noun: ClassVar[str] = mark("plan")
     placeholder: ClassVar[str] = "PLAN"
     nothing_done: ClassVar[str] = mark("Nothing was sent.")
-    renewal_hint: ClassVar[str] = mark("Make a new plan: `paygw-batch plan SHEET --out PLAN --key KEY`.")
+    renewal_hint: ClassVar[str] = mark("Make a new plan with `paygw-batch plan SHEET --out PLAN --key KEY`.")
 
     document: Literal["paygw-batch plan 5"] = "paygw-batch plan 5"
     content: PlanContent
     findings: list[PlanFinding]
     people: str
-    """Everyone who is paid, one line of CSV each, with the columns `PEOPLE_COLUMNS`."""
+    """Everyone who is paid, as CSV with the columns `PEOPLE_COLUMNS`."""
     answered: list[str] = []  # noqa: RUF012 - pydantic copies it
     """The keys of the questions that the maker answered (`OpenQuestion.key`). The findings show all of them."""
     against: str = ""
-    """A batch with which the maker compared the sheet, besides the usual comparison; empty for none."""
+    """An extra batch that the maker compared the sheet with, or empty."""
     language: str = ENGLISH
-    """The language of the findings. They are computed again in this language."""
+    """The language of the findings, which are recomputed in the same language."""
 
     def model_post_init(self, _: object, /) -> None:
-        """Raise `ValueError` unless the list of people matches the digest in the content."""
+        """Raise `ValueError` unless `people` matches its digest in the content."""
         if hashlib.sha256(self.people.encode()).hexdigest() != self.content.people_sha256:
             raise ValueError("the list of people is not the one that the content names")
 
@@ -167,9 +167,9 @@ PEOPLE_COLUMNS = ("row", "name", "account", "currency", "amount")
 
 @dataclass(frozen=True, slots=True)
 class PlanApproval:
-    """The journal's record of the plan that opened a batch: its digest, and who prepared and approved it.
+    """The approved plan that opened a batch: its digest, and who prepared and approved it.
 
-    `answered` has the keys of the questions about the sheet that the maker answered and the others approved.
+    `answered` lists the keys of the questions that the maker answered and the approvers accepted.
     """
 
     plan_sha256: str
@@ -178,7 +178,7 @@ class PlanApproval:
 
 
 NO_APPROVAL = PlanApproval("", ())
-"""The record if no approval is required."""
+"""The value if no approval is required."""
 
 
 def build_content_and_people(
@@ -190,18 +190,18 @@ def build_content_and_people(
     journal_id: str,
     minor_units: Mapping[str, int],
 ) -> tuple[PlanContent, str]:
-    """Return the payments of a sheet that would be sent, and their people. `known` rows are not sent."""
+    """Return the content of a sheet's plan and the list of its people. `known` rows are not sent."""
     known_rows = {row.row for row in known}
     digest, known_digest, lines = hashlib.sha256(), hashlib.sha256(), []
     sums: Counter[str] = Counter()
     is_known = pl.col("row").is_in(pl.Series(sorted(known_rows), dtype=pl.UInt32).implode())
-    for part in validated.parts():  # only one part is in memory at a time
+    for part in validated.parts():
         for chunk in part.instructions.iter_slices(_ROWS_AT_ONCE):
             known_digest.update(_csv_bytes(chunk.filter(is_known).select("row", "client_orderid")))
             due = chunk.filter(~is_known) if known else chunk
             digest.update(_csv_bytes(due))
-            exact = due.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
-            sums.update({currency: int(minor) for currency, minor in exact.iter_rows()})
+            chunk_sums = due.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
+            sums.update({currency: int(minor) for currency, minor in chunk_sums.iter_rows()})
             lines.append(_people_csv(due, part.rows, minor_units))
     people = "".join(lines)
     content = PlanContent(
@@ -210,9 +210,9 @@ def build_content_and_people(
         operation=validated.sheet.operation,
         batch=validated.batch,
         sheet=validated.sheet.name,
-        rows=validated.payable - len(known_rows),
+        rows=validated.payable_count - len(known_rows),
         known=len(known_rows),
-        invalid=validated.height - validated.payable,
+        invalid=validated.height - validated.payable_count,
         amended=amended,
         instructions_sha256=digest.hexdigest(),
         known_sha256=known_digest.hexdigest(),
@@ -227,7 +227,7 @@ def _csv_bytes(frame: pl.DataFrame) -> bytes:
 
 
 def _people_csv(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping[str, int]) -> str:
-    """Return the instructions' `PEOPLE_COLUMNS` as CSV, with the accounts and amounts that are sent."""
+    """Return the people paid by `instructions` as CSV with the columns `PEOPLE_COLUMNS`."""
     names = rows.select("row", name=pl.col("account_name").fill_null(""))
     digits = pl.col("currency").replace_strict(minor_units, return_dtype=pl.Int64, default=0)
     factor = pl.lit(10, pl.Int64).pow(digits)
@@ -253,8 +253,8 @@ def build_plan(
 ) -> PlanDocument:
     """Build an unsigned plan, with findings in the current language.
 
-    `people` is the list that the content covers. `answered` has the keys of the questions that the maker answered.
-    `against` is a batch with which the sheet was compared.
+    `people` is the list whose digest is in the content. `answered` lists the keys of the questions that the maker
+    answered. `against` is an extra batch that the sheet was compared with.
     """
     return PlanDocument(
         content=content,
@@ -271,16 +271,13 @@ def build_plan(
 
 
 def payout_code(document: PlanDocument) -> str:
-    """Return the 16 hex digits that two people compare. They depend on every payment and finding.
-
-    Signing the plan does not change them.
-    """
+    """Return the 16 hex digits that two people compare: a digest of all payments and findings."""
     covered = document.model_dump_json(exclude={"document", "made_at", "maker", "signature", "approvals"})
     return hashlib.sha256(f"{document.document} code\n{covered}".encode()).hexdigest()[:16]
 
 
 def payments_sha256(content: PlanContent) -> str:
-    """Return the SHA-256 (hex) of a plan's payments, which identifies other plans of the same payments."""
+    """Return the SHA-256 (hex) of a plan's payments, which is used to find other plans for the same payments."""
     return hashlib.sha256(content.model_dump_json().encode()).hexdigest()
 
 
@@ -299,33 +296,29 @@ def check_plan(
     *,
     opened_batch: BatchRecord | None,
 ) -> PlanApproval:
-    """Return who prepared and approved the plan of exactly `content`.
-
-    `opened_batch` is the batch that the plan already opened, if any. Raises `ApprovalError` if there is one, if the
-    content differs, or if fewer people approved the plan than the policy needs.
-    """
+    """Check a plan and return who approved it. Raises `ApprovalError` unless it is valid for `content` and unused."""
     if opened_batch is not None:
         raise ApprovalError(
             say(
-                "The plan was already used at {opened_at} for batch {batch} ({sheet_name}), "
-                "and a plan can be used only once.",
+                "The plan was already used for batch {batch} ({sheet_name}) at {opened_at}. A plan can be used only "
+                "once.",
                 opened_at=opened_batch.opened_at,
                 batch=opened_batch.batch,
                 sheet_name=opened_batch.sheet_name,
             ),
             hint=say(
-                "Nothing was sent. `paygw-batch resume {batch}` continues that batch; anything else needs a new "
-                "plan, and its own approvals.",
+                "Nothing was sent. To continue that batch, run `paygw-batch resume {batch}`. To pay anything else, "
+                "make a new plan and have it approved.",
                 batch=opened_batch.batch,
             ),
         )
     require_same_content(document, content)
-    signed = require_signatures(document, policy, now)
+    signatures = require_signatures(document, policy, now)
     digest = document.digest()
-    valid = signed.valid.items()
+    valid = signatures.valid.items()
     records = (encode_record("approved", person.name, approval.approved_at, digest[:16]) for person, approval in valid)
     return PlanApproval(
-        digest, (encode_record("prepared", signed.maker.name, document.made_at), *records), tuple(document.answered)
+        digest, (encode_record("prepared", signatures.maker.name, document.made_at), *records), tuple(document.answered)
     )
 
 
@@ -334,24 +327,24 @@ def require_same_content(document: PlanDocument, content: PlanContent) -> None:
     if document.content != content:
         raise ApprovalError(
             say("The plan does not match: {content}.", content=_describe_difference(document.content, content)),
-            hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
+            hint=say("Nothing was sent. Make a new plan for this sheet and have it approved."),
         )
 
 
 def require_same_findings(document: PlanDocument, recomputed: Sequence[PlanFinding], *, asked: Sequence[str]) -> None:
     """Raise `ApprovalError` unless a plan has exactly the `recomputed` findings in the same order.
 
-    The order matters, because people read only the first of many findings. `asked` has the keys of the sheet's
-    questions; the plan's maker must have answered exactly these.
+    The order matters, because people read only the first of many findings. `asked` lists the keys of the sheet's
+    questions. The maker must have answered exactly these.
     """
     if tuple(recomputed) == tuple(document.findings) and document.answered == list(asked):
         return
     planned, actual = (Counter(finding.values for finding in findings) for findings in (document.findings, recomputed))
     raise ApprovalError(
         say(
-            "The plan does not show what its approver must see, perhaps because payments were made since. Missing "
-            "findings: {missing:,}; findings that should not be there: {foreign:,}. Make a new plan of this sheet, and "
-            "have it approved.",
+            "The plan does not show exactly what its approver must see, perhaps because payments have been made "
+            "since. Missing findings: {missing:,}. Unexpected findings: {foreign:,}. Make a new plan for this "
+            "sheet and have it approved.",
             missing=(actual - planned).total(),
             foreign=(planned - actual).total(),
         ),
@@ -361,10 +354,10 @@ def require_same_findings(document: PlanDocument, recomputed: Sequence[PlanFindi
 
 def _describe_difference(expected: PlanContent, actual: PlanContent) -> str:
     if expected.endpoint != actual.endpoint:
-        return say("it is for {endpoint}, but this is {actual}", endpoint=expected.endpoint, actual=actual.endpoint)
+        return say("it is for {endpoint}, not for {actual}", endpoint=expected.endpoint, actual=actual.endpoint)
     if expected.journal != actual.journal:
         journals = {"journal": expected.journal[:8], "actual": actual.journal[:8]}
-        return say("it is for the journal {journal}, but this is the journal {actual}", **journals)
+        return say("it is for the journal {journal}, not for the journal {actual}", **journals)
     if expected.totals != actual.totals:
         return say("it pays {planned}, but {actual} would be paid now", planned=_sums(expected), actual=_sums(actual))
     if expected.rows != actual.rows:
@@ -383,5 +376,5 @@ def _sums(content: PlanContent) -> str:
 
 
 def read_plan(path: Path) -> PlanDocument:
-    """Return the plan in the file `path`. Raises `ApprovalError` if it is missing or not a plan."""
+    """Read a plan from a file. Raises `ApprovalError` if it is missing or not a plan."""
     return read_document(path, PlanDocument)

@@ -1,4 +1,4 @@
-"""Determines from the settings who may prepare and who may approve, and identifies the person giving a command."""
+"""Determines who may prepare and approve, and identifies the person who runs a command."""
 
 import os
 import pwd
@@ -21,10 +21,7 @@ from paygw_batch.settings.configuration import Settings
 
 
 def approval_policy(settings: Settings) -> ApprovalPolicy | None:
-    """Return the approval policy, or None if the configuration requires no approval.
-
-    Raises `ConfigurationError` if people cannot be distinguished, or if nothing could ever be approved.
-    """
+    """Return any approval policy. Raises `ConfigurationError` if people conflict or nothing could be approved."""
     section = settings.approval
     if not section.approvers:
         return None
@@ -35,35 +32,32 @@ def approval_policy(settings: Settings) -> ApprovalPolicy | None:
 
 
 def relying_party(settings: Settings) -> RelyingParty | None:
-    """Return the console's relying party, or None if the configuration has no address of the console."""
+    """Return the console as a relying party, or None if its address is not configured."""
     return None if settings.console.origin is None else RelyingParty(settings.console.origin)
 
 
 def require_policy(settings: Settings) -> ApprovalPolicy:
-    """Return the approval policy. Raises `ConfigurationError` if the configuration has none."""
+    """Return the approval policy. Raises `ConfigurationError` if no approvals are configured."""
     policy = approval_policy(settings)
     if policy is None:
         raise ConfigurationError(
-            say("The configuration has no [approval]."),
+            say("The configuration has no [approval] section."),
             hint=say("It lists who may prepare and who may approve, with their keys."),
         )
     return policy
 
 
 def configured_people(settings: Settings) -> People:
-    """Return all configured makers and approvers, even if nothing could be approved yet.
-
-    Raises `ConfigurationError` if the configuration names nobody, or if people cannot be distinguished.
-    """
+    """Return all makers and approvers. Raises `ConfigurationError` if there are none or their keys conflict."""
     section = settings.approval
     return build_people(section.makers, section.approvers) if section.approvers else require_policy(settings).people
 
 
-def require_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
-    """Return the person who prepares with `key`. Raises `ApprovalError` if the policy has no such person."""
-    maker = policy.people.maker_with(key)
+def require_maker(key: PublicKey, policy: ApprovalPolicy, hint: str) -> Person:
+    """Return the maker with this `key`. Raises `ApprovalError` if there is none."""
+    maker = policy.people.find_maker(key)
     if maker is None:
-        raise ApprovalError(say("The configuration does not list this key under makers."), hint=nothing_made)
+        raise ApprovalError(say("The configuration does not list this key under makers."), hint=hint)
     return maker
 
 
@@ -72,15 +66,12 @@ def default_plan_path(sheet: Path) -> Path:
     return sheet.parent / f"{sheet.stem}.plan.json"
 
 
-MAX_WORDS = 2_000
-"""The maximum number of characters of evidence or of a name."""
+MAX_CHARS = 2_000
+"""The maximum length of evidence or of a name."""
 
 
 def identify_person(name: str | None) -> str:
-    """Return who decides: this process's login, which the environment cannot change, and the given name, if any.
-
-    The login is that of the account. People who share an account are distinguished only by their --by names.
-    """
+    """Return the login of this process's account (not from the environment), after any `name`."""
     try:
         login = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -89,17 +80,21 @@ def identify_person(name: str | None) -> str:
 
 
 def require_line(text: str, name: str) -> str:
-    """Return a person's text without surrounding spaces. Raises `UsageError` unless it is one line."""
-    words = text.strip()
-    if not words or not words.isprintable() or len(words) > MAX_WORDS:
+    """Strip `text`, and return it. Raises `UsageError` if it is empty, too long or not a single line."""
+    line = text.strip()
+    if not line or not line.isprintable() or len(line) > MAX_CHARS:
         raise UsageError(
-            say("{what} must be one line of text, of at most {max_words:,} characters.", what=name, max_words=MAX_WORDS)
+            say(
+                "{what} must be one line of at most {max_words:,} characters.",
+                what=name,
+                max_words=MAX_CHARS,
+            )
         )
-    return words
+    return line
 
 
 def load_sandbox_key(settings: Settings, name: str) -> ApprovalKey | None:
-    """Return a person's private key in the sandbox, or None if the gateway is real or the person has no key."""
+    """Return a person's sandbox key, or None if there is none or the gateway is real."""
     folder = settings.console.sandbox_keys
     if folder is None or not settings.uses_sandbox:
         return None

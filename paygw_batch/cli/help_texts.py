@@ -1,4 +1,4 @@
-"""Formats the help of every command in the chosen language, with examples and exit codes.
+"""Formats every command's help in the chosen language, with examples and exit codes.
 
 The English texts are in the docstrings and `help=` of the commands. They are message ids, translated when help is
 shown, because `--lang` is only known then. The catalogue also translates click's own texts.
@@ -19,14 +19,14 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
     {
         0: mark("done: every row is accepted or paid"),
         1: mark("unexpected error"),
-        2: mark("usage or configuration"),
-        3: mark("the sheet was refused, and none of it was sent"),
-        4: mark("finished, but some rows are rejected, or left out"),
-        5: mark("a person is needed: a row is in doubt, or there is contradicting evidence"),
-        6: mark("stopped early, rows are still ready: run again later"),
-        7: mark("the journal is missing, held, damaged or not to be trusted"),
-        8: mark("approval missing, stale or by the wrong person"),
-        130: mark("interrupted: run again to continue"),
+        2: mark("wrong usage or configuration"),
+        3: mark("the sheet was refused, and none of its rows were sent"),
+        4: mark("finished, but some rows were rejected or left out"),
+        5: mark("a decision is needed: a row is in doubt, or evidence contradicts the journal"),
+        6: mark("stopped early with some rows still ready: run the command again later"),
+        7: mark("the journal is missing, in use, damaged or not to be trusted"),
+        8: mark("the approval is missing, out of date or from the wrong person"),
+        130: mark("interrupted: run the command again to continue"),
     }
 )
 _CLICK_OPTION_HELP = mark_all("Show this message and exit.", "Show the version and exit.")
@@ -43,24 +43,24 @@ SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         mark("Output"): ("out", "for_excel", "force"),
     }
 )
-"""The groups of options of a command that runs a sheet, and the parameters in each group."""
+"""The option groups of `submit` and `collect`, and the parameters in each group."""
 
 
 def section_title(title: str) -> str:
-    """Return the title of a help section without the colon that click adds. French has a space before a colon."""
+    """Return a help section's title without the colon that click adds. French puts a space before a colon."""
     return say("{title}:", title=say(title)).removesuffix(":")
 
 
 def paragraphs(text: str | None) -> tuple[str, ...]:
-    """Return the paragraphs of a docstring, each as one line, as the catalogue has them."""
+    """Split a docstring into paragraphs, each on one line, as in the catalogue."""
     return tuple(" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n") if part.strip())
 
 
 class HelpCommand(click.Command):
-    """A command whose help is in the chosen language, and ends with examples and the exit codes."""
+    """A command whose help is in the chosen language and ends with examples and exit codes."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the usage line. Only its first word is translated; the others are typed as shown."""
+        """Write the usage line. Only its first word is translated, because the rest is typed as shown."""
         formatter.write_usage(ctx.command_path, " ".join(self.collect_usage_pieces(ctx)), say("Usage: "))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
@@ -106,12 +106,12 @@ class HelpGroup(HelpCommand, click.Group):
 
     command_class = HelpCommand
     aliases: Mapping[str, str] = MappingProxyType({})
-    """The commands that people mean when they type other words."""
+    """Other words that people try, with the command that each stands for."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the named subcommand. For an unknown name, suggests the nearest one or lists all."""
+        """Return the named subcommand. If the name is unknown, fail with a suggestion or a list of all commands."""
         name, names = args[0], self.list_commands(ctx)
         if name not in names and not ctx.resilient_parsing:
             suggestion = self.aliases.get(name) or next(iter(get_close_matches(name, names, n=1)), None)
@@ -119,7 +119,7 @@ class HelpGroup(HelpCommand, click.Group):
                 ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=name, near=suggestion))
             if self.commands:
                 known_commands = ", ".join(f"{ctx.info_name} {command}" for command in self.commands)
-                ctx.fail(say("No such command {name!r}. There are: {known}.", name=name, known=known_commands))
+                ctx.fail(say("No such command {name!r}. The commands are: {known}.", name=name, known=known_commands))
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -135,7 +135,7 @@ class SheetCommand(HelpCommand):
     """A command that submits a sheet. Its help shows the options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in groups. Those without a group come last."""
+        """Write the options in groups. Options without a group come last."""
         lines = self.option_lines(ctx)
         for title, names in SHEET_OPTIONS.items():
             with formatter.section(section_title(title)):
@@ -145,7 +145,7 @@ class SheetCommand(HelpCommand):
 
 
 def command_words(ctx: click.Context) -> str:
-    """Return the command without the program's name, such as `resolve row`. Empty for the program itself."""
+    """Return the command without the program's name, such as `resolve row`, or an empty string for the program."""
     if ctx.parent is None:
         return ""
     return f"{command_words(ctx.parent)} {ctx.info_name}".strip()
@@ -184,16 +184,16 @@ def translate_click() -> None:
 
 
 _SHEET_EXAMPLES = {
-    mark("Pay one worksheet of a workbook, with mapped headings:"):
+    mark("Pay one worksheet of a workbook, with a profile for its headings:"):
         "payroll.xlsx --worksheet November --column-profile headings.toml",
-    mark("Read a CSV file that a French Excel saved:"): "payroll.csv --encoding cp1252 --numbers comma --names words",
+    mark("Read a CSV file saved by Excel in French:"): "payroll.csv --encoding cp1252 --numbers comma --names words",
     mark("Give the payment run a name, so that the same people can be paid again next month:"):
         "payroll.csv --reference NOV-2026",
-    mark("Refuse the sheet unless its rows and total are as agreed:"):
+    mark("Refuse the sheet unless its number of rows and its total are as agreed:"):
         "payroll.csv --expect-rows 120 --expect-total KES=4250000 --strict",
     mark("Show what would be sent, without sending it:"): "payroll.csv --dry-run",
     mark("Send one row first, and check its result:"): "payroll.csv --first 1",
-    mark("Skip rows with defects, and apply the corrections made in the console:"):
+    mark("Leave out rows with defects, and apply the corrections made in the console:"):
         "payroll.csv --skip-invalid --mended payroll.mended.json",
     mark("Send corrected rows in place of rejected ones:"): "payroll.csv --amend --by 'Ada Obi'",
     mark("Confirm that the sheet repeats a recent batch:"):
@@ -201,7 +201,7 @@ _SHEET_EXAMPLES = {
     mark("Pay a person who was missing from an earlier sheet:"):
         "payroll.csv --reference NOV-2026 --new-payee 'Ada Obi'",
     mark("Wait for another run, then send slowly:"): "payroll.csv --concurrency 4 --rate-per-s 2 --wait",
-    mark("Hand the sheet to the workers, ahead of their other batches:"): "payroll.csv --detach --urgent",
+    mark("Let workers send the sheet, before their other batches:"): "payroll.csv --detach --urgent",
     mark("Write the reconciliation to another file:"): "payroll.csv --out november.xlsx --force",
     mark("Write a CSV file that keeps every digit in Excel:"):
         "payroll.csv --out november.csv --for-excel",
@@ -210,7 +210,7 @@ _SHEET_EXAMPLES = {
 _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "": {
         mark("Try everything out with the built-in gateway:"): "init --sandbox",
-        mark("Use another configuration, and a journal other than the one that it names:"):
+        mark("Use another configuration, but not the journal that it names:"):
             "--config paygw.toml --journal paygw.journal status",
         mark("In French, with each step:"): "--lang fr --verbose submit payroll.csv",
         mark("From a script that reads the summary:"): "--json --quiet submit payroll.csv",
@@ -222,7 +222,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
         mark("Set up an endpoint without prompts:"):
             "--base-url https://gateway.example --endpoint-id 1234 --consumer-key ACME --server-callback-url"
             " https://pay.acme.example/callback",
-        mark("Add the answers of the gateway's operator:"):
+        mark("Add the answers from the gateway's operator:"):
             "--country KE=SALARY --signature-profile json-params --outcome approved=paid",
         mark("Use an existing key with its passphrase in an environment variable:"):
             "--private-key merchant.pem --private-key-passphrase-env KEY_PASSPHRASE",
@@ -239,24 +239,24 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
         mark("A sheet of customers to collect from:"): "KE --collect --out customers.csv",
     },
     "validate": {
-        mark("Check a sheet as `submit` will, and treat warnings as defects:"): "payroll.csv --strict",
+        mark("Check a sheet as `submit` would, and treat warnings as defects:"): "payroll.csv --strict",
         mark("Write the refused rows to a workbook for correction:"):
             "payroll.xlsx --worksheet November --rejects to-correct.xlsx",
-        mark("Write the headings to a file, in which you fill in their meanings:"):
+        mark("Write the headings to a file, where you fill in their meanings:"):
             "payroll.csv --map headings.toml --force",
         mark("Check the sheet with the headings from that file:"):
             "payroll.csv --column-profile headings.toml --reference NOV-2026",
-        mark("Read a CSV file that a French Excel saved:"):
+        mark("Read a CSV file saved by Excel in French:"):
             "payroll.csv --encoding cp1252 --numbers comma --names words",
         mark("Check customers to collect from:"): "customers.csv --collect",
     },
     "plan": {
-        mark("Prepare a sheet, sign its plan, and write it as an HTML page:"):
+        mark("Prepare a sheet, sign its plan, and also write the plan as an HTML page:"):
             "payroll.csv --out payroll.csv.plan.json --key ada.pem --report plan.html",
-        mark("Prepare one worksheet, with mapped headings and a reference:"):
+        mark("Prepare one worksheet, with a profile for its headings and a reference:"):
             "payroll.xlsx --out plan.json --key ada.pem --worksheet November --column-profile headings.toml"
             " --reference NOV-2026",
-        mark("Read a CSV file that a French Excel saved:"):
+        mark("Read a CSV file saved by Excel in French:"):
             "payroll.csv --out plan.json --key ada.pem --encoding cp1252 --numbers comma --names words",
         mark("Choose the rows that are in the plan:"):
             "payroll.csv --out plan.json --key ada.pem --skip-invalid --amend --strict",
@@ -270,10 +270,10 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "approve": {
         mark("View a plan without signing it:"): "payroll.csv.plan.json --report plan.html --force",
         mark("Approve it:"): "payroll.csv.plan.json --key ben.pem",
-        mark("Compare it with your own view of the sheet:"):
+        mark("See your own view of it, from its sheet:"):
             "plan.json --sheet payroll.xlsx --worksheet November --column-profile headings.toml --reference"
             " NOV-2026 --strict",
-        mark("Read a CSV file that a French Excel saved:"):
+        mark("Read a CSV file saved by Excel in French:"):
             "plan.json --sheet payroll.csv --encoding cp1252 --numbers comma --names words",
     },
     "order forget": {
@@ -285,9 +285,9 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
             "3f9c2a --row 4 --row 9 --evidence 'Wallets opened, ticket 4711' --out order.json --key ada.pem",
     },
     "order settle": {
-        mark("Settle two payments that never arrived, according to support:"):
+        mark("Settle two payments that never arrived, as confirmed by support:"):
             "3f9c2a 4 9 --as not-received --evidence 'Ticket 4711' --out order.json --key ada.pem",
-        mark("Settle the lines of a statement that match; the lines have no time:"):
+        mark("Settle the matching lines of a statement without times:"):
             "3f9c2a --statement statement.csv --matching-only --as-of 2026-11-23T18:00:00+03:00 --out order.json"
             " --key ada.pem",
         mark("Apply a file that was already applied:"):
@@ -296,7 +296,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "withdraw": {mark("Withdraw it:"): "payroll.csv.plan.json --key ben.pem"},
     "carry-out": {
         mark("Carry out an order that was approved:"): "order.json --by 'Ada Obi' --wait",
-        mark("Check its batch, and give its statement:"):
+        mark("Refuse it unless it is about this batch, and give its statement:"):
             "order.json --batch 3f9c2a --statement gateway-2026-11-23.csv",
         mark("Send rows again, and write the reconciliation to another file:"):
             "order.json --out november.csv --for-excel --force",
@@ -324,7 +324,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "run-folder": {
         mark("Confirm a drop folder, once:"): "/srv/payroll --adopt",
         mark("Pay only sheets that have not changed for five minutes:"): "/srv/payroll --settle-s 300 --wait",
-        mark("Treat warnings as defects, and skip rows with defects:"): "/srv/payroll --strict --skip-invalid",
+        mark("Treat warnings as defects, and leave out rows with defects:"): "/srv/payroll --strict --skip-invalid",
         mark("Collect from the customers in the dropped sheets:"): "/srv/collect --collect",
     },
     "resolve row": {
@@ -332,17 +332,17 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
             "3f9c2a 4 9 --as paid --evidence 'Support, ticket 4711, 23 Nov' --by 'Ada Obi' --wait",
     },
     "resolve statement": {
-        mark("Compare a statement with the journal; nothing changes:"): "3f9c2a statement.csv",
+        mark("Compare a statement with the journal, without changing anything:"): "3f9c2a statement.csv",
         mark("Settle the rows that it confirms:"):
             "3f9c2a statement.csv --yes --evidence 'From the portal, 23 Nov' --by 'Ada Obi'",
-        mark("Settle the lines that match; the lines have no time:"):
+        mark("Settle the matching lines, which have no time:"):
             "3f9c2a statement.csv --yes --matching-only --as-of 2026-11-23T18:00:00+03:00",
         mark("Apply a file that was already applied:"): "3f9c2a new.csv --yes --again --wait",
     },
     "status": {
-        mark("List the batches, those with the most ready rows first:"): "--sort ready",
+        mark("List the batches, with the most ready rows first:"): "--sort ready",
         mark("Follow a running batch:"): "payroll.csv --watch",
-        mark("Write the questions about rows in doubt for the gateway's support:"):
+        mark("Write the questions for the gateway's support about rows in doubt:"):
             "payroll.csv --in-doubt --out questions.csv --force",
         mark("Show everything about one row:"): "payroll.csv --row 4 --history",
     },
@@ -364,8 +364,8 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "listen": {mark("Listen on another port:"): "--port 8461"},
     "notices": {mark("See which notices were sent, and which are waiting:"): ""},
     "notices send": {
-        mark("Send what is due, every five minutes from cron:"): "",
-        mark("Retry at once, after fixing the mail server:"): "--again",
+        mark("Send the notices that are due, every five minutes from cron:"): "",
+        mark("Retry immediately, after fixing the mail server:"): "--again",
     },
     "limits": {
         mark("Show the limits:"): "",
@@ -374,16 +374,16 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     },
     "journal adopt": {
         mark("Adopt a restored journal:"): "--by 'Ada Obi' --yes",
-        mark("Adopt it, although the merchant has another journal:"): "--beside 5f2e81c0",
+        mark("Adopt it, even though the merchant has another journal:"): "--beside 5f2e81c0",
     },
     "journal move": {mark("Move the journal to the configured database:"): "paygw.journal --by 'Ada Obi'"},
     "journal new": {
         mark("Create the tables of a database, and grant its roles their permissions:"): "--roles",
         mark("Create a second journal for the merchant:"): "--beside 5f2e81c0",
     },
-    "journal retire": {mark("Retire a host that is gone for good:"): "pay-3 --by 'Ada Obi' --yes"},
+    "journal retire": {mark("Retire a host that is permanently lost:"): "pay-3 --by 'Ada Obi' --yes"},
     "journal roll-call": {
-        mark("Answer for this host, and see which hosts are missing:"): "",
+        mark("Confirm what this host sent, and see which hosts are missing:"): "",
         mark("Accept that the database lost the last rows of this host:"): "--accept-loss --by 'Ada Obi' --yes",
     },
     "console": {mark("Serve the pages on another port:"): "--host 127.0.0.1 --port 8470"},
@@ -395,12 +395,12 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
         mark("See which workers are sending:"): "",
         mark("Stop all work on a batch:"): "--stop 3f9c2a",
     },
-    "sandbox": {mark("Reply by your own rules, on another port:"): "--port 8480 --behaviour answers.toml"},
+    "sandbox": {mark("Reply according to your own rules, on another port:"): "--port 8480 --behaviour answers.toml"},
     "sign": {
         mark("Show every step for one row of a worksheet:"): "nov.xlsx --explain --row 4 --worksheet November",
         mark("Reproduce the signature of another program:"):
             "payroll.csv --nonce 0f3a --timestamp 1764000000 --order-id A-17-r2 --reference NOV-2026",
-        mark("Read a CSV file that a French Excel saved:"):
+        mark("Read a CSV file saved by Excel in French:"):
             "payroll.csv --encoding cp1252 --numbers comma --names words",
         mark("Try the other signature profile, for a collection:"): "customers.csv --profile raw-body --collect",
     },
@@ -409,4 +409,4 @@ EXAMPLES = {
     name: {purpose: " ".join(filter(None, ("paygw-batch", name, words))) for purpose, words in examples.items()}
     for name, examples in _EXAMPLES.items()
 }
-"""The examples of each command, by `command_words`: the command line for each purpose."""
+"""The examples for each command, by `command_words`: the command line for each purpose."""

@@ -1,4 +1,4 @@
-"""Defines the options that all commands share, and the types of paths and numbers."""
+"""Defines the options that all commands share, and parameter types for paths and numbers."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -12,24 +12,23 @@ import click
 from paygw_batch.language import ENGLISH, languages, say, set_language
 
 
-class NamedFile(click.Path):
-    """The path of a file or folder, which must not be empty.
+class PathType(click.Path):
+    """A parameter type for the path of a file or folder, which must not be empty.
 
-    In a shell, an empty path usually comes from an unset variable. Python would use the current directory instead.
+    In a shell, an empty path usually comes from an unset variable. Python would treat it as the current directory.
     """
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path. Fails like click (exit code 2) if it is empty."""
         if not os.fsdecode(value).strip():
-            self.fail(say("the path is empty. Give the path of the file or folder."), param, ctx)
+            self.fail(say("the path is empty. Give the path of a file or folder."), param, ctx)
         return super().convert(value, param, ctx)
 
 
 class WholeNumber(click.IntRange):
-    """An integer within bounds, with a plainer name in messages than click's type."""
+    """An integer within bounds, which messages call a whole number."""
 
     @property
     def name(self) -> str:  # type: ignore[override]  # an attribute in the base class
@@ -37,10 +36,10 @@ class WholeNumber(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A number within bounds, named like `WholeNumber`."""
+    """A number within bounds, which messages call a number."""
 
     @property
-    def name(self) -> str:  # type: ignore[override]  # as above
+    def name(self) -> str:  # type: ignore[override]  # an attribute in the base class
         return say("number")
 
 
@@ -55,13 +54,13 @@ class Invocation:
     verbose: bool
 
 
-def _set_language(_context: click.Context, _parameter: click.Parameter, name: str | None) -> None:
-    if name is not None:
-        set_language(name)
+def _set_language(_context: click.Context, _parameter: click.Parameter, language: str | None) -> None:
+    if language is not None:
+        set_language(language)
 
 
 def put_language_first(words: Sequence[str]) -> list[str]:
-    """Move --lang to the front of the command line, so that help and errors also use that language."""
+    """Repeat --lang at the front of the command line, so that help and errors are in this language too."""
     languages_given = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
     languages_given += [name for word, name in pairwise(words) if word == "--lang"]
     return [*(f"--lang={name}" for name in languages_given if name in languages()), *words]
@@ -70,8 +69,8 @@ def put_language_first(words: Sequence[str]) -> list[str]:
 def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
-            click.option("--config", type=NamedFile(), envvar="PAYGW_CONFIG", help="Configuration file (TOML)."),
-            click.option("--journal", type=NamedFile(), envvar="PAYGW_JOURNAL", help="Journal file."),
+            click.option("--config", type=PathType(), envvar="PAYGW_CONFIG", help="Configuration file (TOML)."),
+            click.option("--journal", type=PathType(), envvar="PAYGW_JOURNAL", help="Journal file."),
             click.option(
                 "--lang",
                 envvar="PAYGW_LANG",
@@ -83,9 +82,9 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="Language of messages, pages and reports.",
             ),
             click.option(
-                "--json", "as_json", is_flag=True, help="Print one JSON object, the summary, on standard output."
+                "--json", "as_json", is_flag=True, help="Print the summary as one JSON object on standard output."
             ),
-            click.option("-q", "--quiet", is_flag=True, help="Print only what a person must act on."),
+            click.option("-q", "--quiet", is_flag=True, help="Print only what needs action."),
             click.option("-v", "--verbose", is_flag=True, help="Print each step."),
         )
     ):
@@ -96,20 +95,19 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def accept_program_options(command: click.Command) -> click.Command:
     """Add the program's options to a command and its subcommands, and return the command.
 
-    People often write these options after the command. A value there replaces one before the command. The help of a
-    command does not list them.
+    Options after the command override those before it. The command's help does not list them.
     """
     attributes: dict[str, Any] = {"expose_value": False, "hidden": True}
     options = [
-        click.Option(["--config"], type=NamedFile(), callback=_override_option, **attributes),
-        click.Option(["--journal"], type=NamedFile(), callback=_override_option, **attributes),
+        click.Option(["--config"], type=PathType(), callback=_override_option, **attributes),
+        click.Option(["--journal"], type=PathType(), callback=_override_option, **attributes),
         click.Option(["--lang"], type=click.Choice(languages()), callback=_set_language, is_eager=True, **attributes),
         click.Option(["--json", "as_json"], is_flag=True, callback=_override_option, is_eager=True, **attributes),
         click.Option(["-q", "--quiet"], is_flag=True, callback=_override_option, **attributes),
         click.Option(["-v", "--verbose"], is_flag=True, callback=_override_option, **attributes),
     ]
-    match_names = {name for parameter in command.params for name in parameter.opts}
-    command.params.extend(option for option in options if match_names.isdisjoint(option.opts))
+    own_names = {name for parameter in command.params for name in parameter.opts}
+    command.params.extend(option for option in options if own_names.isdisjoint(option.opts))
     if isinstance(command, click.Group):
         for subcommand in command.commands.values():
             accept_program_options(subcommand)
@@ -120,6 +118,6 @@ def _override_option(context: click.Context, parameter: click.Parameter, value: 
     if not value or parameter.name is None:
         return
     root = context.find_root()
-    root.params[parameter.name] = value  # errors are shown according to these parameters
+    root.params[parameter.name] = value  # the error handler reads these parameters
     if isinstance(context.obj, Invocation):
         context.obj = replace(context.obj, **{parameter.name: value})

@@ -1,4 +1,4 @@
-"""Defines the command line. The module of a command is imported only when the command is called."""
+"""Defines the command line. A command's module is imported only when the command is called."""
 
 import importlib
 import os
@@ -14,7 +14,7 @@ import click
 from paygw_batch.cli.help_texts import HelpGroup, section_title, translate_click
 from paygw_batch.cli.invocation import Invocation, accept_program_options, program_options, put_language_first
 from paygw_batch.cli.screen.streams import standard_error, standard_output
-from paygw_batch.cli.signals import EXIT_CODE, RETRY_HINT, interruption
+from paygw_batch.cli.signals import INTERRUPT_EXIT_CODE, RETRY_HINT, interruption
 from paygw_batch.core.text import escape_for_terminal
 from paygw_batch.errors import ConfigurationError, PaygwError, UsageError
 from paygw_batch.extras import COMMANDS as EXTRA_COMMANDS
@@ -23,15 +23,15 @@ from paygw_batch.language import mark, say
 from paygw_batch.processes import forbid_core_dumps
 
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
-"""How many milliseconds polars' allocator keeps freed memory (jemalloc's `MALLOC_CONF`)."""
+"""How long polars' allocator keeps freed memory, in milliseconds (jemalloc's `MALLOC_CONF`)."""
 
 _JSON_REQUESTED = "paygw_batch.json_asked"
-"""The key in click's context that records whether --json was given, even if the rest cannot be parsed."""
+"""The key in click's context under which --json is recorded, in case parsing fails."""
 COMMAND_GROUPS = {
     mark("Every day"): {
         "init": mark("Set up an endpoint, or the sandbox."),
-        "doctor": mark("Check configuration, key, clock, journal and connection."),
-        "validate": mark("Check a sheet; send nothing."),
+        "doctor": mark("Check the configuration, key, clock, journal and connection."),
+        "validate": mark("Check a sheet without sending anything."),
         "submit": mark("Pay a sheet: start its batch, or continue it."),
         "status": mark("Show batches and the states of their rows."),
         "find": mark("Find a person's payments in all batches."),
@@ -41,11 +41,11 @@ COMMAND_GROUPS = {
     mark("More about sheets"): {
         "template": mark("Write an empty sheet to fill in."),
         "collect": mark("Collect from the customers in a sheet."),
-        "resume": mark("Continue a batch from the journal alone."),
+        "resume": mark("Continue a batch using only the journal."),
         "reconcile": mark("Rewrite the reconciliation file."),
     },
     mark("Two-person approval"): {
-        "plan": mark("Prepare a sheet for approval by others."),
+        "plan": mark("Prepare a sheet for others to approve."),
         "order": mark("Prepare an order to settle rows, send them again, or forget people."),
         "approve": mark("Approve a plan or an order."),
         "withdraw": mark("Withdraw a plan or an order."),
@@ -65,7 +65,7 @@ COMMAND_GROUPS = {
         "limits": mark("Show or set the limits that workers share."),
     },
     mark("Journal"): {
-        "journal": mark("Create, move or adopt a journal; list its hosts."),
+        "journal": mark("Create, move or adopt a journal, or list its hosts."),
         "verify": mark("Replay and check the whole journal."),
         "backup": mark("Copy the journal, even during a run."),
         "forget": mark("Forget people, and keep the totals."),
@@ -96,14 +96,13 @@ _COMMAND_MODULES = {
     **{name: f"cli.commands.{module}" for module, names in _SHARED_MODULES.items() for name in names},
     **EXTRA_COMMANDS,
 }
-"""The modules of commands that are not named like their module."""
-
+"""The modules of commands whose names differ from their module's."""
 
 translate_click()
 
 
 class _CommandGroup(HelpGroup):
-    """Loads commands when they are called, and turns errors into messages and exit codes."""
+    """Loads each command when it is called, and turns errors into messages and exit codes."""
 
     aliases = MappingProxyType(
         {"pay": "submit", "send": "submit", "check": "validate", "list": "status", "search": "find"}
@@ -129,58 +128,55 @@ class _CommandGroup(HelpGroup):
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)
         if option is not None:
-            option.is_eager = False  # `--lang` and PAYGW_LANG are read first, so that help uses them
+            option.is_eager = False  # `--lang` and PAYGW_LANG are processed before help is shown
         return option
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
-        is_json = "--json" in args
+        as_json = "--json" in args
         try:
             context = super().make_context(info_name, put_language_first(args), *rest, **extra)
         except click.UsageError as error:
-            raise _make_printable(error, is_json=is_json) from None
-        context.meta[_JSON_REQUESTED] = is_json
+            raise _prepare_usage_error(error, as_json=as_json) from None
+        context.meta[_JSON_REQUESTED] = as_json
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            is_json = bool(ctx.params.get("as_json")) or ctx.meta.get(_JSON_REQUESTED, False)
-            raise _make_printable(error, is_json=is_json) from None
+            as_json = bool(ctx.params.get("as_json")) or ctx.meta.get(_JSON_REQUESTED, False)
+            raise _prepare_usage_error(error, as_json=as_json) from None
         except PaygwError as error:
             _fail(ctx, error.message, _error_hint(error, ctx), error.exit_code, code=error.code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            _fail(ctx, interruption.sentence(), say(RETRY_HINT), EXIT_CODE)
-        except Exception as error:  # noqa: BLE001 (the last resort: exit 1 with a trace that holds no data)
+            _fail(ctx, interruption.sentence(), say(RETRY_HINT), INTERRUPT_EXIT_CODE)
+        except Exception as error:  # noqa: BLE001 (the last resort: exit 1 with a trace without data)
             _fail(
                 ctx,
                 say("Unexpected error ({kind}).", kind=type(error).__name__),
                 say("Nothing was lost. Run the same command again, and report the lines above."),
                 1,
-                trace=error,
+                error=error,
             )
 
 
 def _error_hint(error: PaygwError, ctx: click.Context) -> str:
-    """Return the hint of an error. The default hint for wrong usage is replaced by one about the command."""
+    """Return an error's hint. The default hint for wrong usage is replaced by one that names the command."""
     if error.hint == say(UsageError.default_hint) and ctx.invoked_subcommand:
-        return say("`paygw-batch {command} --help` shows its usage.", command=ctx.invoked_subcommand)
-    # The option is added only here, because the console's pages show the message too.
+        return say("For its usage, run `paygw-batch {command} --help`.", command=ctx.invoked_subcommand)
+    # The option is added only here, because the console shows the same error but has no options.
     if error.option and error.option not in f"{error.message} {error.hint}":
-        return f"{error.hint} {say('The option: {option}.', option=error.option)}".strip()
+        return f"{error.hint} {say('Use this option: {option}.', option=error.option)}".strip()
     return error.hint
 
 
-def _make_printable(error: click.UsageError, *, is_json: bool) -> click.UsageError:
-    """Make the text of click's error printable, because it quotes the command line.
-
-    With --json this also prints the summary. Click prints the error itself.
-    """
+def _prepare_usage_error(error: click.UsageError, *, as_json: bool) -> click.UsageError:
+    """Escape the error's text, because it quotes the command line. With --json, also print the summary."""
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its text is the help
-    if is_json:
-        _print_summary(say("No command was given.") if is_help else error.format_message(), error.exit_code)
+    if as_json:
+        _print_json_summary(say("No command was given.") if is_help else error.format_message(), error.exit_code)
     if is_help:
         return error
     prefix = say("Error: ")
@@ -189,16 +185,16 @@ def _make_printable(error: click.UsageError, *, is_json: bool) -> click.UsageErr
 
 
 def wrap_for_stream(text: str, stream: TextIO) -> str:
-    """Wrap a line between words if the stream is a terminal."""
+    """Wrap text between words if `stream` is a terminal."""
     if not stream.isatty():
         return text
-    from paygw_batch.cli.screen.screen import wrap_line  # noqa: PLC0415 (rich: only for what is shown)
+    from paygw_batch.cli.screen.screen import wrap_line  # noqa: PLC0415 (slow: imports rich)
 
     return wrap_line(text, shutil.get_terminal_size().columns)
 
 
-def _print_summary(message: str, exit_code: int, code: str = "") -> None:
-    from paygw_batch.cli.screen.screen import json_line  # noqa: PLC0415 (as heavy as a command)
+def _print_json_summary(message: str, exit_code: int, code: str = "") -> None:
+    from paygw_batch.cli.screen.screen import json_line  # noqa: PLC0415 (slow: imports rich)
     from paygw_batch.show.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
     summary = Summary(ExitCode(exit_code), message, extra={"code": code} if code else {})
@@ -206,26 +202,25 @@ def _print_summary(message: str, exit_code: int, code: str = "") -> None:
 
 
 def _fail(
-    ctx: click.Context, message: str, hint: str, exit_code: int, *, code: str = "", trace: Exception | None = None
+    ctx: click.Context, message: str, hint: str, exit_code: int, *, code: str = "", error: Exception | None = None
 ) -> NoReturn:
-    """Print an error, its hint and, with --json, the summary. Exit with `exit_code`."""
     interruption.ignore()
     stream = standard_error().file
-    if trace is not None:
-        click.echo(_trace_without_data(trace), file=stream)
+    if error is not None:
+        click.echo(_trace_without_data(error), file=stream)
     prefix = say("Error: ")
     text = wrap_for_stream(prefix + escape_for_terminal(message), stream)
     click.echo(click.style(prefix, fg="red", bold=True) + text.removeprefix(prefix), file=stream)
     if hint:
         click.echo(wrap_for_stream(escape_for_terminal(hint), stream), file=stream)
     if ctx.params.get("as_json"):
-        _print_summary(message, exit_code, code)
+        _print_json_summary(message, exit_code, code)
     ctx.exit(exit_code)
 
 
 def _trace_without_data(error: BaseException) -> str:
-    """Return a traceback without messages and source lines, which could contain a payee's data."""
-    lines = [say("Trace, innermost last:")]
+    """Format a traceback without messages or source lines, which could contain payee data."""
+    lines = [say("Traceback (innermost call last):")]
     while error.__cause__ is not None:
         error = error.__cause__
     lines += [
@@ -243,14 +238,14 @@ def _trace_without_data(error: BaseException) -> str:
 def cli(
     ctx: click.Context, *, config: Path | None, journal: Path | None, as_json: bool, quiet: bool, verbose: bool
 ) -> None:
-    """Pay a sheet of people through a payment gateway: no row twice, no row lost.
+    """Pay a sheet of people through a payment gateway. No row is paid twice, and none is lost.
 
-    Running the same command again is always safe. These options can also be written after the command.
+    Running the same command again is always safe. You can also write these options after the command.
     """
     os.umask(0o077)
     from paygw_batch.settings.user_directories import find_user_configuration  # noqa: PLC0415 (not for `--help`)
 
-    # Click treats an empty variable as unset, which would select another configuration than the person intended.
+    # Click treats an empty variable as unset, and would silently use a different configuration.
     if config is None and os.environ.get("PAYGW_CONFIG") is not None:
         raise ConfigurationError(say("PAYGW_CONFIG is empty."), hint=say("Set it to a path, or unset it."))
     ctx.obj = Invocation(config or find_user_configuration(), journal, as_json, quiet, verbose)
@@ -259,8 +254,8 @@ def cli(
 def run() -> None:
     """Run the command and exit with its exit code."""
     forbid_core_dumps(for_good=True)
-    # polars' allocator, unless configured before it is loaded, keeps freed memory for half a second. Keeping it for a
-    # tenth lowers the peak of a large sheet; returning it at once would spend a third of the time on page faults.
+    # Set before polars is loaded. By default, its allocator keeps freed memory for half a second. A tenth of a second
+    # lowers peak memory use for a large sheet, but zero would cost a third of the run time in page faults.
     os.environ.setdefault("_RJEM_MALLOC_CONF", POLARS_ALLOCATOR)
     try:
         code = cli.main(prog_name="paygw-batch", standalone_mode=False)

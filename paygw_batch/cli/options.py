@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.invocation import Invocation, PathType
 from paygw_batch.core.batch import PAYIN, PAYOUT, ControlTotals
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.money import parse_amount
@@ -29,20 +29,20 @@ wait_option = click.option(
 
 
 def bundle_options(name: str, kind: type[Any], *options: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a decorator that adds a group of options to a command.
+    """Return a decorator that adds options to a command.
 
-    The command receives the options that are fields of the dataclass `kind` as one argument, `name`.
+    The options that are fields of the dataclass `kind` are passed to the command as a single argument, `name`.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def run_with_value(*arguments: Any, **rest: Any) -> None:
-            values = {field.name: rest.pop(field.name) for field in fields(kind) if field.name in rest}
-            command(*arguments, **rest, **{name: kind(**values)})
+        def run_command(*arguments: Any, **keywords: Any) -> None:
+            values = {field.name: keywords.pop(field.name) for field in fields(kind) if field.name in keywords}
+            command(*arguments, **keywords, **{name: kind(**values)})
 
         for option in reversed(options):
-            run_with_value = option(run_with_value)
-        return run_with_value
+            run_command = option(run_command)
+        return run_command
 
     return decorate
 
@@ -58,35 +58,35 @@ class ResultOptions:
 
 
 result_options = bundle_options("results", ResultOptions)
-"""Passes these options to a command as one argument, `results`."""
+"""Passes the fields of `ResultOptions` to a command as the argument `results`."""
 
 profile_option = click.option(
     "--column-profile",
     metavar="NAME",
     callback=lambda _context, _parameter, name: str(Path(name).absolute()) if (name or "").endswith(".toml") else name,
-    help="The headings of the sheet: a column profile, or a file that `validate --map` wrote.",
+    help="The sheet's headings: a column profile, or a file written by `validate --map`.",
 )
 strict_option = click.option("--strict", is_flag=True, help="Treat warnings as defects.")
 skip_invalid_option = click.option(
-    "--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."
+    "--skip-invalid", is_flag=True, help="Leave out rows with defects and send the others."
 )
 choices_options = bundle_options(
     "choices",
     Choices,
-    click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
+    click.option("--amend", is_flag=True, help="Let changed rows replace rows that were rejected or never sent."),
     strict_option,
     click.option(
-        "--repeats-meant", is_flag=True, help="Confirm that this sheet intentionally repeats a recent batch or payees."
+        "--repeats-meant", is_flag=True, help="Confirm that this sheet repeats a recent batch or payees on purpose."
     ),
     click.option(
         "--new-payee",
         "new_payees",
         multiple=True,
         metavar="NAME",
-        help="Confirm that NAME is new in a payment run that was already paid. Repeatable.",
+        help="Confirm that NAME is a new person in a payment run that was already paid. Repeatable.",
     ),
 )
-"""Adds the options with decisions about a sheet, which the command receives as one argument, `choices`."""
+"""Adds the options for decisions about a sheet, which the command receives as the argument `choices`."""
 collect_option = click.option(
     "--collect",
     "operation",
@@ -95,11 +95,9 @@ collect_option = click.option(
     help="The sheet lists customers to collect from, not people to pay.",
 )
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file that this program did not write.")
-excel_option = click.option(
-    "--for-excel", is_flag=True, help="Write the CSV file so that Excel opens it with every digit."
-)
+excel_option = click.option("--for-excel", is_flag=True, help="Write the CSV file so that Excel keeps every digit.")
 plan_page_option = click.option(
-    "--report", type=NamedFile(), metavar="FILE.html", help="Also write the plan as an HTML page."
+    "--report", type=PathType(), metavar="FILE.html", help="Also write the plan as an HTML page."
 )
 by_option = click.option("--by", metavar="NAME", help="Your name, for the record. Your login is always recorded.")
 
@@ -108,22 +106,23 @@ def settings_for(
     invocation: Invocation,
     flags: Mapping[tuple[str, str], object | None] | None = None,
     *,
-    distrusts: list[ConfigurationError] | None = None,
+    trust_errors: list[ConfigurationError] | None = None,
 ) -> Settings:
-    """Return the settings of this invocation. Flags with the value None are ignored.
+    """Load the settings for this invocation. Flags that are None are ignored.
 
-    A configuration file that others can write is refused or, if `distrusts` is given, added to it.
+    Raises `ConfigurationError` if other users can write to the configuration file. If `trust_errors` is given, the
+    error is added to it instead.
     """
     overrides = {key: value for key, value in (flags or {}).items() if value is not None}
     if invocation.journal is not None:
         if invocation.journal.suffix.lower() in {sheet_format.extension for sheet_format in FORMATS}:
             raise UsageError(say("{path} is a sheet, not a journal.", path=invocation.journal))
         overrides["journal", "path"] = str(invocation.journal.absolute())
-    return load_settings(invocation.config, environ=os.environ, flags=overrides, distrusts=distrusts)
+    return load_settings(invocation.config, environ=os.environ, flags=overrides, trust_errors=trust_errors)
 
 
 def output_guard(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
-    """Return the guard against overwriting other files for this invocation."""
+    """Return a guard that keeps this invocation from overwriting other files."""
     return OutputGuard(settings, invocation.config, force)
 
 
@@ -131,19 +130,19 @@ def require_csv(out: Path | None, *, for_excel: bool) -> None:
     """Raise `UsageError` if --for-excel is used with a file that is not CSV."""
     if for_excel and out is not None and out.suffix.lower() != ".csv":
         raise UsageError(
-            say("--for-excel is for CSV files, but {out} is not one.", out=out),
-            hint=say("Leave it out: a workbook (.xlsx) keeps every digit anyway."),
+            say("--for-excel can be used only with CSV files, but {out} is not one.", out=out),
+            hint=say("Leave out --for-excel: a workbook (.xlsx) keeps every digit anyway."),
         )
 
 
-def program_command(invocation: Invocation) -> list[str]:
+def restart_command(invocation: Invocation) -> list[str]:
     """Return the command line that starts the program again with the same configuration."""
     config = [] if invocation.config is None else ["--config", str(invocation.config.absolute())]
     return [sys.executable, "-P", "-m", "paygw_batch", *config]
 
 
 def parse_expected_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
-    """Return the control totals from `--expect-rows N` and `--expect-total CUR=AMOUNT`."""
+    """Parse `--expect-rows N` and `--expect-total CUR=AMOUNT` into control totals."""
     amounts: dict[str, Decimal] = {}
     for text in sums:
         currency, equals, amount_text = text.partition("=")
@@ -156,46 +155,43 @@ def parse_expected_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTot
         if equals and currency.strip() and amount_text.strip() and amount is None:
             raise UsageError(
                 say("--expect-total {text}: {amount} is not an amount.", text=text, amount=amount_text.strip()),
-                hint=say("Write it in plain digits, without a sign or an exponent: KES=125000.50."),
+                hint=say("Use only digits and a decimal point, without a sign or an exponent: KES=125000.50."),
             )
         if not equals or amount is None or not currency.strip():
             raise UsageError(
-                say("--expect-total {text} does not name a currency and an amount.", text=text),
+                say("--expect-total {text} is not a currency and an amount.", text=text),
                 hint=say("Write it as KES=125000.50."),
             )
-        name = currency.strip().upper()
-        if amounts.setdefault(name, amount) != amount:
+        code = currency.strip().upper()
+        if amounts.setdefault(code, amount) != amount:
             raise UsageError(
-                say("--expect-total gives two totals for {currency}.", currency=name),
-                hint=say("A sheet has one total in each currency: give each currency once."),
+                say("--expect-total gives two totals for {currency}.", currency=code),
+                hint=say("A sheet has one total for each currency. Give each currency only once."),
             )
     return ControlTotals(rows, amounts)
 
 
 def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Return the matching batch ids, newest first, or file completion if none match.
-
-    A batch can also be named by the path of its sheet. Errors are ignored, because a shell could not show them.
-    """
-    from paygw_batch.opening.open_journal import open_journal_to_read  # noqa: PLC0415 (not before a shell asks)
+    """Return the matching batch ids, newest first, or file completion if none match. Errors are ignored."""
+    from paygw_batch.opening.open_journal import open_journal_to_read  # noqa: PLC0415 (only for shell completion)
     from paygw_batch.settings.user_directories import find_user_configuration  # noqa: PLC0415 (as above)
 
     parameters = ctx.find_root().params
-    batches: list[CompletionItem[str]] = []
+    items: list[CompletionItem[str]] = []
     with suppress(PaygwError):
         config: Path | None = parameters.get("config") or find_user_configuration()
         settings = settings_for(Invocation(config, parameters.get("journal"), as_json=False, quiet=True, verbose=False))
         with open_journal_to_read(settings) as journal:
-            batches = [
+            items = [
                 CompletionItem(record.batch, help=record.sheet_name)
                 for record in reversed(journal.batches())
                 if record.batch.startswith(incomplete)
             ]
-    return batches or [CompletionItem(incomplete, type="file")]
+    return items or [CompletionItem(incomplete, type="file")]
 
 
 def complete_countries(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    from paygw_batch.countries.data import config_dir  # noqa: PLC0415 (not before a shell asks)
+    from paygw_batch.countries.data import config_dir  # noqa: PLC0415 (only for shell completion)
 
     codes = sorted(file.stem for file in (config_dir() / "countries").glob("*.toml"))
     return [CompletionItem(code) for code in codes if code.startswith(incomplete.upper())]

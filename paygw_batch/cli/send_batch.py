@@ -1,4 +1,4 @@
-"""Submits and continues batches from the command line, writes their results and reports the run."""
+"""Submits and continues batches for the command line, writes their results and reports the run."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from paygw_batch.engine.ports import Progress
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import GatewayAccess, SendJob
-from paygw_batch.opening.given_sheet import SheetSource, require_gateway, rule_minor_units
+from paygw_batch.opening.given_sheet import SheetSource, require_sending_settings, rule_minor_units
 from paygw_batch.opening.open_journal import find_batch, open_journal_for_run
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.write.rejects import write_rejects
@@ -34,7 +34,7 @@ from paygw_batch.submit.results import (
     continued_summary,
     default_output_path,
     handover_summary,
-    summary_after,
+    summary_after_run,
     write_results,
 )
 from paygw_batch.submit.send import Drainable, send
@@ -53,9 +53,9 @@ SHOW_CURSOR = "\x1b[?25h"
 
 @contextmanager
 def report_run(settings: Settings, command: str, screen: Screen) -> Iterator[RunReport]:
-    """Report a run to the log, the metrics and the hook, with the sentences that it printed."""
+    """Report a run to the log, the metrics and the hook. The log includes the messages that the run printed."""
     with report_run_end(settings, command, screen.note_on_stderr, interruption.sentence) as report:
-        screen.listener = report.log_sentence
+        screen.listener = report.log_message
         try:
             yield report
         finally:
@@ -66,7 +66,7 @@ def report_run(settings: Settings, command: str, screen: Screen) -> Iterator[Run
 def hold_journal(
     settings: Settings, command: str, screen: Screen, *, wait: bool
 ) -> Iterator[tuple[Journal, RunReport]]:
-    """Hold the journal for a command that sends nothing and report its run."""
+    """Lock the journal for a command that sends nothing, and report the run."""
     with (
         report_run(settings, command, screen) as report,
         open_journal_for_run(settings, command, screen.say, wait=wait) as journal,
@@ -76,9 +76,9 @@ def hold_journal(
 
 @dataclass(slots=True)
 class ContinuedBatch:
-    """A batch that a command continues, its output files, and the report of the run."""
+    """A batch that a command continues, its output files, and the run's report."""
 
-    task: SendJob
+    job: SendJob
     files: ResultFiles
     report: RunReport
 
@@ -93,74 +93,69 @@ def continue_batch(
     results: ResultOptions,
     find: Callable[[JournalReader], BatchRecord] | None = None,
 ) -> Iterator[ContinuedBatch]:
-    """Hold the journal and the gateway for a batch, and report the run.
+    """Open the journal and the gateway to continue a batch, and report the run.
 
-    If `batch` is None, the only batch with rows to send is used. `find`, if given, returns the batch instead.
+    If `batch` is None, the only batch with rows to send is used. If `find` is given, it selects the batch instead.
     """
     guard = output_guard(invocation, settings, force=results.force)
-    guard.check(RequestedOutput("--out", results.out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
-    require_gateway(settings)
+    guard.check(RequestedOutput("--out", results.out, OutputKind.RECONCILIATION, sheet_or_batch=batch), reporting=True)
+    require_sending_settings(settings)
 
-    def find_named(journal: JournalReader) -> BatchRecord:
+    def choose(journal: JournalReader) -> BatchRecord:
         return find_unfinished_batch(journal) if batch is None else find_batch(journal, batch)
 
     with (
         report_run(settings, command, screen) as report,
-        open_batch_to_continue(settings, command, find or find_named, os.environ, screen.say, wait=results.wait) as job,
+        open_batch_to_continue(settings, command, find or choose, os.environ, screen.say, wait=results.wait) as job,
     ):
         sheet = Path(job.batch.sheet_path)
         out = results.out or default_output_path(sheet, job.batch.sheet_name)
         label = say("The reconciliation") if results.out is None else "--out"
-        output = RequestedOutput(label, out, OutputKind.RECONCILIATION, run_of=job.batch.batch)
+        output = RequestedOutput(label, out, OutputKind.RECONCILIATION, sheet_or_batch=job.batch.batch)
         guard.check(output, inputs={say("the sheet"): sheet}, reporting=True)
         yield ContinuedBatch(job, ResultFiles(out, for_excel=results.for_excel), report)
 
 
-def send_and_reconcile(task: SendJob, files: ResultFiles, screen: Screen) -> Summary:
-    """Send the due rows of a batch, write its reconciliation file, and return the summary.
-
-    Raises the error that stopped the run.
-    """
+def send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen) -> Summary:
+    """Send a batch's due rows and write the reconciliation. Raises the error that stopped the run, if any."""
     with RunProgress(screen.err) as progress:
         try:
-            end = send(task, progress, lambda run: drain_on_signals(run, progress), on_counts=progress.record_counts)
+            end = send(job, progress, lambda run: drain_on_signals(run, progress), on_counts=progress.record_counts)
         finally:
             interruption.raise_on_second_signal()
-    if task.choices.sent_by is BatchSender.WORKERS_LATER:
-        return handover_summary(task)
+    if job.choices.sent_by is BatchSender.WORKERS_LATER:
+        return handover_summary(job)
     if end.is_under_way and end.interrupted:
-        return continued_summary(task)
-    summary = reconcile(task.settings, task.rules, task.journal, task.batch, files, screen, end, known=task.known)
+        return continued_summary(job)
+    summary = reconcile(job.settings, job.rules, job.journal, job.batch, files, screen, end, known_count=job.known)
     if interruption.is_signalled:  # the signal arrived while the results were written
         return replace(summary, exit_code=worst_code({summary.exit_code, ExitCode.INTERRUPTED}))
     return summary
 
 
 def drain_on_signals(run: Drainable, progress: Progress) -> None:
-    """At the first signal, start no new rows and wait for those in flight. Exit at the second."""
+    """At the first signal, start no new rows and wait for those in flight. At the second, exit."""
     signal_count = 0
-    interruption.has_sent = True
+    interruption.may_have_sent = True
 
     def drain_or_exit() -> None:
         nonlocal signal_count
         signal_count += 1
         if signal_count > 1:
-            # The intents of rows in flight are in the journal, so the next run puts these rows in doubt.
+            # The journal contains the intents of rows in flight, so the next run puts these rows in doubt.
             if sys.stderr.isatty():
                 os.write(2, f"{SHOW_CURSOR}\n".encode())
-            exit_interrupted(say("Stopped at once. Rows in flight are now in doubt."), say(RETRY_HINT))
+            exit_interrupted(say("Stopped immediately. Rows in flight are now in doubt."), say(RETRY_HINT))
         progress.echo(
-            say("Detached: the workers continue this batch.")
+            say("The workers now send this batch.")
             if run.continues_after_drain
-            else say(
-                "Stopping: no new rows are started. Waiting for rows in flight. Press Ctrl-C again to stop at once."
-            )
+            else say("Stopping: no new rows are started. Waiting for rows in flight. To stop now, press Ctrl-C again.")
         )
         run.drain()
 
     interruption.handle_in_loop(asyncio.get_running_loop(), drain_or_exit)
     if interruption.is_signalled:
-        # The exception was lost in an interpreter callback, so this signal does not count as the first of two.
+        # The signal's exception was lost in an interpreter callback. It does not count as the first signal.
         run.drain()
 
 
@@ -173,25 +168,27 @@ def reconcile(
     screen: Screen,
     end: RunEnd,
     *,
-    known: int = 0,
+    known_count: int = 0,
 ) -> Summary:
-    """Write the reconciliation file of a batch, show its totals, and return its summary."""
+    """Write a batch's reconciliation file, show the batch's totals, and return the summary."""
     totals = write_results(
-        *(journal, batch, rule_minor_units(rules)),
+        journal,
+        batch,
+        rule_minor_units(rules),
         out=files.out,
         report=files.report,
         quarantine_h=settings.submission.quarantine_h,
         for_excel=files.for_excel,
     )
     show_totals(screen, totals.lines)
-    summary = summary_after(journal, batch, totals, end, known_count=known)
+    summary = summary_after_run(journal, batch, totals, end, known_count=known_count)
     message = f"{summary.message} {say('The reconciliation is in {out}.', out=files.out)}"
     return replace(summary, message=message, reconciliation=files.out)
 
 
-def read_submission(screen: Screen, sheet_source: SheetSource, choices: Choices, plan: Path) -> Submission:
-    """Read a sheet, ask its open questions, and return its submission."""
-    return read_with_answers(screen, partial(Submission.read, choices=choices, plan=plan), sheet_source)[0]
+def read_submission(screen: Screen, source: SheetSource, choices: Choices, plan: Path) -> Submission:
+    """Read a sheet, ask a person any open questions, and return the submission."""
+    return read_with_answers(screen, partial(Submission.read, choices=choices, plan=plan), source)[0]
 
 
 def submit_and_report(
@@ -203,34 +200,31 @@ def submit_and_report(
     *,
     may_ask: bool = True,
 ) -> Summary:
-    """Submit a sheet, write its results, and return the summary.
+    """Submit a sheet, write its results, and return the summary. A person is asked open questions only if `may_ask`."""
 
-    The sheet's open questions are asked only if `may_ask`. Raises `ApprovalError` if the sheet is not approved.
-    """
-
-    def send(task: SendJob, plan: Plan) -> Summary:
+    def send_job(job: SendJob, plan: Plan) -> Summary:
         for question in plan.questions:
             screen.say_if_quiet(question.message)
-        summary = send_and_reconcile(task, files, screen)
+        summary = send_and_reconcile(job, files, screen)
         if plan.known_row_count and not (summary.sent_this_run or summary.is_under_way or summary.states.get("ready")):
-            nothing_sent = say_count(
+            sentence = say_count(
                 plan.known_row_count,
-                "Nothing was sent: {count:,} row was sent before.",
-                "Nothing was sent: {count:,} rows were sent before.",
+                "Nothing was sent: {count:,} row had already been sent.",
+                "Nothing was sent: {count:,} rows had already been sent.",
             )
-            screen.say_if_quiet(nothing_sent)
-            summary = replace(summary, message=f"{nothing_sent} {summary.message}")
+            screen.say_if_quiet(sentence)
+            summary = replace(summary, message=f"{sentence} {summary.message}")
         return add_warnings(summary, plan)
 
     conversation = Conversation(
         partial(show_plan_findings, screen), screen.say, screen.confirm if may_ask else Conversation().confirm
     )
-    result = submit_sheet(submission, gateway, journal, conversation, send)
+    result = submit_sheet(submission, gateway, journal, conversation, send_job)
     if isinstance(result, Summary):
         return result
     if files.rejects is not None and result.question is None:
-        sheet_source = submission.source
-        screen.notes(write_rejects(result.plan.validated, sheet_source.path, sheet_source.options, files.rejects).notes)
+        source = submission.source
+        screen.notes(write_rejects(result.plan.validated, source.path, source.options, files.rejects).notes)
     return refusal_summary(result, submission)
 
 

@@ -1,6 +1,6 @@
 """Shows a sheet's findings and totals, and asks its open questions.
 
-This module loads no journal, because `validate` needs none.
+Does not import the journal, because `validate` does not need it.
 """
 
 import shlex
@@ -24,54 +24,51 @@ from paygw_batch.sheet.read.headings import HeadingError
 T = TypeVar("T")
 
 
-def _validate_encoding(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    if name is not None and not is_encoding(name):
-        raise click.BadParameter(say("{name!r} is not a text encoding. Write, for example, cp1252.", name=name))
-    return name
+def _validate_encoding(_context: click.Context, _parameter: click.Parameter, encoding: str | None) -> str | None:
+    if encoding is not None and not is_encoding(encoding):
+        raise click.BadParameter(say("{name!r} is not a text encoding. Write, for example, cp1252.", name=encoding))
+    return encoding
 
 
 answers_options = bundle_options(
     "reading",
     Reading,
-    click.option("--reference", metavar="TEXT", help="Name of the payment run; order ids are derived from it."),
-    click.option("--worksheet", metavar="NAME", help="The worksheet of a workbook to read."),
+    click.option("--reference", metavar="TEXT", help="Name of the payment run. Order ids are derived from it."),
+    click.option("--worksheet", metavar="NAME", help="The worksheet to read, if the sheet is a workbook."),
     click.option(
         "--encoding",
         metavar="NAME",
         callback=_validate_encoding,
-        help="Encoding of a text file that is not UTF-8; a French Excel writes cp1252.",
+        help="Encoding of a text file that is not UTF-8, such as cp1252 for a French version of Excel.",
     ),
     click.option("--numbers", type=click.Choice(get_args(Numbers)), help="The decimal separator of amounts."),
-    click.option("--names", type=click.Choice(get_args(Names)), help="How countries and currencies are written."),
+    click.option("--names", type=click.Choice(get_args(Names)), help="The way countries and currencies are written."),
 )
-"""Adds the options that answer a sheet's open questions, which the command receives as one argument, `reading`."""
+"""Adds the options that answer a sheet's open questions. The command receives them as the argument `reading`."""
 
 
-def read_with_answers(screen: Screen, reader: Callable[[SheetSource], T], sheet: SheetSource) -> tuple[T, SheetSource]:
-    """Read a sheet and ask its open questions. Returns the result of `reader`, and the sheet with the answers.
-
-    Raises `SheetQuestion` if no one can be asked, or if the answer is no.
-    """
+def read_with_answers(screen: Screen, read: Callable[[SheetSource], T], source: SheetSource) -> tuple[T, SheetSource]:
+    """Read a sheet, asking a person any open questions. Return the result of `read`, and the source with answers."""
     answers: dict[str, Any] = {}
-    sheet = replace(sheet, asks=screen.can_ask())
+    source = replace(source, asks=screen.can_ask())
     while True:
         try:
-            result = reader(sheet)
+            result = read(source)
         except SheetQuestion as question:
             option = question.asks.value
-            answer = None if option in answers else _ask_question(screen, question, sheet.operation)
+            answer = None if option in answers else _ask_question(screen, question, source.operation)
             if not answer:
                 raise
             answers[option] = answer
-            sheet = replace(sheet, reading=replace(sheet.reading, **answers))
+            source = replace(source, reading=replace(source.reading, **answers))
         except HeadingError as error:
-            error.hint = error.hint_for(shlex.quote(str(sheet.path)))
+            error.hint = error.hint_for(shlex.quote(str(source.path)))
             raise
         else:
             if answers:
-                words = " ".join(f"--{option} {shlex.quote(answer)}" for option, answer in answers.items())
-                screen.say(say("The same answers as options: {said}", said=words))
-            return result, sheet
+                options = " ".join(f"--{option} {shlex.quote(answer)}" for option, answer in answers.items())
+                screen.say(say("To skip these questions next time, add: {said}", said=options))
+            return result, source
 
 
 def _ask_question(screen: Screen, question: SheetQuestion, operation: str) -> str | None:
@@ -84,17 +81,14 @@ def _ask_question(screen: Screen, question: SheetQuestion, operation: str) -> st
 
 
 def show_findings(screen: Screen, title: str, findings: Findings, headings: Mapping[str, str]) -> None:
-    """Print defects or warnings by kind: their count and the first few in full.
-
-    `headings` are the sender's column names.
-    """
+    """Print how many findings of each kind there are, and the first few of them. `headings` names the columns."""
     if findings.is_empty:
         return
     console = screen.err if screen.as_json else screen.out
     console.print(plain_line(title, "bold"))
-    for code, count, is_of_rows in findings.kinds().iter_rows():
+    for code, count, concerns_rows in findings.sorted_counts().iter_rows():
         rows = say_count(count, "{count:,} row", "{count:,} rows")
-        console.print(plain_line(say("{code}: {rows}", code=code, rows=rows) if is_of_rows else code))
+        console.print(plain_line(say("{code}: {rows}", code=code, rows=rows) if concerns_rows else code))
         for row, column, message in findings.examples(code).select("row", "column", "message").iter_rows():
             location = (
                 say("Row {row}, {column}", row=row, column=headings.get(column, column)) if row else say("The sheet")

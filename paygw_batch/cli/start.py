@@ -1,7 +1,7 @@
 """Starts the program, with signal handlers in place before anything heavy is imported.
 
 Until a run sends its first row, SIGINT and SIGTERM raise `KeyboardInterrupt`, so that files are closed and the journal
-is released. The run then installs its own handlers (`cli/send_batch.py`). Nothing heavy may be imported here.
+is released. The run then installs its own handlers (`cli/send_batch.py`).
 """
 
 import sys
@@ -12,10 +12,10 @@ from paygw_batch.language import say
 
 def main() -> None:
     interruption.handle_signals()
-    if parse_command_name(sys.argv[1:]) == "work":  # a signal is a normal end of a worker, even before it is ready
+    if parse_command_name(sys.argv[1:]) == "work":  # a signal ends a worker normally, even during startup
         interruption.raise_on_second_signal()
     try:
-        from paygw_batch.cli.main import run  # noqa: PLC0415 (heavy: signals must be handled first)
+        from paygw_batch.cli.main import run  # noqa: PLC0415 (slow: signals must be handled first)
 
         run()
     except KeyboardInterrupt:

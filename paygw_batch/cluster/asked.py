@@ -1,4 +1,4 @@
-"""The messages from the jobs thread to the sending thread. Imports no library."""
+"""Defines the messages from the jobs thread to the sending thread, without importing a library."""
 
 import asyncio
 from contextlib import suppress
@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class JobsFailure:
-    """The reason why the jobs cannot be read. `is_lasting` is set after a minute."""
+    """Why jobs cannot be read. `is_lasting` is True after a minute of failures."""
 
     reason: str
     is_lasting: bool
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedShare:
-    """A share that a job requests. The job waits until `finish` is called."""
+class ShareRequest:
+    """A job's request to send a share of a run. The job waits until `finish` is called."""
 
     run: int
     loop: asyncio.AbstractEventLoop
-    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    is_finished: asyncio.Event = field(default_factory=asyncio.Event)
 
     def finish(self) -> None:
-        """Let the job end. May be called from any thread."""
-        with suppress(RuntimeError):  # the job's loop has ended already
-            self.loop.call_soon_threadsafe(self.is_over.set)
+        """Let the job finish. May be called from any thread."""
+        with suppress(RuntimeError):  # the job's loop is already closed
+            self.loop.call_soon_threadsafe(self.is_finished.set)

@@ -1,7 +1,7 @@
-"""Calls workers to a run by procrastinate jobs.
+"""Notifies workers of runs through procrastinate jobs.
 
-A job only names a run. The journal decides which rows are sent, and by which worker. If every job is lost, the workers
-find the waiting runs in the journal.
+A job only names a run. The journal determines which rows are sent, and by which worker. Even if all jobs are lost,
+workers find the waiting runs in the journal.
 """
 
 from collections.abc import AsyncGenerator
@@ -18,7 +18,7 @@ from psycopg.abc import PQGen
 from paygw_batch.journal import JOBS_SCHEMA, SharedRun
 
 SHARE = "share"
-"""The name of the job by which a worker sends a share of a run, and of the queue of these jobs."""
+"""The name of jobs in which a worker sends a share of a run, and the name of their queue."""
 _SESSION_SETTINGS = (
     f"SET search_path = {JOBS_SCHEMA}, pg_temp".encode(),
     b"SET synchronous_commit = off",  # a job lost in a server crash is created again
@@ -26,14 +26,14 @@ _SESSION_SETTINGS = (
 )
 _TIMEOUT_S = 5.0
 ANSWER_LIMIT_S = 10.0
-"""The maximum duration of a statement. A network may lose an answer and keep the connection. A worker waiting forever
-for a job that it had taken would keep the job's lock forever, while another connection shows that the worker lives."""
+"""The maximum duration of a statement. Without it, a worker whose answer is lost would hold its job's lock forever,
+while another connection shows that the worker is alive."""
 _NOTIFY_TIMEOUT_S = 3600.0
 T = TypeVar("T")
 
 
-def call_workers(url: str, run: SharedRun) -> None:
-    """Notify a waiting worker of a run. If that fails, workers soon find the run themselves."""
+def notify_workers(url: str, run: SharedRun) -> None:
+    """Notify a worker of a waiting run. If this fails, workers soon find the run themselves."""
     pool = pool_options(url, _configure_connection, _TimedConnection)
     app = App(connector=SyncPsycopgConnector(**pool, min_size=1, max_size=1, num_workers=1))
     with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued), app.open():
@@ -43,18 +43,18 @@ def call_workers(url: str, run: SharedRun) -> None:
 
 
 def share_lock(run: SharedRun) -> str:
-    """Return the lock name that prevents two jobs from waiting for the same run."""
+    """Return the name of the lock that allows only one queued job for a run."""
     return f"{SHARE} {run.number}"
 
 
 def priority(run: SharedRun) -> int:
-    """Return the priority of a run's jobs. Workers take the highest first."""
+    """Return the priority of a run's jobs. Workers take jobs with higher priority first."""
     return 1 if run.is_urgent else 0
 
 
 class _TimedConnection(Connection[Any]):
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Wait for the server, at most `ANSWER_LIMIT_S` seconds. Raises `psycopg.OperationalError`."""
+        """Wait up to `ANSWER_LIMIT_S` seconds for the server. Raises `psycopg.OperationalError`."""
         try:
             return super().wait(gen, interval, ANSWER_LIMIT_S if timeout is None else timeout)
         except psycopg.OperationalError:
@@ -69,9 +69,9 @@ class TimedAsyncConnection(AsyncConnection[Any]):
         self,
         gen: PQGen[T],
         interval: float = 0.1,
-        timeout: float | None = None,  # noqa: ASYNC109 (psycopg has this argument)
+        timeout: float | None = None,  # noqa: ASYNC109 (required by psycopg)
     ) -> T:
-        """Wait for the server, at most `ANSWER_LIMIT_S` seconds. Raises `psycopg.OperationalError`."""
+        """Wait up to `ANSWER_LIMIT_S` seconds for the server. Raises `psycopg.OperationalError`."""
         try:
             return await super().wait(gen, interval, ANSWER_LIMIT_S if timeout is None else timeout)
         except psycopg.OperationalError:
@@ -79,17 +79,17 @@ class TimedAsyncConnection(AsyncConnection[Any]):
             raise
 
     def notifies(self, *, timeout: float | None = None, stop_after: int | None = None) -> AsyncGenerator[Notify]:
-        """Yield notifications, waiting up to an hour for each. Procrastinate checks the connection meanwhile."""
+        """Yield notifications, waiting up to an hour for each. Procrastinate checks the connection itself."""
         return super().notifies(timeout=_NOTIFY_TIMEOUT_S if timeout is None else timeout, stop_after=stop_after)
 
 
-def pool_options(url: str, prepare: Any, kind: type[Connection[Any] | AsyncConnection[Any]]) -> dict[str, Any]:
-    options = {"application_name": "paygw-batch jobs", "connect_timeout": int(_TIMEOUT_S)}
-    return {"conninfo": url, "connection_class": kind, "kwargs": options, "configure": prepare, "timeout": _TIMEOUT_S}
+def pool_options(url: str, configure: Any, cls: type[Connection[Any] | AsyncConnection[Any]]) -> dict[str, Any]:
+    kwargs = {"application_name": "paygw-batch jobs", "connect_timeout": int(_TIMEOUT_S)}
+    return {"conninfo": url, "connection_class": cls, "kwargs": kwargs, "configure": configure, "timeout": _TIMEOUT_S}
 
 
 def _configure_connection(connection: Connection[Any]) -> None:
-    # Each statement is a transaction, so that a process frozen between two statements holds no lock.
+    # Each statement is a transaction, so that a process suspended between two statements holds no lock.
     connection.autocommit = True
     for statement in _SESSION_SETTINGS:
         connection.execute(statement)

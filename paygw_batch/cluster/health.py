@@ -1,4 +1,4 @@
-"""Checks a journal in PostgreSQL: its replication, the rights of the login, and the jobs of workers."""
+"""Checks a journal in PostgreSQL: replication, the rights of the login, and the workers' jobs."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,48 +11,48 @@ from paygw_batch.show.health import Health, HealthCheck
 from paygw_batch.show.summary import ExitCode
 
 if TYPE_CHECKING:
-    from paygw_batch.cluster.database_place import ReplicationState
+    from paygw_batch.cluster.database_location import ReplicationState
 
-_RIGHTS = {
+_ROLE_DESCRIPTIONS = {
     "owner": mark("owner: can do everything, including creating the tables"),
     "desk": mark("desk: can open batches, send, settle, release and set limits"),
     "worker": mark("worker: can send rows of started batches, but decide nothing"),
     "reader": mark("reader: can read, but not write"),
-    "none": mark("none of the program's roles: permissions were granted by hand"),
+    "none": mark("not one of the program's roles: its permissions were granted by hand"),
 }
-"""The rights of the database role in [journal] url, in words for people."""
+"""Descriptions of the database role in [journal] url."""
 _REPLICATION = mark("replication")
 _JOBS = mark("jobs of workers")
 
 
-def _check_replication(copies: "ReplicationState", configured: str | None) -> Iterator[HealthCheck]:
-    waits = (
-        say("the server waits for {names}", names=copies.waits_for)
-        if copies.waits_for
-        else say("the server waits for no standby")
+def _check_replication(replication: "ReplicationState", configured: str | None) -> Iterator[HealthCheck]:
+    waiting_text = (
+        say("the server waits for {names} to confirm each commit", names=replication.waits_for)
+        if replication.waits_for
+        else say("the server does not wait for a standby")
     )
-    standbys = say_count(copies.standbys, "{count} standby connected", "{count} standbys connected")
-    sentence = f"{configured}; {waits} (synchronous_commit = {copies.synchronous_commit}); {standbys}"
-    fits = {
-        "synchronous": bool(copies.waits_for) and copies.standbys > 0,
-        "asynchronous": not copies.waits_for and copies.standbys > 0,
-        "none": not copies.waits_for and copies.standbys == 0,
+    standby_text = say_count(replication.standbys, "{count} standby connected", "{count} standbys connected")
+    message = f"{configured}; {waiting_text} (synchronous_commit = {replication.synchronous_commit}); {standby_text}"
+    matches = {
+        "synchronous": bool(replication.waits_for) and replication.standbys > 0,
+        "asynchronous": not replication.waits_for and replication.standbys > 0,
+        "none": not replication.waits_for and replication.standbys == 0,
     }.get(configured or "", True)
-    if fits:
-        yield HealthCheck(_REPLICATION, Health.GOOD, sentence)
-    elif configured == "synchronous" and not copies.waits_for:
-        sentence = say("{found}. Correct [journal] replication.", found=sentence)
-        yield HealthCheck(_REPLICATION, Health.BAD, sentence, ExitCode.JOURNAL)
+    if matches:
+        yield HealthCheck(_REPLICATION, Health.GOOD, message)
+    elif configured == "synchronous" and not replication.waits_for:
+        message = say("{found}. Correct [journal] replication.", found=message)
+        yield HealthCheck(_REPLICATION, Health.BAD, message, ExitCode.JOURNAL)
     else:
-        sentence = say("{found}. [journal] replication says otherwise.", found=sentence)
-        yield HealthCheck(_REPLICATION, Health.WARNING, sentence)
+        message = say("{found}. This does not match [journal] replication.", found=message)
+        yield HealthCheck(_REPLICATION, Health.WARNING, message)
 
 
 def checks(settings: Settings) -> Iterator[HealthCheck]:
-    """Yield the checks of a journal in a database. Raises `JournalError` if nothing could be sent with it."""
+    """Yield the checks of a journal in a database. Raises `JournalError` if rows could not be sent from it."""
     database = require_workers(settings)
-    yield from _check_replication(database.copies(), settings.journal.replication)
-    yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[database.role() or "none"]))
+    yield from _check_replication(database.read_replication(), settings.journal.replication)
+    yield HealthCheck(mark("database role"), Health.GOOD, say(_ROLE_DESCRIPTIONS[database.role() or "none"]))
     try:
         yield HealthCheck(_JOBS, Health.GOOD, say("procrastinate tables, {version}", version=database.check_jobs()))
     except PaygwError as error:

@@ -1,9 +1,9 @@
-"""Moves a journal with its hash chain from a file to a database. At no time can both pay.
+"""Moves a journal with its hash chain from a file to a database, so that rows are never sent from both.
 
-The order of its steps makes a move safe to kill at any moment (docs/decisions/0091). First, everything is copied in one
-transaction, and the copy cannot pay yet. Then the file is marked as moved. Then the database records that the copy is
-in use. Last, the entry among the known journals is changed. The sent log stays valid, because facts keep their numbers
-and hashes. The same command continues an interrupted move.
+The order of steps makes it safe to kill a move at any time (docs/decisions/0091). First, everything is copied in one
+transaction, and the copy cannot be used yet. Then the file is marked as moved. Then the database records that the copy
+is in use. Finally, the known journal is updated. The sent log stays valid, because facts keep their numbers and hashes.
+The same command continues an interrupted move.
 """
 
 import os
@@ -17,17 +17,17 @@ from typing import Any
 import apsw
 from psycopg import Connection, sql
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
 from paygw_batch.journal.audit import AuditEntry
 from paygw_batch.journal.facts import BATCH_FORGOTTEN, Line, PersonalDataLine
-from paygw_batch.journal.file_place import FilePlace, check_journal_files
+from paygw_batch.journal.file_location import FileLocation, check_journal_files
 from paygw_batch.journal.known_journals import KnownJournal
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.journal.port import ignore_progress
-from paygw_batch.journal.postgres.schema import COPIED, DONE, fill_tables, move_step, version_in
+from paygw_batch.journal.postgres.schema import COPIED, DONE, create_tables, move_step, tables_version
 from paygw_batch.journal.postgres.session import (
     SCHEMA,
     Row,
@@ -38,7 +38,7 @@ from paygw_batch.journal.postgres.session import (
     translating_errors,
 )
 from paygw_batch.journal.postgres.verify import MOVED_HERE, verify_journal
-from paygw_batch.journal.postgres.workers import machine
+from paygw_batch.journal.postgres.workers import boot_id
 from paygw_batch.journal.sqlite.connect import chain_end, connect, load_identity, move_destination
 from paygw_batch.journal.sqlite.sqlite_tables import CONTENT
 from paygw_batch.journal.values import Identity, Link
@@ -49,11 +49,11 @@ _IS_FORGETTING = f"kind = '{BATCH_FORGOTTEN}'"
 
 
 def _shared_columns(table: str, columns: str, order: str) -> tuple[str, str]:
-    """Return the columns of a table that both stores have, and the query for its lines."""
-    return columns, f"SELECT {columns} FROM {table} ORDER BY {order}"  # noqa: S608 - constants of ours
+    """Return `columns`, and the query that reads them from a table with the same columns in both journals."""
+    return columns, f"SELECT {columns} FROM {table} ORDER BY {order}"  # noqa: S608 - only our own constants
 
 
-_TABLES = {
+_COPIED_TABLES = {
     "batch": (
         """number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path, plan_sha256,
         reference""",
@@ -78,7 +78,7 @@ _TABLES = {
     "state": _shared_columns("state", "instruction, batch, country, currency, minor", "1"),
     "fact": (
         f"process, seq, number, {', '.join(Line._fields[1:])}",
-        f"SELECT number, {', '.join(Line._fields[1:])} FROM fact ORDER BY number",  # noqa: S608 - constants of ours
+        f"SELECT number, {', '.join(Line._fields[1:])} FROM fact ORDER BY number",  # noqa: S608 - only our own constants
     ),
     "said": _shared_columns("said", ", ".join(("fact", *PersonalDataLine._fields[1:])), "1"),
     "reply": _shared_columns("reply", "fact, instruction, head, body", "fact"),
@@ -94,31 +94,33 @@ _TABLES = {
         f"SELECT batch, number - 1 FROM fact WHERE {_IS_FORGETTING} ORDER BY number",  # noqa: S608 - a constant of ours
     ),
 }
-"""The tables that are copied, in this order: their columns, and the query for their lines in the file.
-Facts move the rows in the database as they did in the file. In `notice`, the file's process 1 stands for its runs. In
-the database, process 1 has the chain of the file, and it has ended."""
+"""The tables in the order of copying, with the columns and the query for their lines in the file.
+The facts set the states of rows in the database, as they did in the file. In the file's `notice`, process 1 stands for
+all runs. In the database, process 1 has the chain of the file, and has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalMove:
-    """A moved journal: its identity, and the counts of its file and its copy."""
+    """A moved journal: its identity, the number of facts, and the counts of the copy."""
 
     identity: Identity
     facts: int
     counts: Mapping[str, int]
 
 
-def move_journal(source: FilePlace, target: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> JournalMove:
-    """Move the journal in a file to the database of `target`, or continue such a move.
+def move_journal(
+    source: FileLocation, target: DatabaseLocation, words: Mapping[str, OutcomeKind], by: str
+) -> JournalMove:
+    """Move a journal from a file to the database of `target`, or continue an interrupted move.
 
-    Waiting notifications are judged first. Raises `JournalHeld` while a run holds the file. Raises `JournalError`,
-    leaving the file unchanged, if either place refuses.
+    Waiting notifications are processed first. Raises `JournalHeld` while a run holds the file. Raises `JournalError`,
+    and leaves the file unchanged, if the file or the database cannot be used.
     """
     path, now = source.path, target.now()
     if not path.parent.exists() or not check_journal_files(path):
         raise JournalMissing(
             say("There is no journal at {path}.", path=path),
-            hint=say("Give its path: `paygw-batch journal move FILE`."),
+            hint=say("Give the path of the journal: `paygw-batch journal move FILE`."),
         )
     counts: Mapping[str, int] = {}
     with closing(Session(target.server, write=True)) as session, translating_errors(target.server):
@@ -129,14 +131,13 @@ def move_journal(source: FilePlace, target: DatabasePlace, words: Mapping[str, O
             if destination != target.server.place:
                 raise JournalError(
                     say(
-                        "The journal {path} was moved to {moved_place}, and not to {place}.",
+                        "The journal {path} was moved to {moved_place}, not to {place}.",
                         path=path,
                         moved_place=destination,
                         place=target.server.place,
                     )
                 )
-            # The file is now marked, so no run can send from it. Only now may the copy pay, or both could send the same
-            # row.
+            # The file is marked, so no run can send from it. Only now may the copy be used, or both could pay.
             if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
                 raise JournalError(
                     say(
@@ -145,11 +146,11 @@ def move_journal(source: FilePlace, target: DatabasePlace, words: Mapping[str, O
                         path=path,
                     ),
                     hint=say(
-                        "Nothing is paid from either. Set [journal] url to the database that it was moved to; if "
-                        "that database is lost, restore it."
+                        "Nothing can be paid from the file or the database. Set [journal] url to the database that "
+                        "the journal was moved to. If that database is lost, restore it."
                     ),
                 )
-            _record_new_location(target, identity, now)
+            _record_new_place(target, identity, now)
     return JournalMove(identity, end.seq, counts)
 
 
@@ -162,16 +163,22 @@ def _read_move_destination(path: Path) -> str:
 
 
 def _copy_and_mark(
-    source: FilePlace, target: DatabasePlace, session: Session, words: Mapping[str, OutcomeKind], *, now: str, by: str
+    source: FileLocation,
+    target: DatabaseLocation,
+    session: Session,
+    words: Mapping[str, OutcomeKind],
+    *,
+    now: str,
+    by: str,
 ) -> Mapping[str, int]:
-    """Copy the journal while no run can hold it, mark the file as moved, and return the copy's counts."""
+    """Copy the journal while no run can hold it, mark the file as moved, and return the counts of the copy."""
     with closing(source.open_to_write(_COMMAND)) as journal:
         journal.mark_interrupted(now)
-        journal.judge_arrivals(words, at=now)
+        journal.process_arrivals(words, at=now)
         with journal.move_transaction(target.server.place), closing(connect(source.path, write=False)) as file:
             file.execute("BEGIN")
             counts = journal.verify()
-            process = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", target.intent_lives_s)
+            process = (socket.gethostname(), boot_id(), os.getpid(), _COMMAND, "run", target.intent_lives_s)
             copied = copy_journal(session.connection, file, process, at=now, by=by)
             if {name: counts[name] for name in counts.keys() & copied.keys()} != {
                 name: copied[name] for name in counts.keys() & copied.keys()
@@ -183,29 +190,29 @@ def _copy_and_mark(
 def copy_journal(
     connection: Connection[Row], file: apsw.Connection, process: Sequence[Any], *, at: str, by: str
 ) -> dict[str, int]:
-    """Copy a journal in one transaction, replay the copy, and return its counts. The copy cannot pay yet.
+    """Copy a journal in one transaction, replay the copy, and return its counts. The copy cannot be used yet.
 
     An earlier copy that was never used is replaced. Raises `JournalError` if the database has another journal.
     """
     identity, end = load_identity(file), chain_end(file)
     with connection.transaction():
-        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
-        if version_in(connection):
+        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `create_journal` takes
+        if tables_version(connection):
             step = move_step(connection)
-            ((our_id,),) = fetch(connection, "SELECT journal_id FROM identity")
-            if step is None or step.step != COPIED or our_id != identity.journal_id:
+            ((existing_id,),) = fetch(connection, "SELECT journal_id FROM identity")
+            if step is None or step.step != COPIED or existing_id != identity.journal_id:
                 raise JournalError(
-                    say("There is already a journal in the database: {ours}. Nothing was moved.", ours=our_id),
-                    hint=say("A database holds one journal. Set [journal] url to an empty one."),
+                    say("There is already a journal in the database: {ours}. Nothing was moved.", ours=existing_id),
+                    hint=say("A database can hold only one journal. Set [journal] url to an empty database."),
                 )
             connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(SCHEMA)))
-        fill_tables(connection, identity)
+        create_tables(connection, identity)
         query = """INSERT INTO process (host, boot, pid, command, kind, intent_lives_s, ended_at, nonce, head_seq,
             head_hash, head_at) VALUES (%s, %s, %s, %s, %s, %s, now(), %s, %s, %s, %s)"""
         fetch(connection, query, (*process, bytes(16), end.seq, end.hash, end.at))
-        for table, (columns, stored) in _TABLES.items():
+        for table, (columns, file_query) in _COPIED_TABLES.items():
             with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN".encode()) as copy:
-                for line in _database_lines(table, file.execute(stored)):
+                for line in _database_lines(table, file.execute(file_query)):
                     copy.write_row(line)
         fetch(connection, "SELECT setval('fact_number_seq', greatest(1, (SELECT max(number) FROM fact)))")
         moved_here = (COPIED, at, by, identity.home, end.seq, end.hash)
@@ -214,10 +221,10 @@ def copy_journal(
         return dict(verify_journal(connection, identity, ignore_progress))
 
 
-def _database_lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Yield the lines of a table in the file, converted for the database."""
-    for columns in stored:
-        line: list[Any] = [strip_nul(value) if isinstance(value, str) else value for value in columns]
+def _database_lines(table: str, file_lines: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Convert the lines of a table in the file for the database."""
+    for values in file_lines:
+        line: list[Any] = [strip_nul(value) if isinstance(value, str) else value for value in values]
         match table:
             case "order_id":
                 yield *line, normalise_spelling(line[1])
@@ -231,8 +238,8 @@ def _database_lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Seq
 
 
 def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: str, by: str) -> bool:
-    """Activate the copy once the file can no longer pay. Return whether the copy is active."""
-    if not version_in(connection):
+    """Activate the copy after the file was marked as moved. Return whether the copy is active."""
+    if not tables_version(connection):
         return False
     step = move_step(connection)
     if step is None or fetch(connection, "SELECT journal_id FROM identity") != [(journal_id,)]:
@@ -246,8 +253,8 @@ def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: 
     return True
 
 
-def _record_new_location(target: DatabasePlace, identity: Identity, now: str) -> None:
-    """Record the journal's new location, so that no copy of the file is mistaken for the journal."""
+def _record_new_place(target: DatabaseLocation, identity: Identity, now: str) -> None:
+    """Record that the journal is now in the database, so that no copy of the file is used."""
     with target.known_journals.hold_lock(now):
         entry = target.known_journals.entry(identity.journal_id)
         names = (target.endpoint,) if entry is None else entry.names

@@ -1,4 +1,4 @@
-"""`paygw-batch work`: sends rows that commands hand over to workers, together with other hosts."""
+"""`paygw-batch work`: sends rows that commands leave to workers, together with other hosts."""
 
 import asyncio
 import math
@@ -15,20 +15,20 @@ import click
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, Number
-from paygw_batch.cli.options import complete_batches, output_guard, program_command, settings_for
+from paygw_batch.cli.options import complete_batches, output_guard, restart_command, settings_for
 from paygw_batch.cli.screen.progress_bar import RunProgress
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import drain_on_signals, report_run
 from paygw_batch.cli.signals import HANDLED_SIGNALS, interruption
 from paygw_batch.clock import utc_now
-from paygw_batch.cluster.asked import JobsFailure, RequestedShare
+from paygw_batch.cluster.asked import JobsFailure, ShareRequest
 from paygw_batch.engine.engine import RunEnd
-from paygw_batch.engine.quarantine import DateWatch
+from paygw_batch.engine.quarantine import ClockComparer
 from paygw_batch.errors import JournalError, JournalHeld, UsageError
 from paygw_batch.journal import BatchRecord, SharedRun, TallyKind
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import SendJob, open_gateway
-from paygw_batch.opening.given_sheet import require_gateway, rules_for
+from paygw_batch.opening.given_sheet import require_sending_settings, rules_for
 from paygw_batch.opening.open_journal import find_batch, require_workers
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.batch_status import batch_summary
@@ -37,24 +37,24 @@ from paygw_batch.submit.send import Drainable, clock_problem, require_sendable, 
 from paygw_batch.unattended.metrics import measure_workers
 
 if TYPE_CHECKING:
-    from paygw_batch.cluster.database_place import WorkerJournal
+    from paygw_batch.cluster.database_location import WorkerJournal
     from paygw_batch.cluster.job_worker import JobWorker
-LOOK_EVERY_S = 1.0
-"""The interval in seconds of checks for an urgent run, and of a share for remaining rows."""
+CHECK_INTERVAL_S = 1.0
+"""How often to check for an urgent run, and with `--once` for remaining rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The task of a worker with `--once`: one batch or all, with an optional time limit."""
+    """The share that a worker with `--once` sends: rows of one batch or of all, with an optional time limit."""
 
     batch: str | None = None
     seconds: float | None = None
 
 
 class BatchServer:
-    """A worker. With a `share` it ends when its runs have no more rows. Otherwise it takes jobs until stopped.
+    """A worker. With a `share`, it ends when no rows are left. Otherwise it takes jobs until stopped.
 
-    `program` is the command line that starts the program with the same configuration.
+    `program` is the command line that starts this program with the same configuration.
     """
 
     continues_after_drain = False
@@ -62,11 +62,11 @@ class BatchServer:
     def __init__(self, settings: Settings, screen: Screen, share: Share | None, program: Sequence[str]) -> None:
         self._settings, self._screen, self._share, self._program = settings, screen, share, program
         seconds = None if share is None else share.seconds
-        self._until_s = None if seconds is None else time.monotonic() + seconds
+        self._deadline_s = None if seconds is None else time.monotonic() + seconds
         self._is_ending = False
         self._is_done = False
         self._engine: Drainable | None = None
-        self._overtake_watch: asyncio.Task[None] | None = None
+        self._urgent_run_watch: asyncio.Task[None] | None = None
         self._journal: WorkerJournal | None = None
         self._job_worker: JobWorker | None = None
         self._sent = 0
@@ -75,21 +75,21 @@ class BatchServer:
         self._batches: dict[int, ExitCode] = {}
 
     def serve(self) -> Summary:
-        """Send rows until the end and return the summary. A signal is always a normal end."""
-        handlers = [(number, signal.getsignal(number)) for number in HANDLED_SIGNALS]
+        """Send rows until done or interrupted, and return the summary."""
+        handlers = [(signal_number, signal.getsignal(signal_number)) for signal_number in HANDLED_SIGNALS]
         try:
             self._handle_signals(self._end_now)
             if self._share is not None:
                 self._serve_with_journal(self._serve_share)
             else:
-                with closing(self._start_jobs()) as jobs:
-                    self._job_worker = jobs
-                    self._serve_with_journal(lambda journal: self._serve_jobs(journal, jobs))
+                with closing(self._start_job_worker()) as job_worker:
+                    self._job_worker = job_worker
+                    self._serve_with_journal(lambda journal: self._serve_jobs(journal, job_worker))
         except KeyboardInterrupt:
             self._is_ending = True
         finally:
-            for number, handler in handlers:
-                signal.signal(number, handler)
+            for signal_number, handler in handlers:
+                signal.signal(signal_number, handler)
             interruption.raise_on_second_signal()
         return self._summary()
 
@@ -101,8 +101,8 @@ class BatchServer:
             self._screen.say(say("This worker is ready."))
             serve(journal)
 
-    def _start_jobs(self) -> "JobWorker":
-        """Start a thread that takes jobs and return its worker. Raises `JournalError` unless the job tables exist."""
+    def _start_job_worker(self) -> "JobWorker":
+        """Start a thread that takes jobs. Raises `JournalError` unless the job tables exist."""
         from paygw_batch.cluster.job_worker import (  # noqa: PLC0415 (a share does not need procrastinate)
             JobWorker,
             scheduled_commands,
@@ -110,15 +110,15 @@ class BatchServer:
 
         database = require_workers(self._settings)
         database.check_jobs()
-        scheduled = list(scheduled_commands(self._settings.timetable))
-        jobs = JobWorker(
-            database.server.url, database.intent_lives_s, scheduled, self._program, database.waiting_runs()
+        commands = list(scheduled_commands(self._settings.timetable))
+        job_worker = JobWorker(
+            database.server.url, database.intent_lives_s, commands, self._program, database.waiting_runs()
         )
-        jobs.start()
-        return jobs
+        job_worker.start()
+        return job_worker
 
     def drain(self) -> None:
-        """Start no new row and end when the outcomes of all rows in flight are known."""
+        """Start no more rows, and end when the rows in flight have outcomes."""
         self._is_ending = True
         self._wake()
         if self._journal is not None:
@@ -134,37 +134,38 @@ class BatchServer:
         )
         codes = set(self._batches.values())
         if not self._is_done:
-            # Report no success for a share of a batch, or the program that started it would not start another.
+            # Do not report success for part of a batch, or the program that started this worker would not start
+            # another.
             codes = {ExitCode.DONE if self._batch_name is None else ExitCode.STOPPED_EARLY}
         return Summary(worst_code(codes), message, sent_this_run=self._sent)
 
-    def _serve_jobs(self, journal: "WorkerJournal", jobs: "JobWorker") -> None:
+    def _serve_jobs(self, journal: "WorkerJournal", job_worker: "JobWorker") -> None:
         while not self._is_ending:
-            match jobs.next():
+            match job_worker.next():
                 case None:
                     continue
-                case RequestedShare() as share:
+                case ShareRequest() as share:
                     try:
-                        self._serve_job(journal, jobs, share.run)
+                        self._send_requested_share(journal, job_worker, share.run)
                     finally:
                         share.finish()
                 case JobsFailure() as failure:
                     journal.wait_for_server()
                     if failure.is_lasting:
                         raise JournalError(
-                            say("The jobs of workers cannot be read: {reason}.", reason=failure.reason),
-                            hint=say("Nothing was lost. `paygw-batch doctor` shows the role's permissions."),
+                            say("The workers' jobs cannot be read: {reason}.", reason=failure.reason),
+                            hint=say("Nothing was lost. To see the role's permissions, run `paygw-batch doctor`."),
                         )
 
-    def _serve_job(self, journal: "WorkerJournal", jobs: "JobWorker", number: int) -> None:
-        """Send a share of this run or of a more urgent one, and call workers for the remaining rows."""
+    def _send_requested_share(self, journal: "WorkerJournal", job_worker: "JobWorker", number: int) -> None:
+        """Send a share of this run or of an urgent one, and request workers for the remaining rows."""
         joined_run = journal.join_run([run for run in journal.runs() if run.is_urgent or run.number == number])
         if joined_run is None:
             return
-        jobs.request_worker(joined_run)
+        job_worker.request_worker(joined_run)
         self._send(journal, joined_run)
         for run in journal.waiting_runs():
-            jobs.request_worker(run)
+            job_worker.request_worker(run)
 
     def _serve_share(self, journal: "WorkerJournal") -> None:
         if self._batch_name is not None and self._batch_number is None:
@@ -181,14 +182,13 @@ class BatchServer:
             if (joined_run := journal.join_run(runs)) is not None:
                 self._send(journal, joined_run)
             else:
-                time.sleep(max(0.0, min(LOOK_EVERY_S, self._remaining_s())))
+                time.sleep(max(0.0, min(CHECK_INTERVAL_S, self._remaining_s())))
         if self._batch_number is not None:
             self._read_exit_codes(journal)
             self._is_done = True
 
     def _remaining_s(self) -> float:
-        """Return the number of seconds for which this worker may still send."""
-        return math.inf if self._until_s is None else self._until_s - time.monotonic()
+        return math.inf if self._deadline_s is None else self._deadline_s - time.monotonic()
 
     def _send(self, journal: "WorkerJournal", run: SharedRun) -> None:
         record = _find_record(journal, run.batch)
@@ -199,7 +199,7 @@ class BatchServer:
             journal.stop_run(run, end.stop_reason)
         journal.leave_run()
         if journal.may_decide():
-            with suppress(JournalHeld):  # the next run records the difference between the clocks
+            with suppress(JournalHeld):  # the next run records the clock difference
                 dates.record_in(journal)
         self._sent += end.sent
         self._screen.say(
@@ -212,24 +212,24 @@ class BatchServer:
         )
         self._handle_signals(self._end_now)
 
-    def _send_share(self, task: SendJob, journal: "WorkerJournal") -> tuple[RunEnd, DateWatch]:
-        due = journal.tallies(task.batch.number, kind=TallyKind.DUE)
-        require_sendable(task, {tally.country for tally in due})
-        if problem := clock_problem(task):
-            raise JournalError(problem, hint=say("Correct this host's clock, and start the worker again."))
-        dates = DateWatch(utc_now)
+    def _send_share(self, job: SendJob, journal: "WorkerJournal") -> tuple[RunEnd, ClockComparer]:
+        due = journal.tallies(job.batch.number, kind=TallyKind.DUE)
+        require_sendable(job, {tally.country for tally in due})
+        if problem := clock_problem(job):
+            raise JournalError(problem, hint=say("Correct this host's clock, then start the worker again."))
+        dates = ClockComparer(utc_now)
         due_rows = sum(tally.count for tally in due)
         try:
             with RunProgress(self._screen.err) as progress:
 
-                def watch(engine: Drainable) -> None:
+                def on_start(engine: Drainable) -> None:
                     self._engine = engine
                     drain_on_signals(self, progress)
-                    self._overtake_watch = asyncio.create_task(self._drain_for_urgent_run(journal, engine))
-                    if self._until_s is not None:
+                    self._urgent_run_watch = asyncio.create_task(self._drain_for_urgent_run(journal, engine))
+                    if self._deadline_s is not None:
                         asyncio.get_running_loop().call_later(max(0.0, self._remaining_s()), engine.drain)
 
-                end = send_rows(task, due_rows, progress, watch, dates)
+                end = send_rows(job, due_rows, progress, on_start, dates)
         finally:
             self._engine = None
             # A signal must not interrupt the recording of the engine's results.
@@ -237,11 +237,11 @@ class BatchServer:
         return end, dates
 
     async def _drain_for_urgent_run(self, journal: "WorkerJournal", engine: Drainable) -> None:
-        """Drain a run when an urgent one waits. Errors are ignored, because the engine would fail too."""
+        """Drain the engine when an urgent run is waiting. Ignore journal errors, because the engine raises them too."""
         with suppress(JournalError):
-            while self._batch_number is None:  # a share of one batch stays with that batch
-                await asyncio.sleep(LOOK_EVERY_S)
-                if await journal.is_overtaken():
+            while self._batch_number is None:  # a worker for one batch stays with it
+                await asyncio.sleep(CHECK_INTERVAL_S)
+                if await journal.is_preempted():
                     engine.drain()
                     return
 
@@ -250,15 +250,15 @@ class BatchServer:
             record = _find_record(journal, number)
             self._batches[number] = batch_summary(journal, record).exit_code
 
-    def _handle_signals(self, take: Callable[[int, FrameType | None], None]) -> None:
-        """Handle signals outside an engine's event loop, which has its own handlers."""
-        for number in HANDLED_SIGNALS:
-            signal.signal(number, take)
+    def _handle_signals(self, handler: Callable[[int, FrameType | None], None]) -> None:
+        """Set the signal handler that applies while no engine is running, because an engine sets its own."""
+        for signal_number in HANDLED_SIGNALS:
+            signal.signal(signal_number, handler)
         self._is_ending |= interruption.is_signalled
 
     def _end_now(self, _signal: int, _frame: FrameType | None) -> None:
-        """End the worker while it sends nothing, even if the server does not answer."""
-        # The signal is stored too, because an import or an interpreter callback may lose the exception.
+        """End the worker immediately, even if the server does not answer. Only for use while no rows are being sent."""
+        # The signal is recorded too, because an import or an interpreter callback may swallow the exception.
         interruption.is_signalled = self._is_ending = True
         self._wake()
         raise KeyboardInterrupt
@@ -276,27 +276,27 @@ def _find_record(journal: "WorkerJournal", number: int) -> BatchRecord:
 @click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--once", is_flag=True, help="Stop when nothing is left to send.")
 @click.option(
-    "--for", "seconds", type=Number(0, min_open=True), metavar="SECONDS", help="With --once: stop after this time."
+    "--for", "seconds", type=Number(0, min_open=True), metavar="SECONDS", help="With --once, stop after this time."
 )
 @click.pass_obj
 def work_command(invocation: Invocation, *, batch: str | None, once: bool, seconds: float | None) -> None:
     """Send the rows that `submit`, `resume` and `retry` leave to the workers, together with other hosts.
 
-    It waits for more rows until interrupted. Then it finishes its rows in flight and ends with exit code 0.
+    It waits for more rows until interrupted. It then finishes its rows in flight and ends with exit code 0.
 
-    With --once it sends its share of BATCH, or of all batches, and ends with their exit code. It can be started any
-    number of times and killed at any moment.
+    With --once, it sends its share of BATCH, or of all batches, and ends with their exit code. You can start it any
+    number of times and kill it at any moment.
     """
     if not once and (batch is not None or seconds is not None):
         raise UsageError(
-            say("BATCH and --for require --once."), hint=say("A worker without --once sends until it is interrupted.")
+            say("BATCH and --for need --once."), hint=say("Without --once, a worker sends until it is interrupted.")
         )
     screen = Screen(invocation)
     settings = settings_for(invocation)
     require_workers(settings)
-    require_gateway(settings)
+    require_sending_settings(settings)
     output_guard(invocation, settings).check(reporting=True)
     with report_run(settings, "work", screen) as report, measure_workers(settings):
         share = Share(batch, seconds) if once else None
-        report.summary = BatchServer(settings, screen, share, program_command(invocation)).serve()
+        report.summary = BatchServer(settings, screen, share, restart_command(invocation)).serve()
     screen.finish(report.summary)

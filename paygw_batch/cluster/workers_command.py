@@ -11,7 +11,7 @@ from paygw_batch.cli.invocation import Invocation, WholeNumber
 from paygw_batch.cli.options import by_option, complete_batches, settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.core.shown_states import STOPPED_BY_PERSON
-from paygw_batch.engine.pacing import stop_sentence
+from paygw_batch.engine.pacing import stop_message
 from paygw_batch.errors import HolderKind, UsageError
 from paygw_batch.journal import GateState, LimitChange, TimetableJob
 from paygw_batch.language import mark_all, say, say_count
@@ -42,8 +42,8 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
         (
             worker.host,
             str(worker.pid),  # an identifier, not a number to format
-            _cut_time(worker.since, _TO_MINUTES),
-            _cut_time(worker.seen_at, _TO_SECONDS),
+            _trim_time(worker.since, _TO_MINUTES),
+            _trim_time(worker.seen_at, _TO_SECONDS),
             worker.batch or "",
             worker.rows,
             say("yes") if worker.is_alive else say("no"),
@@ -66,17 +66,16 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
 
 
 def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
-    """Return a job's line in the table. A folder in this host's configuration is shown by its name."""
     folders = {pick_up_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
-    state = say("under way") if job.is_being_done else "" if job.due_at is None else _cut_time(job.due_at, _TO_SECONDS)
-    ended = "" if job.ended_at is None else _cut_time(job.ended_at, _TO_SECONDS)
+    state = say("running") if job.is_being_done else "" if job.due_at is None else _trim_time(job.due_at, _TO_SECONDS)
+    ended = "" if job.ended_at is None else _trim_time(job.ended_at, _TO_SECONDS)
     code = "" if job.exit_code is None else str(job.exit_code)
-    missed = "" if job.missed_at is None else _cut_time(job.missed_at, _TO_MINUTES)
+    missed = "" if job.missed_at is None else _trim_time(job.missed_at, _TO_MINUTES)
     return folders.get(job.name, job.name), state, ended, job.host or "", code, missed
 
 
-def _cut_time(time: str, length: int) -> str:
-    """Return a time without its year, shortened to fit the table's 80 columns."""
+def _trim_time(time: str, length: int) -> str:
+    """Return a time without the year, so that the table fits into 80 columns."""
     return f"{time[5:length].replace('T', ' ')}Z"
 
 
@@ -87,10 +86,10 @@ def _stop_batch(settings: Settings, batch: str) -> str:
         if run is None:
             raise UsageError(
                 say("No worker is sending batch {batch}.", batch=record.batch),
-                hint=say("`paygw-batch workers` shows which worker is sending what."),
+                hint=say("To see which worker is sending which batch, run `paygw-batch workers`."),
             )
         journal.stop_run(run, STOPPED_BY_PERSON)
-    return say("Batch {batch}: no worker starts another row. Waiting for rows in flight.", batch=record.batch)
+    return say("Workers do not start any more rows of batch {batch}. Waiting for rows in flight.", batch=record.batch)
 
 
 MIN_RATE_PER_S, MAX_RATE_PER_S = 0.001, 100_000
@@ -98,29 +97,30 @@ MIN_RATE_PER_S, MAX_RATE_PER_S = 0.001, 100_000
 
 
 @click.command("limits", cls=HelpCommand)
-@click.option("--rate", type=float, metavar="PER_S", help="Maximum number of rows started a second; 0: no limit.")
+@click.option("--rate", type=float, metavar="PER_S", help="Maximum number of rows started a second (0 for no limit).")
 @click.option("--concurrency", type=WholeNumber(1, 1024), metavar="N", help="Maximum number of rows in flight.")
 @click.option(
-    "--as-configured", is_flag=True, help="Remove the limits not named here; workers then use their own configuration."
+    "--as-configured", is_flag=True, help="Remove the limits not named here. Workers then use their own configuration."
 )
 @by_option
 @click.pass_obj
 def limits_command(
     invocation: Invocation, *, rate: float | None, concurrency: int | None, as_configured: bool, by: str | None
 ) -> None:
-    """Show the limits that all workers of the endpoint share, and each worker's part. Options set new limits.
+    """Show the limits that all workers of the endpoint share, and each worker's rows in flight.
 
-    New limits apply at once, even to runs under way. The journal records who set them, and when.
+    Use the options to set new limits. New limits apply immediately, even to running batches. The journal records who
+    set them and when.
     """
     screen = Screen(invocation)
     settings = settings_for(invocation)
     if rate is not None and not (rate == 0 or MIN_RATE_PER_S <= rate <= MAX_RATE_PER_S):
         raise UsageError(
-            say("--rate must be 0, or from {slowest:g} to {fastest:,}.", slowest=MIN_RATE_PER_S, fastest=MAX_RATE_PER_S)
+            say("--rate must be 0, or {slowest:g} to {fastest:,}.", slowest=MIN_RATE_PER_S, fastest=MAX_RATE_PER_S)
         )
     database = require_database(
         settings,
-        say("The journal is a file: one process sends, and its limits are in the configuration."),
+        say("The journal is a file, so only one process sends, and its limits are in the configuration."),
         say("Set rate_per_s and concurrency in [submission]. Workers share limits if [journal] url names a database."),
     )
     if rate is None and concurrency is None and not as_configured:
@@ -130,19 +130,19 @@ def limits_command(
         state, is_set = database.change_limits(change), True
     if not screen.as_json:
         _show_limits(screen, state, settings)
-    message = say("The limits are set.") if is_set else say("These are the limits shared by all workers.")
+    message = say("The new limits are set.") if is_set else say("These are the limits shared by all workers.")
     screen.finish(Summary(ExitCode.DONE, message, extra={"limits": _limits_as_json(state, settings)}))
 
 
 def _show_limits(screen: Screen, state: GateState, settings: Settings) -> None:
     configured = settings.submission
     rate = configured.rate_per_s if state.rate_per_s is None else state.rate_per_s
-    shown_rate = say("{rate:g} rows a second", rate=rate) if rate else say("no limit")
+    rate_text = say("{rate:g} rows a second", rate=rate) if rate else say("no limit")
     concurrency = configured.concurrency if state.concurrency is None else state.concurrency
-    shown_rows = say_count(concurrency, "{count:,} row", "{count:,} rows")
+    concurrency_text = say_count(concurrency, "{count:,} row", "{count:,} rows")
     rows = [
-        (say("rate"), _limit_text(shown_rate, is_configured=state.rate_per_s is None)),
-        (say("concurrency"), _limit_text(shown_rows, is_configured=state.concurrency is None)),
+        (say("rate"), _limit_text(rate_text, is_configured=state.rate_per_s is None)),
+        (say("concurrency"), _limit_text(concurrency_text, is_configured=state.concurrency is None)),
     ]
     if state.set_at:
         rows.append((say("set by"), say("{who}, {time}", who=state.set_by, time=state.set_at)))
@@ -163,20 +163,20 @@ def _show_limits(screen: Screen, state: GateState, settings: Settings) -> None:
 
 
 def _limit_text(limit: str, *, is_configured: bool) -> str:
-    return say("{limit} (configured here; not set)", limit=limit) if is_configured else limit
+    return say("{limit} (from this host's configuration)", limit=limit) if is_configured else limit
 
 
 def _sending_state(state: GateState) -> str:
     if state.stop is None:
         return say("allowed")
     return say(
-        "stopped since {time}: {reason} `paygw-batch resume` continues.",
+        "stopped since {time}: {reason} To continue, run `paygw-batch resume`.",
         time=state.stopped_at,
-        reason=stop_sentence(state.stop),
+        reason=stop_message(state.stop),
     )
 
 
 def _limits_as_json(state: GateState, settings: Settings) -> dict[str, object]:
     gate = {name: None if value == "" else value for name, value in asdict(state).items() if name != "stop"}
     configured = {"rate_per_s": settings.submission.rate_per_s, "concurrency": settings.submission.concurrency}
-    return {**gate, "configured": configured, "stop_reason": None if state.stop is None else stop_sentence(state.stop)}
+    return {**gate, "configured": configured, "stop_reason": None if state.stop is None else stop_message(state.stop)}

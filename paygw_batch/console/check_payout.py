@@ -1,6 +1,6 @@
 """Checks a payout in preparation: reads and validates its sheet with all corrections and drafts its plan.
 
-The results are files in the payout's folder: a summary, all defects and warnings, and the sender's own table. The pages
+The results are files in the payout's folder: a summary, all defects and warnings, and the corrected table. The pages
 read only these files, never the sheet itself.
 """
 
@@ -56,91 +56,87 @@ from paygw_batch.submit.open_questions import QUESTION_CODES, OpenQuestion
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.submission import Conversation, PreparedPlan, Submission, draft_plan, plan_sheet
 
-_MAX_CONSIDERED = 50
+_MAX_EARLIER_PAYOUTS = 50
 """Maximum number of earlier payouts considered when a new sheet is read."""
 _MAX_READINGS = 4
-"""Maximum number of earlier readings tried. Each try reads the whole sheet."""
+"""Maximum number of earlier readings tried, each of which reads the whole sheet."""
 
 
 def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:
-    """Check a payout and write the result into its folder. The result of an unreadable sheet says why."""
+    """Check a payout and write the result to its folder. If its sheet is unreadable, the result says why."""
     folder.write_check_result(_check_sheet(folder, settings, rules, maker))
 
 
 def recheck_cached_sheet(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> bool:
     """Recheck a payout from its cached sheet and write the result.
 
-    Only rows that changed since the last check are compared with the journal. No plan is drafted, because only
-    `check_payout` reads the file itself. Returns False without a check if no sheet was cached, or if it was read
-    differently.
+    Only rows that changed since the last check are compared with the journal. No plan is drafted, because that requires
+    reading the file itself. Returns False without checking if the payout has no up-to-date cached sheet.
     """
     if (cached_sheet := _read_cached_sheet(folder)) is None:
         return False
     corrections, sheet = cached_sheet
     try:
         require_complete(settings, rules, set())
-        submission = _submission(folder, _source(folder, settings, rules, corrections), sheet)
+        submission = _submission(folder, _sheet_source(folder, settings, rules, corrections), sheet)
         with journal_for_document(settings, "console") as journal:
             folder.write_check_result(_check_against_journal(folder, corrections, submission, journal, memory=memory))
     except PaygwError as error:
-        first = sheet.frame.head(HEADER_ROWS)
-        folder.write_check_result(unreadable_result(error, partial(file_headings, sheet.headers, sheet.unknown, first)))
+        head = sheet.frame.head(HEADER_ROWS)
+        folder.write_check_result(unreadable_result(error, partial(file_headings, sheet.headers, sheet.unknown, head)))
     return True
 
 
 def has_cached_sheet(folder: PayoutFolder) -> bool:
-    """Return whether `recheck_cached_sheet` can check a payout."""
     return _read_cached_values(folder) is not None
 
 
 def warm_cache(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> None:
-    """Load a checked payout into `memory`, so that its first correction is as fast as later ones."""
+    """Load a checked payout into `memory`, so that its first correction is checked as fast as later ones."""
     if (cached_sheet := _read_cached_sheet(folder)) is not None:
         corrections, sheet = cached_sheet
-        submission = _submission(folder, _source(folder, settings, rules, corrections), sheet)
+        submission = _submission(folder, _sheet_source(folder, settings, rules, corrections), sheet)
         with journal_for_document(settings, "console") as journal:
             plan_sheet(submission, journal, memory=memory)
 
 
-_FRAMES = ("frame", "defects", "warnings")
-_VALUES = "sheet.json"
-MAX_STORED_ROWS = 200_000
-"""Maximum number of rows of a kept sheet. A larger one does not fit in the memory of the console process."""
+_FRAME_FIELDS = ("frame", "defects", "warnings")
+_VALUES_FILE = "sheet.json"
+MAX_CACHED_ROWS = 200_000
+"""Maximum number of rows in a cached sheet. A larger sheet would not fit in the memory of the console process."""
 
 
 def _cache_sheet(folder: PayoutFolder, corrections: Corrections, sheet: Sheet) -> None:
-    """Cache a sheet after reading, so that corrections can be checked without a new process."""
     folder.cache.mkdir(mode=0o700, exist_ok=True)
-    (folder.cache / _VALUES).unlink(missing_ok=True)
-    if sheet.frame.height > MAX_STORED_ROWS:
+    (folder.cache / _VALUES_FILE).unlink(missing_ok=True)
+    if sheet.frame.height > MAX_CACHED_ROWS:
         return
-    for name in _FRAMES:
+    for name in _FRAME_FIELDS:
         getattr(sheet, name).write_ipc(folder.cache / f"{name}.arrow", compression="lz4")
-    values = {field.name: getattr(sheet, field.name) for field in fields(sheet) if field.name not in _FRAMES}
-    content = {"reading": folder.reading(corrections), "sheet": values}
-    write_atomically(folder.cache / _VALUES, json.dumps(content, default=dict).encode())
+    values = {field.name: getattr(sheet, field.name) for field in fields(sheet) if field.name not in _FRAME_FIELDS}
+    content = {"reading": folder.reading_key(corrections), "sheet": values}
+    write_atomically(folder.cache / _VALUES_FILE, json.dumps(content, default=dict).encode())
 
 
 def _read_cached_sheet(folder: PayoutFolder) -> tuple[Corrections, Sheet] | None:
-    """Return the corrections and the cached sheet, or None if there is none or it was read differently."""
-    if (kept := _read_cached_values(folder)) is None:
+    """Return the corrections and the cached sheet, or None if there is no up-to-date one."""
+    if (cached := _read_cached_values(folder)) is None:
         return None
-    corrections, kept_values = kept
+    corrections, cached_values = cached
     values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in kept_values.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in cached_values.items()
     }
-    return corrections, Sheet(**values | {name: pl.read_ipc(folder.cache / f"{name}.arrow") for name in _FRAMES})
+    return corrections, Sheet(**values | {name: pl.read_ipc(folder.cache / f"{name}.arrow") for name in _FRAME_FIELDS})
 
 
 def _read_cached_values(folder: PayoutFolder) -> tuple[Corrections, dict[str, Any]] | None:
-    """Return the corrections and the cached sheet's values without frames, or None like `_read_cached_sheet`."""
     if (corrections := folder.corrections) is None:
         return None
     try:
-        values: dict[str, Any] = json.loads((folder.cache / _VALUES).read_bytes())
+        content: dict[str, Any] = json.loads((folder.cache / _VALUES_FILE).read_bytes())
     except FileNotFoundError:
         return None
-    return (corrections, values["sheet"]) if values["reading"] == folder.reading(corrections) else None
+    return (corrections, content["sheet"]) if content["reading"] == folder.reading_key(corrections) else None
 
 
 def _check_sheet(
@@ -153,17 +149,19 @@ def _check_sheet(
             corrections = Corrections(sheet_digest(folder.sheet))
             write_corrections(corrections, folder.corrections_file)
             corrections, sheet = _read_with_earlier_answers(folder, settings, rules, corrections)
-        sheet_source = _source(folder, settings, rules, corrections)
+        sheet_source = _sheet_source(folder, settings, rules, corrections)
         sheet = sheet or sheet_source.read()
         _cache_sheet(folder, corrections, sheet)
         with journal_for_document(settings, "console") as journal:
             return _check_against_journal(folder, corrections, _submission(folder, sheet_source, sheet), journal, maker)
     except PaygwError as error:
-        options = _source(folder, settings, rules, None).options
+        options = _sheet_source(folder, settings, rules, None).options
         return unreadable_result(error, partial(read_headings, folder.sheet, options))
 
 
-def _source(folder: PayoutFolder, settings: Settings, rules: Rules, corrections: Corrections | None) -> SheetSource:
+def _sheet_source(
+    folder: PayoutFolder, settings: Settings, rules: Rules, corrections: Corrections | None
+) -> SheetSource:
     reading = replace(folder.uploaded.reading, corrections=corrections)
     return SheetSource(settings, rules, folder.sheet, reading, asks=True)
 
@@ -171,41 +169,42 @@ def _source(folder: PayoutFolder, settings: Settings, rules: Rules, corrections:
 def _read_with_earlier_answers(
     folder: PayoutFolder, settings: Settings, rules: Rules, corrections: Corrections
 ) -> tuple[Corrections, Sheet | None]:
-    """Read a new upload with the answers of the newest signed payout whose sheet had the same headings.
+    """Read a new upload with the answers from the newest signed payout whose sheet has the same headings.
 
-    Records these answers and returns the corrections and the sheet. Without such a payout, returns `corrections` and
-    None.
+    Records these answers and returns the corrections and the sheet. If there is no such payout, returns `corrections`
+    and None.
     """
     uploaded = folder.uploaded
-    tried: list[Any] = []
-    signed = (other for other in payout_folders(folder.path.parent) if other.plan_file.exists())
-    for other in islice(signed, _MAX_CONSIDERED):
-        if (earlier_corrections := other.corrections) is None or len(tried) == _MAX_READINGS:
+    tried_keys: list[Any] = []
+    signed_folders = (old for old in payout_folders(folder.path.parent) if old.plan_file.exists())
+    for old in islice(signed_folders, _MAX_EARLIER_PAYOUTS):
+        if (old_corrections := old.corrections) is None or len(tried_keys) == _MAX_READINGS:
             continue
-        upload, renamed = other.uploaded, replace(corrections, headings=earlier_corrections.headings)
-        old_answers = {name: getattr(upload, name) for name in QuestionKind} | {"reference": _next_reference(upload)}
+        old_upload, reused = old.uploaded, replace(corrections, headings=old_corrections.headings)
+        old_answers: dict[str, Any] = {name: getattr(old_upload, name) for name in QuestionKind}
+        old_answers["reference"] = _next_reference(old_upload)
         old_answers = {name: None if answer == AS_WRITTEN else answer for name, answer in old_answers.items()}
-        if upload.is_one_of_several:  # Then the sender must say again which worksheets are to be paid.
+        if old_upload.is_one_of_several:  # The sender must choose the worksheets again.
             old_answers["worksheet"] = None
         answers: dict[str, Any] = {name: getattr(uploaded, name) or answer for name, answer in old_answers.items()}
-        reading_key = (answers["worksheet"], answers["encoding"], renamed.columns, merge_headings := other.headings)
-        if reading_key in tried:
+        reading_key = (answers["worksheet"], answers["encoding"], reused.columns, old_headings := old.headings)
+        if reading_key in tried_keys:
             continue
-        tried.append(reading_key)
+        tried_keys.append(reading_key)
         with suppress(SheetError):
-            sheet_source = SheetSource(settings, rules, folder.sheet, Reading(**answers, corrections=renamed))
-            sheet, names = sheet_source.read(), partial(list_worksheets, options=sheet_source.options)
-            # If the workbook has other worksheets now, the sender may want one of those to be paid.
-            is_same_workbook = not upload.worksheet or names(folder.sheet) == names(other.sheet)
-            if {*sheet.headers.values()} == merge_headings and is_same_workbook:
-                folder.write_upload(replace(uploaded, **answers, like=upload.display_name))
-                write_corrections(renamed, folder.corrections_file)
-                return renamed, sheet
+            sheet_source = SheetSource(settings, rules, folder.sheet, Reading(**answers, corrections=reused))
+            sheet, worksheets = sheet_source.read(), partial(list_worksheets, options=sheet_source.options)
+            # If the workbook now has different worksheets, the sender may want to pay another one.
+            is_same_workbook = not old_upload.worksheet or worksheets(folder.sheet) == worksheets(old.sheet)
+            if {*sheet.headers.values()} == old_headings and is_same_workbook:
+                folder.write_upload(replace(uploaded, **answers, like=old_upload.display_name))
+                write_corrections(reused, folder.corrections_file)
+                return reused, sheet
     return corrections, None
 
 
 def _next_reference(previous: UploadedSheet) -> str | None:
-    """Return this month's payment run name if the `previous` payout used the usual name for its month."""
+    """Return this month's default reference if the previous payout used its own month's default."""
     suggested = suggest_reference(PAYOUT, utc_now())
     is_usual = previous.reference == suggest_reference(PAYOUT, datetime.fromisoformat(previous.at))
     return suggested if is_usual and previous.reference != suggested else None
@@ -215,15 +214,15 @@ def _submission(folder: PayoutFolder, sheet_source: SheetSource, sheet: Sheet) -
     return Submission(sheet_source, sheet_source.validated(sheet), folder.uploaded.choices, folder.plan_file)
 
 
-def unreadable_result(error: PaygwError, headings_of: Callable[[], Sequence[FileHeading]] = tuple) -> UnreadableSheet:
-    """Return the result for a sheet that could not be checked. `headings_of` reads its headings."""
+def unreadable_result(error: PaygwError, load_headings: Callable[[], Sequence[FileHeading]] = tuple) -> UnreadableSheet:
+    """Return the result for a sheet that could not be checked. `load_headings` reads the sheet's headings."""
     columns = operation_columns(PAYOUT)
     headings: Sequence[FileHeading] = ()
     if isinstance(error, HeadingError):
         headings = error.headings
     elif isinstance(error, SheetError):
         with suppress(SheetError):
-            headings = headings_of()
+            headings = load_headings()
     guesses = suggest_columns(headings, columns)
     result = UnreadableSheet(error.message, error.page_hint, guesses, columns)
     if isinstance(error, UnknownHeadings | MissingColumns) and headings:
@@ -242,14 +241,13 @@ def unreadable_result(error: PaygwError, headings_of: Callable[[], Sequence[File
 
 
 def _headings_message(guesses: Sequence[HeadingSuggestion], required: Sequence[str]) -> str:
-    """Return a sentence about a sheet with the sender's own headings: guessed, or not assigned yet."""
     columns = {guess.column for guess in guesses}
     if any(guess.column == "phone" and not guess.is_known for guess in guesses):
         columns.add("account_number")  # a guessed phone column may also serve as the account
     missing = [column_label(name) for name in required if name not in columns]
     if not missing:
-        return say("The sheet has its own headings. Our guesses are filled in below.")
-    return say("No column has been chosen yet for: {columns}. Choose it below.", columns=", ".join(missing))
+        return say("This sheet uses its own headings. Check our guesses below.")
+    return say("Choose a column below for: {columns}.", columns=", ".join(missing))
 
 
 def sheet_digest(sheet: Path) -> str:
@@ -258,13 +256,10 @@ def sheet_digest(sheet: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def mark_payout(folder: PayoutFolder, settings: Settings, rules: Rules, path: Path) -> None:
-    """Write the corrected sheet of a payout to `path` as a workbook with its defects marked.
-
-    Raises `OutputError` if the sheet cannot be written as a workbook.
-    """
+def write_marked_copy(folder: PayoutFolder, settings: Settings, rules: Rules, path: Path) -> None:
+    """Write a payout's corrected sheet to `path` with its defects marked. Raises `OutputError` if that fails."""
     corrections = folder.corrections
-    sheet_source = _source(folder, settings, rules, corrections)
+    sheet_source = _sheet_source(folder, settings, rules, corrections)
     edits = () if corrections is None else corrections.edits
     write_marked_workbook(sheet_source.validated(), sheet_source.path, sheet_source.options, path, edits)
 
@@ -277,51 +272,51 @@ def _check_against_journal(
     maker: PublicKey | None = None,
     memory: ComparisonMemory | None = None,
 ) -> CheckedSheet:
-    """Compare a sheet with the journal and draft its plan if there is a `maker` and no open question."""
-    batches, plan = len(journal.batches()), plan_sheet(submission, journal, memory=memory)
+    """Check a sheet against the journal, and write its findings. For a `maker`, also draft a plan if possible."""
+    batch_count, plan = len(journal.batches()), plan_sheet(submission, journal, memory=memory)
     defects = plan.validated.defects.with_columns(is_defect=pl.lit(value=True))
     warnings = plan.warnings.with_columns(is_defect=pl.lit(value=False))
     findings, sheet = pl.concat([defects, warnings]).sort("row", maintain_order=True), plan.validated.sheet
     findings.write_parquet(folder.path / FINDINGS_FILE)
-    replace_cells(sheet.frame, plan.validated.read, "value").write_parquet(folder.path / ROWS_FILE)
-    excluded_rows = {row.row for row in corrections.left_out}
-    to_correct = findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(excluded_rows)))
+    replace_cells(sheet.frame, plan.validated.interpreted, "value").write_parquet(folder.path / ROWS_FILE)
+    left_out = {row.row for row in corrections.left_out}
+    to_correct = findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
     open_questions = plan.unanswered_questions(submission.choices)
-    has_new_rows = plan.existing is None and plan.known_row_count < plan.validated.payable
+    has_new_rows = plan.existing is None and plan.known_row_count < plan.validated.payable_count
     is_ready = to_correct.is_empty() and not open_questions and has_new_rows and not submission.wrong_totals
     if is_ready and maker is not None:
         submission.require_complete()
         drafted = draft_plan(submission, journal, Conversation(), maker)
-        # An equal draft is kept, because a form that shows it would be refused for a newer draft.
+        # Keep an identical draft, because replacing it would invalidate forms that show it.
         if isinstance(drafted, PreparedPlan) and not _is_same_plan(drafted.document, folder.draft):
             folder.write_draft(drafted.document)
-    columns, first = operation_columns(PAYOUT), sheet.frame.head(HEADER_ROWS)
-    names = {name: sheet.headers.get(name) or column_label(name) for name in columns}
+    columns, head = operation_columns(PAYOUT), sheet.frame.head(HEADER_ROWS)
+    headings = {name: sheet.headers.get(name) or column_label(name) for name in columns}
     return CheckedSheet(
         batch=plan.validated.batch,
         rows=plan.validated.height,
-        payable=plan.validated.payable,
+        payable=plan.validated.payable_count,
         known=plan.known_row_count,
         rows_to_mend=to_correct["row"].n_unique(),
         is_ready=is_ready,
         is_drafted=is_ready and maker is not None,
-        batches=batches,
+        batches=batch_count,
         questions=_asked_questions(plan, open_questions),
-        left_out=sorted(excluded_rows),
+        left_out=sorted(left_out),
         mended=[(edit.row, edit.column) for edit in corrections.edits],
         kinds=[
-            *_finding_kinds(to_correct, names),
-            *_finding_kinds(findings.filter(~pl.col("is_defect") & (pl.col("row") > 0)), names),
+            *_finding_kinds(to_correct, headings),
+            *_finding_kinds(findings.filter(~pl.col("is_defect") & (pl.col("row") > 0)), headings),
         ],
         wrong_totals=submission.wrong_totals,
-        totals=_payable_totals(plan, rule_minor_units(submission.source.rules)),
+        totals=_unsent_totals(plan, rule_minor_units(submission.source.rules)),
         of_sheet=findings.filter((pl.col("row") == 0) & ~pl.col("is_defect") & ~pl.col("code").is_in(QUESTION_CODES))[
             "message"
         ].to_list(),
         notes=list(sheet.notes),
         columns=sheet.frame.columns[1:],
         headings={name: heading or name for name, heading in sheet.headers.items()},
-        guesses=suggest_columns(file_headings(sheet.headers, sheet.unknown, first), columns),
+        guesses=suggest_columns(file_headings(sheet.headers, sheet.unknown, head), columns),
         known_columns=columns,
         worksheet=sheet.worksheet,
         other_worksheets=sheet.other_worksheets,
@@ -332,43 +327,46 @@ def _is_same_plan(document: PlanDocument, draft: PlanDocument | None) -> bool:
     return draft is not None and document.model_copy(update={"made_at": draft.made_at}) == draft
 
 
-def _asked_questions(plan: Plan, still_open: Sequence[OpenQuestion]) -> Sequence[AskedQuestion]:
+def _asked_questions(plan: Plan, unanswered: Sequence[OpenQuestion]) -> Sequence[AskedQuestion]:
     return [
         AskedQuestion(
-            entry.key, entry.message, [person[-1] for person in entry.people], entry.question, entry not in still_open
+            entry.key,
+            entry.message,
+            [sentence for *_, sentence in entry.people],
+            entry.question,
+            entry not in unanswered,
         )
         for entry in plan.questions
     ]
 
 
-def _finding_kinds(findings: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FindingKind]:
-    """Return the kinds of defects and warnings, most frequent first."""
+def _finding_kinds(findings: pl.DataFrame, headings: Mapping[str, str]) -> Sequence[FindingKind]:
     counts = findings.group_by("code", "is_defect").agg(pl.col("row").n_unique()).iter_rows()
     return [
-        FindingKind(code, *kind_meaning(code, names, is_defect=is_defect), rows, is_defect)
+        FindingKind(code, *kind_meaning(code, headings, is_defect=is_defect), rows, is_defect)
         for code, is_defect, rows in sorted(counts, key=lambda kind: (-kind[2], kind[0], kind[1]))
     ]
 
 
-def kind_meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tuple[str, str, str]:
-    """Return the label, sentence and suggestion for a defect or warning code. `names` are the columns' names."""
+def kind_meaning(code: str, headings: Mapping[str, str], *, is_defect: bool) -> tuple[str, str, str]:
+    """Return the label, sentence and suggestion for a defect or warning. `headings` maps columns to headings."""
     try:
-        meaning = code_meaning(code, DEFECTS if is_defect else WARNINGS, names)
+        meaning = code_meaning(code, DEFECTS if is_defect else WARNINGS, headings)
     except KeyError:
         return code, "", ""
     label = meaning.label[:1].upper() + meaning.label[1:]
     return label, meaning.sentence, meaning.suggestion
 
 
-def _payable_totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
-    """Return the number and the sum of the rows to be sent, as (currency, rows, sum)."""
-    sent_rows = [row.row for row in plan.sent_before]
+def _unsent_totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
+    """Return (currency, rows, sum) for each currency. Counts only rows that were not sent before."""
+    already_sent = [row.row for row in plan.sent_before]
     sums: dict[str, tuple[int, int]] = {}
     for part in plan.validated.parts():
-        unsent = exclude_rows(part.instructions, sent_rows).group_by("currency").agg(pl.len(), pl.col("minor").sum())
+        unsent = exclude_rows(part.instructions, already_sent).group_by("currency").agg(pl.len(), pl.col("minor").sum())
         for currency, rows, minor in unsent.iter_rows():
-            row_count, total = sums.get(currency, (0, 0))
-            sums[currency] = row_count + rows, total + minor
+            total_rows, total_minor = sums.get(currency, (0, 0))
+            sums[currency] = total_rows + rows, total_minor + minor
     return [
         (currency, rows, from_minor(minor, minor_units=minor_units[currency]))
         for currency, (rows, minor) in sorted(sums.items())

@@ -30,7 +30,7 @@ from paygw_batch.console.pages import (
     signing_in,
     statement_page,
 )
-from paygw_batch.console.pages.agreement import AgreementForms
+from paygw_batch.console.pages.agreement import AgreementActions
 from paygw_batch.console.pages.orders import OrderAgreement
 from paygw_batch.console.passkey_access import SignInMethod, StoredSessions, WebSessions, passkey_access
 from paygw_batch.console.payout_counts import PayoutCounts
@@ -48,7 +48,7 @@ from paygw_batch.submit.compare_sheet import ComparisonMemory
 from paygw_batch.web_server import LOOPBACK, LocalServer, bounded_protocol, listen_on_loopback
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
-_PLAN, _ORDER = AgreementForms(plan_page.PlanAgreement), AgreementForms(OrderAgreement)
+_PLAN, _ORDER = AgreementActions(plan_page.PlanAgreement), AgreementActions(OrderAgreement)
 ROUTES = (
     WebRoute("/sign-in", signing_in.show_sign_in_page, None, "open sign-in"),
     WebRoute("/sign-in", signing_in.choose_person, None, "choose person", "POST", form=""),
@@ -56,8 +56,8 @@ ROUTES = (
     WebRoute("/language", signing_in.choose_language, None, "choose language", "POST"),
     WebRoute("/invitation/{token}", signing_in.show_invitation, None, "open invitation"),
     WebRoute("/invitation/{token}", signing_in.accept_invitation, None, "take invitation", "POST", form=""),
-    WebRoute("/session", signing_in.send_session_seconds, Action.STAY, "ask for time left", is_poll=True),
-    WebRoute("/session/stay", signing_in.send_session_seconds, Action.STAY, "ask for time left"),
+    WebRoute("/session", signing_in.send_remaining_seconds, Action.STAY, "ask for time left", is_poll=True),
+    WebRoute("/session/stay", signing_in.send_remaining_seconds, Action.STAY, "ask for time left"),
     WebRoute("/sign-out", signing_in.sign_out, Action.STAY, "sign out", "POST"),
     WebRoute("/", overview_page.show_overview, Action.LOOK, "open overview"),
     WebRoute("/new", new_payout_page.show_new_payout, Action.PREPARE, "open new payout"),
@@ -70,8 +70,8 @@ ROUTES = (
     WebRoute(
         "/sheets/{sheet}/worksheets", new_payout_page.choose_worksheets, Action.CORRECT, "choose worksheets", "POST"
     ),
-    WebRoute("/sheets/{sheet}/totals", new_payout_page.state_totals, Action.CORRECT, "state totals", "POST"),
-    WebRoute("/sheets/{sheet}/marked", new_payout_page.download_marked, Action.DOWNLOAD, "download marked workbook"),
+    WebRoute("/sheets/{sheet}/totals", new_payout_page.enter_totals, Action.CORRECT, "state totals", "POST"),
+    WebRoute("/sheets/{sheet}/marked", new_payout_page.download_rejects, Action.DOWNLOAD, "download marked workbook"),
     WebRoute("/sheets/{sheet}/mend", check_page.correct_cell, Action.CORRECT, "correct cell", "POST"),
     WebRoute("/sheets/{sheet}/mend-kind", check_page.correct_kind, Action.CORRECT, "correct cells of one kind", "POST"),
     WebRoute("/sheets/{sheet}/leave-out", check_page.leave_row_out, Action.CORRECT, "leave out", "POST"),
@@ -111,20 +111,11 @@ ROUTES = (
     ),
     WebRoute("/payouts/{batch}/statement", statement_page.show_statement_form, Action.SETTLE, "open statements"),
     WebRoute(
-        "/payouts/{batch}/statement",
-        statement_page.upload_statement,
-        Action.SETTLE,
-        "upload statement",
-        "POST",
-        form="",
+        "/payouts/{batch}/statement", statement_page.add_statement, Action.SETTLE, "upload statement", "POST", form=""
     ),
     WebRoute("/statements/{statement}", statement_page.show_statement_preview, Action.SETTLE, "open statement"),
     WebRoute(
-        "/statements/{statement}/carry-out",
-        statement_page.apply_statement,
-        Action.SETTLE,
-        "carry out statement",
-        "POST",
+        "/statements/{statement}/carry-out", statement_page.use_statement, Action.SETTLE, "carry out statement", "POST"
     ),
     WebRoute(
         "/statements/{statement}/remove", statement_page.remove_statement, Action.SETTLE, "remove statement", "POST"
@@ -146,22 +137,20 @@ ROUTES = (
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.show_row, Action.LOOK, "open row"),
 )
 """All pages and actions, each with its handler and required permission. No other path exists."""
-_UPLOADS = ("/new", "/again", "/statement")
-"""The path suffixes that accept file uploads."""
-_MAX_SHEETS = 2
-"""Number of sheets kept in memory, latest first. A sheet of 200,000 rows takes about 100 MB."""
+_UPLOAD_SUFFIXES = ("/new", "/again", "/statement")
+_MAX_CACHED_SHEETS = 2
+"""Maximum number of sheets kept in memory. A sheet with 200,000 rows takes about 100 MB."""
 
 
 def build_console(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
-    """Build the values shared by all pages. Browsers reach the pages at `port`, unless there is a proxy.
-
-    Raises `ConfigurationError` without a configuration file, or if its lists of people are empty or contradictory.
-    """
+    """Build the console. Raises `ConfigurationError` if its configuration is missing or contradictory."""
     section, public_origin, members = settings.console, settings.console.origin, load_members(settings)
     if config is None:
-        raise ConfigurationError(say("The pages need a configuration file."), hint=say("Give its path with --config."))
+        raise ConfigurationError(
+            say("The console needs a configuration file."), hint=say("Give its path with --config.")
+        )
     options = ["--config", str(config.absolute())]
-    if settings.journal.url is None:  # a journal in a database is named only by the configuration
+    if settings.journal.url is None:  # a journal in a database is set only in the configuration
         options += ["--journal", str(settings.journal_path())]
     with journal_for_document(settings, "console", must_be_known=False):  # Create the sandbox's journal.
         pass
@@ -180,19 +169,19 @@ def build_console(settings: Settings, *, config: Path | None, environ: Mapping[s
             sessions,
             members=members,
             keys=access.keys,
-            ways={SignInMethod.PASSKEY, SignInMethod.LIST} if settings.uses_sandbox else {SignInMethod.PASSKEY},
+            methods={SignInMethod.PASSKEY, SignInMethod.LIST} if settings.uses_sandbox else {SignInMethod.PASSKEY},
             idle_s=section.idle_min * 60,
             max_age_s=section.session_h * 3600,
             now_s=time.time,
         ),
         counts=PayoutCounts(monotonic_s=time.monotonic),
-        memories=lru_cache(_MAX_SHEETS)(lambda _number: ComparisonMemory()),
+        memories=lru_cache(_MAX_CACHED_SHEETS)(lambda _number: ComparisonMemory()),
         templates=create_environment(),
         program=(sys.executable, "-P", "-m", "paygw_batch", *options),
         environ=environ,
         now=utc_now,
         origins=frozenset(origins),
-        cookie="__Host-payouts" if is_secure else "payouts",
+        cookie_name="__Host-payouts" if is_secure else "payouts",
     )
 
 
@@ -200,11 +189,11 @@ def console_app(console: Console) -> AsgiApp:
     settings = console.settings
 
     def max_body_bytes(path: str) -> int:
-        upload_bytes = settings.console.max_upload_mib * 1024 * 1024 if path.endswith(_UPLOADS) else 0
+        upload_bytes = settings.console.max_upload_mib * 1024 * 1024 if path.endswith(_UPLOAD_SUFFIXES) else 0
         return upload_bytes + MAX_FORM_BYTES
 
-    async def answer_not_found(request: Request, _error: Exception) -> Response:
-        session = await run_in_threadpool(console.sessions.session, request.cookies.get(console.cookie, ""))
+    async def respond_not_found(request: Request, _error: Exception) -> Response:
+        session = await run_in_threadpool(console.sessions.session, request.cookies.get(console.cookie_name, ""))
         with request_locale(request, settings.console.time_zone):
             return error_page(Visit(console, request, session), PageNotFound(say("Check the address.")))
 
@@ -214,7 +203,7 @@ def console_app(console: Console) -> AsgiApp:
             *(Route(route.path, route.endpoint(console, pages), methods=[route.method]) for route in ROUTES),
             Mount("/static", StaticFiles(directory=STATIC, packages=[("paygw_batch.show", "static")])),
         ],
-        exception_handlers={HTTPException: answer_not_found},
+        exception_handlers={HTTPException: respond_not_found},
     )
     hosts = {urlsplit(origin).netloc.lower() for origin in console.origins}
     return WebGuard(app, hosts=hosts, max_body_bytes=max_body_bytes, tls=console.is_secure)
@@ -225,7 +214,7 @@ _BACKLOG = 256
 _MAX_HEAD_BYTES = 32 * 1024
 _GRACE_S = 10
 HEAD_LIMIT_S = 5.0
-"""Time limit for the head of a request, which browsers and proxies send at once."""
+"""Time limit for the head of a request, which browsers and proxies send immediately."""
 
 
 def serve_console(
@@ -236,9 +225,9 @@ def serve_console(
     *,
     reload_settings: Callable[[], Settings],
 ) -> None:
-    """Serve the pages until SIGINT or SIGTERM. `echo` is called with their address once they are ready.
+    """Serve the console until SIGINT or SIGTERM. `echo` is called with its address as soon as it is ready.
 
-    `reload_settings` is called after a change of `config`, since people get keys while the pages are served.
+    `reload_settings` is called when the file `config` changes, because people are added while the console runs.
     """
     section = settings.console
     with ExitStack() as stack:
@@ -247,7 +236,9 @@ def serve_console(
             port = int(listener.getsockname()[1])
             address = section.origin or f"http://{LOOPBACK}:{port}"
         elif section.origin is None:
-            raise ConfigurationError(say("console.socket needs console.origin: the address that browsers see."))
+            raise ConfigurationError(
+                say("If console.socket is set, set console.origin to the address that browsers see.")
+            )
         else:
             listener, port = stack.enter_context(listen_on_socket(section.socket)), 0
             address = say("{socket}, for {origin}", socket=section.socket, origin=section.origin)
@@ -258,43 +249,42 @@ def serve_console(
             return console_app(console)
 
         app = ReloadingApp(config, build_app(settings), lambda: build_app(reload_settings()), echo)
-        asyncio.run(serve_pages(app, listener, ready=lambda: echo(say("The pages are at {place}.", place=address))))
+        asyncio.run(serve_pages(app, listener, ready=lambda: echo(say("The console is at {place}.", place=address))))
 
 
 class ReloadingApp:
-    """An ASGI application that rebuilds the pages when the configuration file changes.
+    """An ASGI application that rebuilds the console when the configuration file changes.
 
-    If the new file is invalid, the old pages are kept and `echo` is called with the reason.
+    If the new file is invalid, the old console stays in use, and `echo` is called with the reason.
     """
 
     def __init__(
-        self, config: Path | None, pages: AsgiApp, build: Callable[[], AsgiApp], echo: Callable[[str], None]
+        self, config: Path | None, app: AsgiApp, build: Callable[[], AsgiApp], echo: Callable[[str], None]
     ) -> None:
-        self._config, self._pages, self._build, self._echo = config, pages, build, echo
-        self._current_version = self._config_version()
-        self._building = asyncio.Lock()
+        self._config, self._app, self._build, self._echo = config, app, build, echo
+        self._loaded_version = self._config_version()
+        self._rebuild_lock = asyncio.Lock()
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
-        if self._config_version() != self._current_version:
-            async with self._building:
-                if (version := self._config_version()) != self._current_version:
-                    self._current_version = version
+        if self._config_version() != self._loaded_version:
+            async with self._rebuild_lock:
+                if (version := self._config_version()) != self._loaded_version:
+                    self._loaded_version = version
                     await asyncio.to_thread(self._rebuild)
-        await self._pages(scope, receive, send)
+        await self._app(scope, receive, send)
 
     def _rebuild(self) -> None:
         try:
-            self._pages = self._build()
+            self._app = self._build()
         except PaygwError as error:
             self._echo(
                 say(
-                    "The changed configuration cannot be used: {reason} The pages continue as before.",
+                    "The changed configuration cannot be used: {reason} The console still uses the previous one.",
                     reason=error.message,
                 )
             )
 
     def _config_version(self) -> tuple[int, int] | None:
-        """Return the modification time and size of the configuration file, or None if there is no file."""
         if self._config is None:
             return None
         with suppress(OSError):
@@ -304,16 +294,13 @@ class ReloadingApp:
 
 
 def listen_on_port(port: int) -> socket.socket:
-    """Open a socket on the loopback address, the only one that the pages use. Port 0 means any free port."""
+    """Open a socket on the loopback address. Port 0 means any free port."""
     return listen_on_loopback(port, backlog=_BACKLOG)
 
 
 @contextmanager
 def listen_on_socket(path: Path) -> Iterator[socket.socket]:
-    """Open a Unix socket for its owner and group only. A proxy in front of it provides TLS.
-
-    Raises `ConfigurationError` if the socket cannot be created.
-    """
+    """Open a Unix socket that only its owner and group can use. Raises `ConfigurationError` if that fails."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         if path.is_socket():
@@ -321,10 +308,10 @@ def listen_on_socket(path: Path) -> Iterator[socket.socket]:
         listener.bind(str(path))
         path.chmod(0o660)
         listener.listen(_BACKLOG)
-    except OSError as problem:
+    except OSError as error:
         listener.close()
         raise ConfigurationError(
-            say("Cannot listen on {path}: {reason}.", path=path, reason=say(str(problem.strerror))),
+            say("Cannot listen on {path}: {reason}.", path=path, reason=say(str(error.strerror))),
             hint=say("Choose another path."),
         ) from None
     try:
@@ -336,10 +323,10 @@ def listen_on_socket(path: Path) -> Iterator[socket.socket]:
 
 
 async def serve_pages(app: AsgiApp, listener: socket.socket, *, ready: Callable[[], None]) -> None:
-    """Serve the pages until SIGINT or SIGTERM. Runs continue, because they are separate processes."""
+    """Serve the console until SIGINT or SIGTERM. Runs continue afterwards, because they are separate processes."""
     server = LocalServer(
         app,
-        http=bounded_protocol(HEAD_LIMIT_S, heads_alone=True),
+        http=bounded_protocol(HEAD_LIMIT_S, heads_only=True),
         limit_concurrency=MAX_CONNECTIONS,
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         grace_s=_GRACE_S,

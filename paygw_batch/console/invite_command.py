@@ -1,4 +1,4 @@
-"""`paygw-batch invite`: creates a link with which one person makes a passkey for the console."""
+"""`paygw-batch invite`: creates a link with which one person can create a passkey for the console."""
 
 import secrets
 
@@ -26,17 +26,17 @@ from paygw_batch.show.summary import ExitCode, Summary
 @click.argument("name")
 @click.pass_obj
 def invite_command(invocation: Invocation, *, name: str) -> None:
-    """Print a link with which NAME can create a passkey. It works once, within 24 hours.
+    """Print a link that lets NAME create a passkey. It works once, within 24 hours.
 
-    The page shows the passkey's line and its fingerprint. Compare the fingerprint by phone, then add the line to the
-    configuration under the person's name: no page does that.
+    The page shows a configuration line for the passkey, and its fingerprint. Compare the fingerprint by phone, then add
+    the line to the configuration under the person's name. The console cannot add it.
     """
     screen = Screen(invocation)
     settings = settings_for(invocation)
     if settings.console.origin is None:
         raise ConfigurationError(
             say("The configuration has no [console] origin."),
-            hint=say("Set it to the address of the pages in the browser."),
+            hint=say("Set it to the console's address in the browser."),
         )
     member = _require_member(settings, require_line(name, "NAME"))
     token = secrets.token_urlsafe(RANDOM_BYTES)
@@ -49,7 +49,7 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
         Summary(
             ExitCode.DONE,
             say(
-                "{link} works once, within {hours} hours, and only for {invited}. Give it to the person directly.",
+                "{link} works once, within {hours} hours, and only for {invited}. Send it only to this person.",
                 link=link,
                 invited=member.name,
                 hours=INVITATION_H,
@@ -60,14 +60,13 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
 
 
 def _require_member(settings: Settings, name: str) -> Member:
-    """Return the person with this name. Raises `UsageError` with the nearest name if there is none."""
-    members = {normalise_name(member.name): member for member in load_members(settings)}
-    if (member := members.get(normalise_name(name))) is None:
+    members_by_name = {normalise_name(member.name): member for member in load_members(settings)}
+    if (member := members_by_name.get(normalise_name(name))) is None:
         raise UsageError(
             say(
-                "The configuration has no person called {name}; {nearest}",
+                "The configuration has no person called {name}. {nearest}",
                 name=name,
-                nearest=nearest(name, [member.name for member in members.values()]),
+                nearest=nearest(name, [member.name for member in members_by_name.values()]),
             ),
             hint=say(
                 "Use one of these names, or add the person to the configuration first, as docs/console.md explains."

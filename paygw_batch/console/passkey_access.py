@@ -1,8 +1,8 @@
-"""Stores the sessions, sign-ins and invitations by which people use the console with a passkey.
+"""Stores the sessions, sign-ins and invitations of people who use the console with a passkey.
 
 The first line of the signed text says that it is a sign-in, so its signature never counts as an approval. Credentials
-are not stored: the configuration says whose key made the signature. A session ends after inactivity, after some hours,
-or when the configuration no longer has the person or the passkey.
+are not stored, because the configuration lists each person's keys. A session ends after inactivity, after some hours,
+or when the person or the passkey is removed from the configuration.
 """
 
 import base64
@@ -25,9 +25,9 @@ from paygw_batch.approval.approval_keys import (
     PublicKey,
     RelyingParty,
     from_base64url,
-    is_client_data,
     is_user_verified,
     is_valid_assertion,
+    is_valid_client_data,
     normalise_name,
     parse_public_key,
     passkey_challenge,
@@ -44,7 +44,7 @@ from paygw_batch.settings.configuration import Settings
 RANDOM_BYTES = 32
 """Length in bytes of secrets, session ids, nonces and invitation tokens."""
 _MAX_SESSIONS = 1_000
-"""Maximum number of sessions. One more ends the oldest."""
+"""Maximum number of sessions. A further session ends the oldest one."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS session (
     digest     BLOB PRIMARY KEY,
@@ -63,13 +63,13 @@ CREATE TABLE IF NOT EXISTS secret (
     value BLOB NOT NULL
 ) STRICT;
 """
-"""The tables of the sessions file. `secret` proves that a sign-in began here; it cannot open a session."""
-_DELETE_OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session ORDER BY started_s DESC LIMIT ?)"
+"""The tables of the sessions file. `secret` proves that this console began a sign-in. It cannot open a session."""
+_DELETE_EXCESS = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session ORDER BY started_s DESC LIMIT ?)"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A stored session: who signed in, how and when, and the last use.
+    """A stored session: who signed in, how and when, and when it was last used.
 
     `key` and `credential` identify the passkey, and are empty if the person signed in without one.
     """
@@ -83,10 +83,7 @@ class StoredSession:
 
 
 class StoredSessions:
-    """The sessions of one journal's console, stored next to the journal. Thread-safe.
-
-    Raises `SessionsBroken` if the file cannot be used.
-    """
+    """The stored sessions of a console. Thread-safe. Every method raises `SessionsBroken` if the file is unusable."""
 
     def __init__(self, journal: Path) -> None:
         self._path = journal.with_name(f"{journal.name}.sessions")
@@ -102,14 +99,14 @@ class StoredSessions:
             self.secret: bytes = self._execute("SELECT value FROM secret")[0][0]
 
     def begin(self, digest: bytes, session: StoredSession, *, replaces: bytes) -> None:
-        """Store a new session and end the session that it `replaces`."""
+        """Store a session under the digest of its id, and delete the one whose id has the digest `replaces`."""
         with self._transaction():
             self._execute("DELETE FROM session WHERE digest = ?", replaces)
             self._execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", digest, *astuple(session))
-            self._execute(_DELETE_OLDEST, _MAX_SESSIONS)
+            self._execute(_DELETE_EXCESS, _MAX_SESSIONS)
 
     def session(self, digest: bytes) -> StoredSession | None:
-        """Return the session with this digest of its id, or None if it does not exist."""
+        """Return the session whose id has this digest, or None if it does not exist."""
         query = "SELECT person, way, key, credential, started_s, seen_s FROM session WHERE digest = ?"
         with self._transaction():
             rows = self._execute(query, digest)
@@ -123,16 +120,16 @@ class StoredSessions:
         with self._transaction():
             self._execute("DELETE FROM session WHERE digest = ?", digest)
 
-    def end_sessions(self, is_over: Callable[[StoredSession], bool]) -> None:
-        """End every session for which `is_over` is true."""
+    def end_sessions(self, should_end: Callable[[StoredSession], bool]) -> None:
+        """Delete every session for which `should_end` returns true."""
         query = "SELECT digest, person, way, key, credential, started_s, seen_s FROM session"
         with self._transaction():
             for digest, *columns in self._execute(query):
-                if is_over(StoredSession(*columns)):
+                if should_end(StoredSession(*columns)):
                     self._execute("DELETE FROM session WHERE digest = ?", digest)
 
-    def end_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
-        """Record the use of a sign-in and return whether it was the first. Old records are removed."""
+    def record_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
+        """Record a sign-in as used, and return whether it was unused. Deletes records older than `forget_before_s`."""
         with self._transaction():
             self._execute("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
             self._execute("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)
@@ -155,9 +152,9 @@ class StoredSessions:
 
 
 _MIN_USE_INTERVAL_S = 15.0
-"""Minimum interval between recorded uses, so that pages rarely wait for the disk."""
-_CLOCK_STEP_S = 60.0
-"""Sessions end if the clock goes back by more than this, because their age is then unknown."""
+"""Minimum interval between recorded uses of a session, so that pages rarely wait for the disk."""
+_MAX_CLOCK_STEP_S = 60.0
+"""Sessions end if the clock is set back further than this, because their age is then unknown."""
 
 
 class SignInMethod(StrEnum):
@@ -165,41 +162,41 @@ class SignInMethod(StrEnum):
 
     PASSKEY = "passkey"
     LIST = "list"
-    """The person chose a name from the list that only the sandbox shows."""
+    """The person chose a name from a list, which only the sandbox shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class SignedInKey:
-    """The passkey of a sign-in, the only one with which the person signs approvals in that session."""
+class SignInKey:
+    """The passkey that a person signed in with. It is the only one that can sign during the session."""
 
     key: PublicKey
     credential: str
-    """The browser's id of the passkey, with which a page asks for it."""
+    """The browser's id for the passkey. Pages use it to request the passkey."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebSession:
-    """The session of a signed-in person. `csrf_token` is in every form of this session, and in no other form.
+    """The session of a signed-in person. Every form on its pages contains its `csrf_token`.
 
     `passkey` is None if the person signed in without a passkey.
     """
 
     member: Member
     csrf_token: str = field(repr=False)
-    passkey: SignedInKey | None = None
-    left_s: float = 0
-    """The seconds of inactivity after which the session ends."""
+    passkey: SignInKey | None = None
+    remaining_s: float = 0
+    """Seconds until the session ends if the person stays inactive."""
 
     def has_token(self, token: str) -> bool:
-        """Return whether a form with this token came from a page of this session. An empty token never does."""
+        """Return whether `token` is this session's CSRF token. An empty token never matches."""
         return bool(token) and hmac.compare_digest(token.encode(), self.csrf_token.encode())
 
 
 class WebSessions:
-    """The sessions of all people. Only digests of their ids are stored, and nobody can sign in with a digest.
+    """The sessions of all people. Stores only digests of session ids, because a digest cannot be used as an id.
 
-    A session ends when its person is not among `members`, its passkey not among `keys`, or its method not among `ways`.
-    It also ends after `idle_s` seconds without use, and after `max_age_s` seconds.
+    A session ends when its person is no longer in `members`, its passkey no longer in `keys`, or its method no longer
+    in `methods`. It also ends after `idle_s` seconds without use, and after `max_age_s` seconds.
     """
 
     def __init__(
@@ -208,7 +205,7 @@ class WebSessions:
         *,
         members: Iterable[Member],
         keys: Mapping[PublicKey, Member],
-        ways: Collection[SignInMethod],
+        methods: Collection[SignInMethod],
         idle_s: float,
         max_age_s: float,
         now_s: Callable[[], float],
@@ -216,40 +213,40 @@ class WebSessions:
         self._store = sessions
         self._members = {member.name: member for member in members}
         self._keys = {key.text: (key, member) for key, member in keys.items()}
-        self._ways = frozenset(ways)
+        self._methods = frozenset(methods)
         self._idle_s = idle_s
         self._max_age_s = max_age_s
         self._now_s = now_s
-        sessions.end_sessions(lambda session: self._is_over(session, now_s()))
+        sessions.end_sessions(lambda session: self._has_ended(session, now_s()))
 
-    def sign_in(self, member: Member, previous_id: str, way: SignInMethod, passkey: SignedInKey | None = None) -> str:
-        """Begin a session and return its id. The browser's previous session ends."""
+    def sign_in(self, member: Member, old_id: str, method: SignInMethod, passkey: SignInKey | None = None) -> str:
+        """Begin a session and return its id. Ends the browser's previous session."""
         session_id, now_s = secrets.token_urlsafe(RANDOM_BYTES), self._now_s()
         key, credential = ("", "") if passkey is None else (passkey.key.text, passkey.credential)
-        session = StoredSession(member.name, way, key, credential, now_s, now_s)
-        self._store.begin(_digest(session_id), session, replaces=_digest(previous_id))
+        session = StoredSession(member.name, method, key, credential, now_s, now_s)
+        self._store.begin(_digest(session_id), session, replaces=_digest(old_id))
         return session_id
 
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:
-        """Return a session by its id, or None if it has ended. A poll does not prolong it."""
+        """Return a session by its id, or None if it has ended. A poll does not extend the session."""
         digest = _digest(session_id)
         session = self._store.session(digest) if session_id else None
         if session is None:
             return None
         now_s = self._now_s()
-        if self._is_over(session, now_s):
+        if self._has_ended(session, now_s):
             self._store.end(digest)
             return None
         if not is_poll and now_s - session.seen_s > _MIN_USE_INTERVAL_S:
-            with suppress(SessionsBroken):  # On a full disk, people can read until their session ends.
+            with suppress(SessionsBroken):  # If the disk is full, people can still read until their session ends.
                 self._store.use(digest, now_s)
         key = self._keys.get(session.key)
-        passkey = None if key is None else SignedInKey(key[0], session.credential)
+        passkey = None if key is None else SignInKey(key[0], session.credential)
         idle_s = now_s - session.seen_s if is_poll else 0
-        left_s = min(self._idle_s - idle_s, self._max_age_s - (now_s - session.started_s))
+        remaining_s = min(self._idle_s - idle_s, self._max_age_s - (now_s - session.started_s))
         # The token is derived from the session's id, so it need not be stored. It reveals nothing about the id.
         csrf_token = hmac.new(session_id.encode(), b"forms", hashlib.sha256).hexdigest()
-        return WebSession(self._members[session.person], csrf_token, passkey, max(left_s, 0))
+        return WebSession(self._members[session.person], csrf_token, passkey, max(remaining_s, 0))
 
     def sign_out(self, session_id: str) -> None:
         self._store.end(_digest(session_id))
@@ -258,14 +255,14 @@ class WebSessions:
         """Close the sessions file. Its sessions continue after a restart."""
         self._store.close()
 
-    def _is_over(self, session: StoredSession, now_s: float) -> bool:
+    def _has_ended(self, session: StoredSession, now_s: float) -> bool:
         idle_s, age_s = now_s - session.seen_s, now_s - session.started_s
-        if idle_s > self._idle_s or age_s > self._max_age_s or min(idle_s, age_s) < -_CLOCK_STEP_S:
+        if idle_s > self._idle_s or age_s > self._max_age_s or min(idle_s, age_s) < -_MAX_CLOCK_STEP_S:
             return True
-        if session.way not in self._ways or session.person not in self._members:
+        if session.way not in self._methods or session.person not in self._members:
             return True
-        owner = self._keys.get(session.key)
-        return session.way == SignInMethod.PASSKEY and (owner is None or owner[1].name != session.person)
+        entry = self._keys.get(session.key)
+        return session.way == SignInMethod.PASSKEY and (entry is None or entry[1].name != session.person)
 
 
 def _digest(text: str) -> bytes:
@@ -273,35 +270,35 @@ def _digest(text: str) -> bytes:
 
 
 INVITATION_H = 24
-_PLAIN_TOKEN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
-_TOKEN_CHARACTERS = 43
-"""Length of `RANDOM_BYTES` bytes in base64url."""
+_TOKEN_ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+_TOKEN_LENGTH = 43
+"""Length of `RANDOM_BYTES` bytes in unpadded base64url."""
 
 
 class Invitations:
-    """The invitations in a folder, which the first invitation creates."""
+    """The invitations stored in a folder, which is created with the first invitation."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = Lock()
 
     def invite(self, name: str, token: str, now: datetime) -> str:
-        """Store an invitation for a person and return its expiry time. Only the link contains the random `token`."""
+        """Store an invitation under a digest of its `token`, and return the time when it expires."""
         expires_at = timestamp(now + timedelta(hours=INVITATION_H))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write(self._path(token), {"name": name, "expires_at": expires_at})
         return expires_at
 
     def invitation(self, token: str, now: datetime) -> Mapping[str, str] | None:
-        """Return the open invitation (`name`, `expires_at`), or None if it is missing, used or expired."""
-        is_token = len(token) == _TOKEN_CHARACTERS and _PLAIN_TOKEN.issuperset(token)
+        """Return the `name` and `expires_at` of an open invitation, or None if it is missing, used or expired."""
+        is_token = len(token) == _TOKEN_LENGTH and _TOKEN_ALPHABET.issuperset(token)
         return self._read(self._path(token), now) if is_token else None
 
     def use(self, token: str, fingerprint: str, now: datetime) -> tuple[str, bool] | None:
-        """Use an invitation for the passkey with this fingerprint only.
+        """Use an invitation for the passkey with this fingerprint.
 
-        Returns the invited person and whether this is the first use. The same passkey again is a second click on the
-        form. Returns None if the invitation is missing, expired, or was used for another passkey.
+        Returns the person's name and whether this is the first use, because a second click sends the same passkey
+        again. Returns None if the invitation is missing, has expired, or was used for another passkey.
         """
         used_path = self._path(token, "used")
         with self._lock:
@@ -330,9 +327,9 @@ class Invitations:
         return self._folder / f"{hashlib.sha256(token.encode()).hexdigest()}.{extension}"
 
 
-_FLAGS = 32
-_HAS_KEY = 0x40
-"""Position of the flags in the authenticator data, and the flag for a new key (WebAuthn, 6.1)."""
+_FLAGS_OFFSET = 32
+_NEW_KEY_FLAG = 0x40
+"""Offset of the flags in the authenticator data, and the flag for a new key (WebAuthn, 6.1)."""
 ALGORITHMS = (-7, -8, -257)
 """ES256, EdDSA and RS256 (RFC 9053, RFC 8812), in order of preference."""
 
@@ -342,39 +339,38 @@ def invitation_challenge(token: str) -> str:
 
 
 def parse_new_passkey(form: Mapping[str, str], token: str, party: RelyingParty) -> PublicKey | None:
-    """Return the key of a passkey that a verified person created for an invitation on a page of `party`, or None.
+    """Return the key of a newly created passkey, or None if the form is invalid.
 
-    `form` has the fields that the browser sends, in base64url without padding. `public_key` is the
-    SubjectPublicKeyInfo of `getPublicKey()`.
+    The form is valid if a verified user created the passkey for the invitation `token` on a page of `party`. Its fields
+    are in base64url without padding, and `public_key` is the SubjectPublicKeyInfo from `getPublicKey()`.
     """
     client_data, authenticator_data, public_key = (
         from_base64url(form.get(name, "")) for name in ("client_data", "authenticator_data", "public_key")
     )
     if client_data is None or authenticator_data is None or public_key is None:
         return None
-    if not is_client_data(client_data, "webauthn.create", invitation_challenge(token), party):
+    if not is_valid_client_data(client_data, "webauthn.create", invitation_challenge(token), party):
         return None
-    if not is_user_verified(authenticator_data, party) or not authenticator_data[_FLAGS] & _HAS_KEY:
+    if not is_user_verified(authenticator_data, party) or not authenticator_data[_FLAGS_OFFSET] & _NEW_KEY_FLAG:
         return None
     return parse_public_key(base64.b64encode(public_key).decode("ascii"))
 
 
-SIGN_IN_S = 300.0
+SIGN_IN_LIMIT_S = 300.0
 """Maximum time between opening the sign-in page and using the passkey."""
-_SIGN_IN_MEMORY_S = 24 * 3600.0
-"""How long used sign-ins are stored. A clock is not expected to be set back further."""
+_USED_SIGN_IN_S = 24 * 3600.0
+"""How long used sign-ins are stored. If the clock is set back further, they can be used again."""
 
 
 def sign_in_text(nonce: str) -> bytes:
-    """Return the text that a passkey signs in a sign-in."""
     return f"paygw-batch sign-in 1\n{nonce}".encode()
 
 
 class OpenSignIns:
-    """Begins sign-ins, each of which can be completed once within `SIGN_IN_S` seconds.
+    """Begins sign-ins, each of which can be completed once within `SIGN_IN_LIMIT_S` seconds.
 
-    A nonce contains the time and a code that only this console can compute. Only used sign-ins are stored, so opening
-    the page many times cannot fill the disk or displace other people's sign-ins.
+    A nonce contains the time and an authentication code that only this console can compute. Only completed sign-ins are
+    stored, so opening the page many times cannot fill the disk or displace other people's sign-ins.
     """
 
     def __init__(self, sessions: StoredSessions, *, now_s: Callable[[], float], new_nonce: Callable[[], str]) -> None:
@@ -383,34 +379,33 @@ class OpenSignIns:
         self._new_nonce = new_nonce
 
     def begin(self) -> str:
-        """Begin a sign-in and return its nonce."""
-        signed_part = f"{self._new_nonce()}.{int(self._now_s())}"
-        return f"{signed_part}.{self._code(signed_part)}"
+        payload = f"{self._new_nonce()}.{int(self._now_s())}"
+        return f"{payload}.{self._mac(payload)}"
 
     def end(self, nonce: str) -> bool:
-        """Complete a sign-in. Return whether it was open: begun here, within `SIGN_IN_S`, and unused."""
-        signed_part, _, code = nonce.rpartition(".")
-        if not hmac.compare_digest(code.encode(), self._code(signed_part).encode()):
+        """End a sign-in. Return whether this console began it less than `SIGN_IN_LIMIT_S` ago and it was unused."""
+        payload, _, mac = nonce.rpartition(".")
+        if not hmac.compare_digest(mac.encode(), self._mac(payload).encode()):
             return False
         now_s = self._now_s()
-        if abs(now_s - int(signed_part.rpartition(".")[2])) > SIGN_IN_S:
+        if abs(now_s - int(payload.rpartition(".")[2])) > SIGN_IN_LIMIT_S:
             return False
-        return self._store.end_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _SIGN_IN_MEMORY_S)
+        return self._store.record_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _USED_SIGN_IN_S)
 
-    def _code(self, signed_part: str) -> str:
-        return hmac.new(self._store.secret, signed_part.encode(), hashlib.sha256).hexdigest()
+    def _mac(self, payload: str) -> str:
+        return hmac.new(self._store.secret, payload.encode(), hashlib.sha256).hexdigest()
 
 
 def find_signing_key(
     nonce: str, signature: PasskeySignature, keys: Iterable[PublicKey], party: RelyingParty
 ) -> PublicKey | None:
-    """Return the key in `keys` that signed the sign-in with this nonce, or None."""
+    """Return the key in `keys` that made a signature for the sign-in with this nonce, or None."""
     return next((key for key in keys if is_valid_assertion(key, signature, sign_in_text(nonce), party)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PasskeyAccess:
-    """The services for signing in by passkey. `party` is None if the console's address is not configured."""
+    """Everything needed to sign in by passkey. `party` is None if no address is configured."""
 
     party: RelyingParty | None
     keys: Mapping[PublicKey, Member]
@@ -419,10 +414,10 @@ class PasskeyAccess:
 
 
 def passkey_access(settings: Settings, members: tuple[Member, ...], sessions: StoredSessions) -> PasskeyAccess:
-    """Build the services for signing in by passkey. Raises `ConfigurationError` if two people have the same key."""
+    """Build a `PasskeyAccess`. Raises `ConfigurationError` if two people have the same key."""
     return PasskeyAccess(
         party=relying_party(settings),
-        keys=_key_owners(settings, members),
+        keys=_members_by_key(settings, members),
         sign_ins=OpenSignIns(sessions, now_s=time.time, new_nonce=lambda: secrets.token_urlsafe(RANDOM_BYTES)),
         invitations=Invitations(invitation_folder(settings)),
     )
@@ -433,7 +428,7 @@ def invitation_folder(settings: Settings) -> Path:
 
 
 def parse_signature(form: Mapping[str, str]) -> PasskeySignature:
-    """Return the signature in a form sent by `static/passkey.js`. Its parts are empty if there is none."""
+    """Return the signature in a form sent by `static/passkey.js`. Missing parts are empty."""
     return PasskeySignature(
         client_data=form.get("client_data", ""),
         authenticator_data=form.get("authenticator_data", ""),
@@ -441,29 +436,29 @@ def parse_signature(form: Mapping[str, str]) -> PasskeySignature:
     )
 
 
-def _key_owners(settings: Settings, members: tuple[Member, ...]) -> Mapping[PublicKey, Member]:
-    by_name = {normalise_name(member.name): member for member in members}
-    owners: dict[PublicKey, Member] = {}
+def _members_by_key(settings: Settings, members: tuple[Member, ...]) -> Mapping[PublicKey, Member]:
+    members_by_name = {normalise_name(member.name): member for member in members}
+    members_by_key: dict[PublicKey, Member] = {}
     for name, key in _listed_keys(settings):
-        member = by_name[normalise_name(name)]
-        if owners.setdefault(key, member) != member:
+        member = members_by_name[normalise_name(name)]
+        if members_by_key.setdefault(key, member) != member:
             raise ConfigurationError(
                 say(
                     "The same key (fingerprint {fingerprint}) is listed under two names, {name} and {other}.",
-                    name=owners[key].name,
+                    name=members_by_key[key].name,
                     other=member.name,
                     fingerprint=key.fingerprint,
                 ),
                 hint=say("List each key under the name of the one person who holds it."),
             )
-    return owners
+    return members_by_key
 
 
 def _listed_keys(settings: Settings) -> Iterator[tuple[str, PublicKey]]:
     for person in configured_people(settings).listed:
         yield from ((person.name, key) for key in person.keys)
-    for role, names in role_lists(settings):
-        for name, texts in names.items():
+    for role, keys_by_name in role_lists(settings):
+        for name, texts in keys_by_name.items():
             for text in [texts] if isinstance(texts, str) else texts:
                 key = parse_public_key(text)
                 if key is None:

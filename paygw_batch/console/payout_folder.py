@@ -1,7 +1,7 @@
 """Stores a payout in preparation in a folder: its sheet, corrections, check result and plan.
 
-Each file is written whole or not at all, so a killed process leaves the previous version. No file stores the payout's
-progress. It follows from the files, the journal and the run's process.
+Each file is written atomically, so a killed process leaves the previous version. No file stores the payout's
+progress, which follows from the files, the journal and the run's process.
 """
 
 import filecmp
@@ -32,23 +32,23 @@ from paygw_batch.sheet.check.corrections import Corrections, read_corrections, w
 from paygw_batch.sheet.read.guesses import HeadingSuggestion
 
 _ID_BYTES = 8
-_MAX_NAME = 100
-_CHECKED = "checked.json"
+_MAX_NAME_LENGTH = 100
+_CHECK_RESULT_FILE = "checked.json"
 FINDINGS_FILE = "found.parquet"
 """The file with all defects and warnings: `row, column, value, code, message, correction, is_defect`."""
 HEADINGS_QUESTION = "headings"
-"""The question of what each heading means. All other questions are in `errors.QuestionKind`."""
+"""The question which column each heading stands for. `errors.QuestionKind` has all other questions."""
 ROWS_FILE = "rows.parquet"
-"""The file with the sender's own table after corrections: `row`, then the table's columns."""
+"""The file with the corrected table of the sender: `row`, then the table's own columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadedSheet:
     """An uploaded sheet: who uploaded it and when, and how to read it.
 
-    `like` is the name of the earlier payout whose answers were reused, or empty. `answered` has the keys of the
+    `like` is the name of the earlier payout whose answers were reused, or empty. `answered` holds the keys of the
     questions that the maker answered. `sent_back` says who sent the plan back and why, or is empty. `stated_rows` and
-    `stated_sums` are the control totals that the maker entered, and `title` is the maker's name for the payout.
+    `stated_sums` are the control totals that the maker entered, and `title` is the name that the maker gave the payout.
     `look_again` lists rows that were left out of an earlier file and have changed in this one.
     """
 
@@ -68,22 +68,20 @@ class UploadedSheet:
     look_again: Sequence[int] = ()
     title: str = ""
     is_one_of_several: bool = False
-    """Whether other worksheets of the same upload are payouts too."""
 
     @property
     def display_name(self) -> str:
-        """The payout's name: its title or the file name, with the worksheet that a person chose."""
+        """The payout's title or file name, followed by the worksheet if a person chose one."""
         name = self.title or self.name
         return f"{name} [{self.worksheet}]" if self.worksheet else name
 
     @property
     def reading(self) -> Reading:
-        """How to read the sheet, apart from its corrections."""
+        """How to read the sheet, without its corrections."""
         return Reading(**{name: getattr(self, name) for name in QuestionKind})
 
     @property
     def choices(self) -> Choices:
-        """The maker's decisions about the sheet."""
         sums = {name: Decimal(amount) for name, amount in self.stated_sums.items()}
         expected = ControlTotals(self.stated_rows, sums)
         return Choices(skip_invalid=True, answered=self.answered, expected=expected, decided_by=self.by)
@@ -91,7 +89,7 @@ class UploadedSheet:
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """A kind of defect or warning, its explanation, and the number of rows that have it."""
+    """A kind of defect or warning, with its explanation and the number of rows affected."""
 
     code: str
     label: str
@@ -103,7 +101,7 @@ class FindingKind:
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """An open question about a sheet for its maker. `people` has a sentence about each person concerned."""
+    """A question to the maker about a sheet. `people` has a sentence about each person concerned."""
 
     key: str
     message: str
@@ -119,35 +117,32 @@ class CheckedSheet:
     batch: str
     rows: int
     payable: int
-    """The number of rows that can be paid. `known` of them are in an earlier payout and are not sent again."""
+    """The number of rows that can be paid. `known` of them belong to an earlier payout and are not sent again."""
     known: int
     rows_to_mend: int
     is_ready: bool
-    """Whether its plan can be signed once it `is_drafted`. Only a check of the whole file drafts the plan."""
+    """Whether the plan can be signed once it `is_drafted`. Only a check of the whole file drafts a plan."""
     is_drafted: bool
     questions: Sequence[AskedQuestion]
     left_out: Sequence[int]
     mended: Sequence[tuple[int, str]]
-    """The row and the column of each corrected cell."""
     kinds: Sequence[FindingKind]
     wrong_totals: Sequence[str]
-    """A sentence for each control total that the sheet does not match."""
+    """A sentence about each control total that does not match the sheet."""
     totals: Sequence[tuple[str, int, str]]
-    """The number and the sum of the rows to be sent, as (currency, rows, sum)."""
+    """The number of rows to be sent and their sum, as (currency, rows, sum)."""
     of_sheet: Sequence[str]
-    """The warnings about the whole sheet."""
     notes: Sequence[str]
     columns: Sequence[str]
     headings: Mapping[str, str]
     """The sender's own heading for each column."""
     guesses: Sequence[HeadingSuggestion]
     known_columns: Sequence[str]
-    """The columns that a heading can be assigned to."""
     worksheet: str = ""
     other_worksheets: Sequence[tuple[str, int | None]] = ()
     """The worksheets of the workbook, as in `Sheet`."""
     batches: int = -1
-    """The number of batches with which it was compared; -1 for a check by an earlier version."""
+    """The number of batches in the journal at that time, or -1 if an earlier version of the program checked it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +150,8 @@ class UnreadableSheet:
     """The result of checking a sheet that cannot be read. `message` says why.
 
     If only an answer is missing, `asks` is its field in `UploadedSheet` (see `errors.QuestionKind`) or
-    `HEADINGS_QUESTION`. Then `question` asks for the answer, and `choices` are the possible answers or a suggestion.
-    `samples` are texts of the sheet, read according to the first choice. For `HEADINGS_QUESTION`, `message` lists the
+    `HEADINGS_QUESTION`. Then `question` is the question, and `choices` are the possible answers or a suggestion.
+    `samples` are texts from the sheet, read according to the first choice. For `HEADINGS_QUESTION`, `message` lists the
     columns without a heading.
     """
 
@@ -171,30 +166,30 @@ class UnreadableSheet:
 
 
 class NamedFolder:
-    """A private folder for one piece of work on the pages. `number` is its random name in hex."""
+    """A private folder for one document or sheet. Its name is a random hexadecimal `number`."""
 
     MARKER_FILE: ClassVar[str]
-    """The file that is written last. A folder without it is ignored."""
+    """The file that is written last. A folder without this file is ignored."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def find(cls, directory: Path, number: str) -> Self | None:
-        """Return the folder with this name, or None if it does not exist."""
-        path = directory / number
-        return cls(path) if is_folder_name(number) and (path / cls.MARKER_FILE).exists() else None
+    def find(cls, directory: Path, name: str) -> Self | None:
+        """Return the folder called `name` in `directory`, or None if it does not exist."""
+        path = directory / name
+        return cls(path) if is_folder_name(name) and (path / cls.MARKER_FILE).exists() else None
 
     @classmethod
-    def list_newest_first(cls, directory: Path, moment: Callable[[Self], Any]) -> Sequence[Self]:
-        """Return the folders in a directory by `moment`, newest first, except those without a `moment`."""
-        folders_by_date = list[tuple[Any, Self]]()
+    def list_newest_first(cls, directory: Path, sort_key: Callable[[Self], Any]) -> Sequence[Self]:
+        """Return the folders in a directory, sorted by descending `sort_key`. Omits folders with the key None."""
+        keyed_folders = list[tuple[Any, Self]]()
         with suppress(FileNotFoundError):
             for path in [path for path in directory.iterdir() if (path / cls.MARKER_FILE).exists()]:
                 with suppress(FileNotFoundError):  # Another request may have removed or moved the folder.
-                    folders_by_date.append((moment(folder := cls(path)), folder))
-        folders_by_date = [entry for entry in folders_by_date if entry[0] is not None]
-        return [folder for _, folder in sorted(folders_by_date, key=itemgetter(0), reverse=True)]
+                    keyed_folders.append((sort_key(folder := cls(path)), folder))
+        keyed_folders = [entry for entry in keyed_folders if entry[0] is not None]
+        return [folder for _, folder in sorted(keyed_folders, key=itemgetter(0), reverse=True)]
 
     @property
     def number(self) -> str:
@@ -205,13 +200,13 @@ class NamedFolder:
         write_atomically(self.path / name, json.dumps(asdict(value), ensure_ascii=False).encode())
 
     def remove(self) -> None:
-        """Remove the folder and its files. Succeeds if another request removes it at the same time."""
+        """Remove the folder and its files. Does nothing if it has already been removed."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path)
 
 
 class PayoutFolder(NamedFolder):
-    """The folder of one payout in preparation. Create one object per request: it caches `upload.json`."""
+    """The folder of a payout in preparation. Create one object per request, because it caches `upload.json`."""
 
     MARKER_FILE = "upload.json"
 
@@ -238,23 +233,22 @@ class PayoutFolder(NamedFolder):
 
     @property
     def version(self) -> str:
-        """A digest of the upload, its reading and its corrections, which forms send back."""
+        """A digest of the upload, how to read it, and its corrections. Forms send it back."""
         corrections = self.corrections_file.read_bytes() if self.corrections_file.exists() else b""
         digests = (hashlib.sha256(part).digest() for part in (self._upload_bytes(), corrections))
         return hashlib.sha256(b"".join(digests)).hexdigest()[:32]
 
     @property
     def was_read(self) -> bool:
-        """Whether the current file was ever read successfully."""
+        """Whether the current file has been read successfully."""
         return (self.path / ROWS_FILE).exists()
 
     @property
     def cache(self) -> Path:
-        """The folder with the cached sheet."""
         return self.path / "read"
 
-    def reading(self, corrections: Corrections) -> str:
-        """Return a key of the sheet's bytes and how they are read. Equal keys mean equal cells."""
+    def reading_key(self, corrections: Corrections) -> str:
+        """Return a key made from the sheet's digest and how it is read. Identical keys mean identical cells."""
         uploaded = self.uploaded
         return json.dumps(
             [corrections.sheet_sha256, uploaded.name, uploaded.worksheet, uploaded.encoding, dict(corrections.columns)]
@@ -262,11 +256,10 @@ class PayoutFolder(NamedFolder):
 
     @property
     def plan_file(self) -> Path:
-        """The path of the plan that the maker signed."""
         return self.path / "plan.json"
 
     def write_upload(self, uploaded: UploadedSheet) -> None:
-        """Store how to read the sheet, and the control totals that the maker entered."""
+        """Store who uploaded the sheet, how to read it, and what the maker entered."""
         self._upload = json.dumps(asdict(uploaded), ensure_ascii=False).encode()
         write_atomically(self.path / "upload.json", self._upload)
 
@@ -276,48 +269,48 @@ class PayoutFolder(NamedFolder):
         return read_corrections(self.corrections_file) if self.corrections_file.exists() else None
 
     def replace_corrections(self, corrections: Corrections) -> None:
-        """Replace the corrections, after removing the check result and the plan of the old texts."""
+        """Replace the corrections. Removes the check result and the plan, which no longer apply."""
         self.remove_plan()
         self.remove_check_result()
         write_corrections(corrections, self.corrections_file)
 
-    def has_sheet(self, name: str, content: Path) -> bool:
-        """Return whether the sheet has this name and the content of the file `content`."""
-        return self.uploaded.name == plain_file_name(name) and filecmp.cmp(self.sheet, content, shallow=False)
+    def has_sheet(self, name: str, source: Path) -> bool:
+        """Return whether the sheet is called `name` and has the same content as the file `source`."""
+        return self.uploaded.name == plain_file_name(name) and filecmp.cmp(self.sheet, source, shallow=False)
 
-    def replace_sheet(self, name: str, content: Path) -> None:
-        """Replace the sheet with the file `content` and remove all corrections.
+    def replace_sheet(self, name: str, source: Path) -> None:
+        """Replace the sheet with the file `source` and remove all corrections.
 
-        The rows left out of the previous file are recorded so that the maker checks them again. If this process is
-        killed, the folder has one of the two files, without corrections.
+        Records the rows left out of the previous file, so that the maker checks them again. If this process is killed,
+        the folder holds one of the two files, without corrections.
         """
         old_sheet, name, corrections = self.sheet, plain_file_name(name), self.corrections
-        excluded_rows = [] if corrections is None else sorted(row.row for row in corrections.left_out)
+        left_out = [] if corrections is None else sorted(row.row for row in corrections.left_out)
         self.remove_plan()
         self.remove_check_result()
-        self.write_upload(replace(self.uploaded, look_again=excluded_rows))
+        self.write_upload(replace(self.uploaded, look_again=left_out))
         for result in (self.path / ROWS_FILE, self.path / FINDINGS_FILE, self.corrections_file):
             result.unlink(missing_ok=True)
-        move_upload(content, old_sheet.with_name(name))
+        move_upload(source, old_sheet.with_name(name))
         self.write_upload(replace(self.uploaded, name=name))
         if old_sheet.name != name:
             old_sheet.unlink()
 
     def remove_plan(self, sent_back: str = "") -> None:
-        """Remove the plan and its approvals. `sent_back` says who sent it back and why, or is empty."""
+        """Remove the plan and its approvals. Stores `sent_back`, which says who sent it back and why, or is empty."""
         self.plan_file.unlink(missing_ok=True)
         (self.path / "draft.json").unlink(missing_ok=True)
         self.write_upload(replace(self.uploaded, sent_back=sent_back))
 
     def remove_check_result(self) -> None:
-        """Remove the check result, so that the next request checks the sheet again."""
-        (self.path / _CHECKED).unlink(missing_ok=True)
+        """Remove the check result, so that the next request rechecks the sheet."""
+        (self.path / _CHECK_RESULT_FILE).unlink(missing_ok=True)
 
     @property
     def check_result(self) -> CheckedSheet | UnreadableSheet | None:
-        """The check result of the current sheet, or None until it is checked."""
+        """The check result of the current sheet, or None if it has not been checked yet."""
         try:
-            content = json.loads((self.path / _CHECKED).read_bytes())
+            content = json.loads((self.path / _CHECK_RESULT_FILE).read_bytes())
         except FileNotFoundError:
             return None
         guesses = [HeadingSuggestion(**guess) for guess in content.pop("guesses")]
@@ -333,28 +326,25 @@ class PayoutFolder(NamedFolder):
 
     @property
     def headings(self) -> set[str]:
-        """The sender's own headings. Empty if the sheet could not be read."""
+        """The sender's own headings. Empty if the sheet was not read."""
         return set(result.headings.values()) if isinstance(result := self.check_result, CheckedSheet) else set()
 
     @property
     def batch_and_upload(self) -> tuple[str, UploadedSheet | None]:
-        """The batch of the checked sheet and the uploaded sheet. The batch is empty if the sheet was not read.
-
-        The files are reread only if they changed, because one page names many payouts.
-        """
+        """The id of the sheet's batch, or empty if it was not read, and the upload. Cached until a file changes."""
         try:
-            files = [(self.path / name).stat() for name in (_CHECKED, self.MARKER_FILE)]
+            files = [(self.path / name).stat() for name in (_CHECK_RESULT_FILE, self.MARKER_FILE)]
             return _read_batch_and_upload(self.path, *((file.st_ino, file.st_mtime_ns) for file in files))
-        except FileNotFoundError:  # The sheet is not checked yet, or was removed.
+        except FileNotFoundError:  # The sheet was not checked yet, or has been removed.
             return "", None
 
     def write_check_result(self, result: CheckedSheet | UnreadableSheet) -> None:
-        """Write the check result. Call this after writing the files that it refers to."""
-        self.write_json(_CHECKED, result)
+        """Write the check result. The files that it refers to must be written first."""
+        self.write_json(_CHECK_RESULT_FILE, result)
 
     @property
     def draft(self) -> PlanDocument | None:
-        """The plan before its maker signs it, or None if the sheet cannot be paid yet."""
+        """The unsigned plan, or None if the sheet cannot be paid yet."""
         return _load_plan(self.path / "draft.json")
 
     def write_draft(self, document: PlanDocument) -> None:
@@ -362,17 +352,17 @@ class PayoutFolder(NamedFolder):
 
     @property
     def plan(self) -> PlanDocument | None:
-        """The plan signed by its maker, with its approvals, or None if no plan is signed."""
+        """The signed plan with its approvals, or None."""
         return _load_plan(self.plan_file)
 
     @property
     def plan_digest(self) -> str:
-        """The digest of the signed plan, or empty. A large plan is reread only if its file changed."""
+        """The digest of the signed plan, or empty if there is none. Cached until the file changes."""
         try:
-            file = self.plan_file.stat()
+            status = self.plan_file.stat()
         except FileNotFoundError:
             return ""
-        return _plan_digest(self.plan_file, (file.st_ino, file.st_mtime_ns))
+        return _plan_digest(self.plan_file, (status.st_ino, status.st_mtime_ns))
 
 
 @lru_cache(maxsize=10_000)
@@ -384,64 +374,64 @@ def _load_plan(path: Path) -> PlanDocument | None:
     return read_plan(path) if path.exists() else None
 
 
-def create_payout_folder(directory: Path, uploaded: UploadedSheet, content: Path, number: str) -> PayoutFolder:
-    """Create the folder `number` for an uploaded sheet and move the file `content` into it."""
+def create_payout_folder(directory: Path, uploaded: UploadedSheet, source: Path, folder_name: str) -> PayoutFolder:
+    """Create the folder `folder_name` for an uploaded sheet and move the file `source` into it."""
     name = plain_file_name(uploaded.name)
-    path = create_folder(directory, number)
+    path = create_folder(directory, folder_name)
     (path / "sheet").mkdir(mode=0o700)
-    move_upload(content, path / "sheet" / name)
+    move_upload(source, path / "sheet" / name)
     folder = PayoutFolder(path)
     folder.write_upload(replace(uploaded, name=name))
     return folder
 
 
 def random_folder_name() -> str:
-    """Return a random name for a folder."""
     return secrets.token_hex(_ID_BYTES)
 
 
-def create_folder(directory: Path, number: str | None = None) -> Path:
-    """Create an empty folder named `number`, or with a random name if `number` is None."""
+def create_folder(directory: Path, name: str | None = None) -> Path:
+    """Create an empty folder. It gets a random name if `name` is None."""
     make_directory(directory)
-    path = directory / (number or random_folder_name())
+    path = directory / (name or random_folder_name())
     path.mkdir(mode=0o700)
     return path
 
 
-def is_folder_name(number: str) -> bool:
-    """Return whether `number` is a valid folder name. Checked before any lookup, so no path leads outside."""
-    return len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
+def is_folder_name(name: str) -> bool:
+    """Return whether `name` is a valid folder name. A valid name cannot lead to another directory."""
+    return len(name) == 2 * _ID_BYTES and set(name) <= set("0123456789abcdef")
 
 
-def move_upload(content: Path, path: Path) -> None:
-    """Move a received file to `path` and make the file private."""
-    os.replace(content, path)  # noqa: PTH105 (`os.replace` overwrites on every platform)
-    path.chmod(0o600)
+def move_upload(source: Path, target: Path) -> None:
+    os.replace(source, target)  # noqa: PTH105 (`os.replace` overwrites on every platform)
+    target.chmod(0o600)
 
 
 def plain_file_name(name: str) -> str:
-    """Return the last component of a file name. Raises `UsageError` if a sheet cannot have this name.
+    """Return the last component of a file name. Raises `UsageError` if it is not suitable for a sheet.
 
-    Browsers send any name that the sender's system allows. The name must not lead out of the folder or resemble
-    another name.
+    Browsers send any name that the sender's system allows, even one with a path or with invisible characters.
     """
-    file_name = name.replace("\\", "/").rpartition("/")[2].strip()
-    is_plain = file_name.isprintable() and not file_name.startswith(".") and 0 < len(file_name) <= _MAX_NAME
-    if not is_plain or len(file_name.encode()) > 2 * _MAX_NAME:
+    last_part = name.replace("\\", "/").rpartition("/")[2].strip()
+    is_plain = last_part.isprintable() and not last_part.startswith(".") and 0 < len(last_part) <= _MAX_NAME_LENGTH
+    if not is_plain or len(last_part.encode()) > 2 * _MAX_NAME_LENGTH:
         raise UsageError(
-            say("A sheet needs a plain file name of at most {most} characters.", most=_MAX_NAME),
+            say(
+                "A file name must have at most {most} ordinary characters and not begin with a dot.",
+                most=_MAX_NAME_LENGTH,
+            ),
             hint=say("Rename the file."),
         )
-    return file_name
+    return last_part
 
 
 def payout_folders(directory: Path) -> Sequence[PayoutFolder]:
-    """Return the folders of all payouts prepared on these pages, started or not, newest first."""
+    """Return the folders of all payouts prepared in the console, newest first, including started ones."""
     return PayoutFolder.list_newest_first(directory, lambda folder: folder.path.stat().st_mtime_ns)
 
 
 def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:
-    """Return the uploaded sheets of the payouts prepared on these pages, by batch."""
+    """Return the uploads of all payouts prepared in the console, by batch id."""
     uploads = dict(folder.batch_and_upload for folder in payout_folders(directory))
     return {batch: uploaded for batch, uploaded in uploads.items() if uploaded is not None and batch}
 
@@ -449,5 +439,5 @@ def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:
 @lru_cache(maxsize=10_000)
 def _read_batch_and_upload(path: Path, *_versions: tuple[int, int]) -> tuple[str, UploadedSheet]:
     folder = PayoutFolder(path)
-    checked = folder.check_result
-    return checked.batch if isinstance(checked, CheckedSheet) else "", folder.uploaded
+    result = folder.check_result
+    return result.batch if isinstance(result, CheckedSheet) else "", folder.uploaded

@@ -1,4 +1,4 @@
-"""Decides who may do which action on the pages. An action that the table does not allow is refused."""
+"""Decides who may do which action in the console. Any action that the table does not allow is refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from paygw_batch.settings.sections import Keys
 
 
 class Role(StrEnum):
-    """A person's role on these pages."""
+    """A person's role in the console."""
 
     MAKER = mark("maker")
     APPROVER = mark("approver")
@@ -28,24 +28,24 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A person who may use the pages, however many keys the person has."""
+    """A person who may use the console. A person with several keys is one member."""
 
     name: str
     roles: frozenset[Role]
 
     @property
-    def is_masked(self) -> bool:
+    def sees_last_digits(self) -> bool:
         """Whether the person sees only the last digits of account numbers."""
         return not self.roles & {Role.MAKER, Role.APPROVER}
 
 
 def role_lists(settings: Settings) -> list[tuple[Role, Mapping[str, Keys]]]:
-    """Return the roles that `[console]` lists people for, each with its list."""
+    """Return the roles for which `[console]` lists people, each with its list."""
     return [(role, people) for role in Role if (people := getattr(settings.console, f"{role}s", None)) is not None]
 
 
 def load_members(settings: Settings) -> tuple[Member, ...]:
-    """Return everyone who may use the pages. Raises `ConfigurationError` if the lists are empty or contradictory."""
+    """Return everyone who may use the console. Raises `ConfigurationError` if nobody may, or if roles conflict."""
     people = configured_people(settings).listed
     members = {
         normalise_name(person.name): Member(
@@ -60,9 +60,10 @@ def load_members(settings: Settings) -> tuple[Member, ...]:
         for name in names:
             if members.setdefault(normalise_name(name), Member(name.strip(), frozenset({role}))).roles != {role}:
                 raise ConfigurationError(
-                    say("{name} is listed as {role} and in another role.", name=name, role=role),
+                    say("{name} is listed as {role} and also in another role.", name=name, role=role),
                     hint=say(
-                        "People who prepare or approve payouts can't audit or administer them. List each person once."
+                        "People who prepare or approve payouts cannot audit or administer them. List each person only "
+                        "once."
                     ),
                 )
     return tuple(sorted(members.values(), key=lambda member: member.name.casefold()))
@@ -90,7 +91,7 @@ class Action(StrEnum):
     AGREE = "agree"
     """Agree to an order that another person signed, or send it back."""
     DOWNLOAD = "download"
-    """Download files that name payees with their accounts."""
+    """Download files with the names and accounts of payees."""
     STAY = "stay"
     """Stay signed in and sign out."""
     ADMINISTER = "administer"
@@ -119,16 +120,16 @@ _ROLES: Mapping[Action, frozenset[Role]] = MappingProxyType(
 """The roles that may do each action. Anything else is refused."""
 
 
-def may(member: Member, act: Action, maker: str | None = None) -> bool:
-    """Return whether a person may do an action, optionally on a payout or order prepared by `maker`.
+def may(member: Member, action: Action, maker: str | None = None) -> bool:
+    """Return whether a person may do an action. `maker` prepared the payout or order concerned, if any.
 
-    Only its maker may change a payout or order, and the maker must not approve it.
+    Only the maker may change a payout or order, and only other people may approve it.
     """
-    if not member.roles & _ROLES.get(act, frozenset()):
+    if not member.roles & _ROLES.get(action, frozenset()):
         return False
     if maker is None:
         return True
-    match act:
+    match action:
         case Action.CORRECT | Action.ORDER:
             return member.name == maker
         case Action.APPROVE | Action.AGREE:

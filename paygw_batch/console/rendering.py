@@ -32,26 +32,26 @@ from paygw_batch.language import (
 from paygw_batch.sheet.columns import column_label
 from paygw_batch.show.page import page_environment
 
-_STATE_SIGNS: Mapping[str, tuple[str, str]] = MappingProxyType(
+_STATE_SYMBOLS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "paid": ("✓", mark("the gateway confirmed the payment")),
-        "accepted": ("…", mark("accepted; waiting for the final answer")),
-        "rejected": ("✕", mark("finally rejected by the gateway; no payment was made")),
-        "returned": ("↩", mark("paid, and the money came back")),
-        "in_doubt": ("?", mark("may have been paid; never sent again without evidence")),
-        "in_flight": ("→", mark("on the way to the gateway now")),
-        "ready": ("○", mark("nothing was sent for these people yet")),
+        "accepted": ("…", mark("accepted, waiting for the final answer")),
+        "rejected": ("✕", mark("rejected by the gateway, no payment was made")),
+        "returned": ("↩", mark("paid, but the money came back")),
+        "in_doubt": ("?", mark("may have been paid, so not sent again without evidence")),
+        "in_flight": ("→", mark("being sent to the gateway now")),
+        "ready": ("○", mark("not sent to the gateway yet")),
         INVALID: ("-", mark("not part of this payout")),
     }
 )
 """The symbol and the meaning of each state, in display order."""
-SHOWN_STATES = tuple(_STATE_SIGNS)
+SHOWN_STATES = tuple(_STATE_SYMBOLS)
 
 
-def state_word(state: str) -> str:
-    """Return the name of a state with an initial capital."""
-    words = state_label(state)
-    return words[:1].upper() + words[1:]
+def state_title(state: str) -> str:
+    """Return a state's name with an initial capital."""
+    label = state_label(state)
+    return label[:1].upper() + label[1:]
 
 
 _HERE = Path(__file__).parent
@@ -73,10 +73,7 @@ _DATE_FORMATS = mark_all(
 
 
 def next_page_links(after: int, next_after: int, anchor: str = "", /, **params: str) -> Sequence[tuple[str, str]]:
-    """Return the links from the page of rows after `after` to the first and the next page.
-
-    `next_after` is the last row on this page, or 0 if there is no next page.
-    """
+    """Return links to the first and next page. `after` and `next_after` are the rows before this and the next page."""
     labels = {say("First page"): 0 if after else None, say("Next page"): next_after or None}
     return page_links("after", labels, anchor, **params)
 
@@ -84,7 +81,7 @@ def next_page_links(after: int, next_after: int, anchor: str = "", /, **params: 
 def page_links(
     name: str, positions: Mapping[str, int | None], anchor: str = "", /, **params: str
 ) -> Sequence[tuple[str, str]]:
-    """Return labelled links to positions in a list. Each query has the position as `name`, and also `params`."""
+    """Return (address, label) for each position that is not None. The query has `params` and `name=position`."""
     return [
         (f"?{urlencode({key: value for key, value in {**params, name: position}.items() if value})}#{anchor}", label)
         for label, position in positions.items()
@@ -98,8 +95,8 @@ def create_environment() -> Environment:
     environment.filters["added"] = lambda amounts: f"{sum(map(Decimal, amounts)):f}"
     environment.filters["recorded"] = lambda text: render_record(text, is_for_officers=True) if text else text
     environment.globals.update(column_label=column_label, shown_states=SHOWN_STATES)
-    environment.globals.update(state_sign=lambda state: _STATE_SIGNS[state][0], state_word=state_word)
-    environment.globals.update(state_meaning=lambda state: say(_STATE_SIGNS[state][1]))
+    environment.globals.update(state_symbol=lambda state: _STATE_SYMBOLS[state][0], state_title=state_title)
+    environment.globals.update(state_meaning=lambda state: say(_STATE_SYMBOLS[state][1]))
     return environment
 
 
@@ -108,10 +105,10 @@ _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=UTC)
 
 @contextmanager
 def request_locale(request: Request, zone: str | None) -> Iterator[None]:
-    """In the block, use the browser's language, this time zone, and a narrow space between thousands.
+    """Within the block, use the browser's language, the time zone `zone`, and a narrow space between thousands.
 
-    Without a zone, times are in the machine's zone. The space is used in every language, because some readers take a
-    comma for a decimal point.
+    If `zone` is None, times are in the machine's zone. The space is used in every language, because some people read a
+    comma as a decimal point.
     """
     token = _zone.set(None if zone is None else ZoneInfo(zone))  # zoneinfo caches it
     try:
@@ -125,7 +122,7 @@ _NARROW_SPACE = "\u202f"
 
 
 def format_time(time: str | None) -> str:
-    """Format a time as `22 Nov 2026, 23:26 EAT` in the zone of the pages. Other text is returned unchanged."""
+    """Format a time as `22 Nov 2026, 23:26 EAT` in the time zone of the console. Returns other text unchanged."""
     if not time:
         return ""
     try:
@@ -136,7 +133,7 @@ def format_time(time: str | None) -> str:
 
 
 def format_date(text: str) -> str:
-    """Format a date as `22 Nov 2026`. Other text is returned unchanged."""
+    """Format a date as `22 Nov 2026`. Returns other text unchanged."""
     try:
         return _format_date(date.fromisoformat(text))
     except ValueError:
@@ -144,21 +141,21 @@ def format_date(text: str) -> str:
 
 
 def format_date_in_zone(time: str) -> str:
-    """Format the date of a time as `22 Nov 2026` in the zone of the pages."""
+    """Format the date of a time as `22 Nov 2026`, in the time zone of the console."""
     return format_date(local_date(time))
 
 
 def local_date(time: str) -> str:
-    """Return the date of a time in the zone of the pages, as `2026-11-22`."""
+    """Return the date of a time as `2026-11-22`, in the time zone of the console."""
     return datetime.fromisoformat(time).astimezone(_zone.get()).date().isoformat()
 
 
-def _format_date(moment: date) -> str:
-    return say(_DATE_FORMATS[moment.month - 1], day=moment.day, year=moment.year)
+def _format_date(day: date) -> str:
+    return say(_DATE_FORMATS[day.month - 1], day=day.day, year=day.year)
 
 
 def format_age(time: str) -> str:
-    """Format how long ago a time was, in days, hours or minutes. Other text is returned unchanged."""
+    """Format the age of a time, such as `3 hours ago`. Returns other text unchanged."""
     try:
         age_s = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
     except ValueError:
@@ -174,7 +171,7 @@ _HOUR_S, _DAY_S = 3_600, 86_400
 
 
 def _percentage(part: int, total: int) -> int:
-    """Return a percentage, rounded down so that only the whole is 100."""
+    """Return `part` as a percentage of `total`, rounded down so that only the whole is 100 %."""
     return part * 100 // total if total else 0
 
 
@@ -184,17 +181,13 @@ _LANGUAGE_NAME = mark("English")
 
 
 def request_language(request: Request) -> str:
-    """Return the language chosen on the pages, if it has a catalogue.
-
-    Otherwise return the first language of `Accept-Language` with a catalogue, or else the language of this process.
-    """
+    """Return the language that the person chose or the browser accepts, or else this process's language."""
     accepted_codes = re.findall(r"(?:^|,)\s*([a-z]+)", request.headers.get("accept-language", "").lower())
-    preferred_codes = (request.cookies.get(LANGUAGE_COOKIE, ""), *accepted_codes)
-    return next((code for code in preferred_codes if code in languages()), language())
+    codes = (request.cookies.get(LANGUAGE_COOKIE, ""), *accepted_codes)
+    return next((code for code in codes if code in languages()), language())
 
 
 def language_names() -> Mapping[str, str]:
-    """Return each language's own name by its code."""
     names = {}
     for code in languages():
         with language_context(code):

@@ -1,6 +1,6 @@
 """Checks or marks a sheet in a separate process, because uploads are untrusted.
 
-That process has limits on memory, file size and time, so a hostile file cannot stop the pages.
+That process has limits on memory, file size and time, so a hostile file cannot stop the console.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paygw_batch.approval.approval_keys import parse_public_key
-from paygw_batch.console.check_payout import check_payout, mark_payout
+from paygw_batch.console.check_payout import check_payout, write_marked_copy
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.language import ENGLISH, language, set_language
@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 4 * 1024**3
 MAX_PROCESSOR_S = 300
 TIME_LIMIT_S = 600
 MAX_IN_PROCESS_BYTES = 256 * 1024
-"""Maximum size of a sheet that is rechecked in the console process. Starting another one takes a second."""
+"""Maximum size of a sheet that is rechecked in the console process. Starting a process takes a second."""
 CHECK_PROGRAM = "from paygw_batch.console.sheet_process import check; check()"
 MARK_PROGRAM = "from paygw_batch.console.sheet_process import mark; mark()"
 
@@ -33,7 +33,7 @@ MARK_PROGRAM = "from paygw_batch.console.sheet_process import mark; mark()"
 def run_within_limits(
     program: str, arguments: Sequence[str], settings: Settings, *, config: Path, environ: Mapping[str, str]
 ) -> bool:
-    """Run `program` in another process, which first limits itself. Return whether it succeeded."""
+    """Run `program` in another process, which limits its own resources. Return whether it succeeded."""
     variables = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
     secrets = secret_variables(settings)
     environment = child_environment(environ) | {name: value for name, value in variables.items() if name not in secrets}
@@ -59,7 +59,7 @@ def run_within_limits(
 
 
 def limit_this_process() -> Settings:
-    """Limit this process before it reads an upload and load its settings."""
+    """Limit the resources of this process, which is about to read an upload. Return its settings."""
     forbid_core_dumps(for_good=True)
     os.umask(0o077)
     set_language(os.environ.get("PAYGW_LANG", ENGLISH))
@@ -71,7 +71,7 @@ def limit_this_process() -> Settings:
 
 
 def check() -> None:
-    """Check a payout. Process arguments: the configuration, the journal, the folder, the maker's public key."""
+    """Check a payout. Process arguments: the configuration, the journal, the folder and the maker's public key."""
     settings = limit_this_process()
     folder, key = sys.argv[3:]
     maker = parse_public_key(key)
@@ -81,7 +81,7 @@ def check() -> None:
 
 
 def mark() -> None:
-    """Mark the sheet of a payout. Process arguments: the configuration, the journal, the folder, the workbook."""
+    """Write a marked copy of a sheet. Process arguments: the configuration, the journal, the folder and the copy."""
     settings = limit_this_process()
     folder, path = sys.argv[3:]
-    mark_payout(PayoutFolder(Path(folder)), settings, rules_for(settings, PAYOUT), Path(path))
+    write_marked_copy(PayoutFolder(Path(folder)), settings, rules_for(settings, PAYOUT), Path(path))

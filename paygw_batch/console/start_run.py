@@ -1,7 +1,7 @@
-"""Starts runs as separate processes, which outlive the console, and checks whether they are alive.
+"""Starts runs as separate processes, which continue when the console stops, and checks whether they are alive.
 
-The journal records what a run did. The files here only identify its process, so that it can be paused, and store its
-summary, in case it ended before it wrote to the journal.
+The journal records what a run did. The files here only identify the run's process, so that it can be paused, and store
+its summary, in case it ended before it wrote to the journal.
 """
 
 import json
@@ -50,19 +50,19 @@ def start_run(
     environ: Mapping[str, str],
     on_end: Callable[[int], None] = lambda _exit_code: None,
 ) -> StartedRun:
-    """Start a command as the run for a batch, in a new session. If a run is already alive, return that run.
+    """Start a command as the run for a batch, in a new session. If a run is alive, return that run instead.
 
     `on_end` is called with the exit code, unless this process ends before the run.
     """
     with _lock:
-        # A second click returns the run of the first. Otherwise a second process would wait for the journal, and send
-        # the remaining rows after somebody paused the first run.
+        # A second click returns the first click's run. A second process would wait for the journal, and then send the
+        # remaining rows even if somebody had paused the first run.
         run = last_run(directory, batch)
         if run is not None and run.is_alive:
             return run
         make_directory(directory)
         summary = _summary_path(directory, batch)
-        with summary.open("wb") as out, summary.with_suffix(".log").open("wb") as log:
+        with summary.open("wb") as stdout, summary.with_suffix(".log").open("wb") as stderr:
             summary.chmod(0o600)
             summary.with_suffix(".log").chmod(0o600)
             process = subprocess.Popen(  # noqa: S603 (our own program)
@@ -70,8 +70,8 @@ def start_run(
                 env=dict(environ),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=log,
+                stdout=stdout,
+                stderr=stderr,
                 start_new_session=True,
             )
         run = StartedRun(batch, process.pid, _start_ticks(process.pid) or "", by, timestamp(utc_now()))
@@ -82,7 +82,6 @@ def start_run(
 
 
 def last_run(directory: Path, batch: str) -> StartedRun | None:
-    """Return the last run started for a batch, or None if there was none."""
     try:
         return StartedRun(**json.loads((directory / f"{batch}.json").read_bytes()))
     except FileNotFoundError:
@@ -90,20 +89,20 @@ def last_run(directory: Path, batch: str) -> StartedRun | None:
 
 
 def run_reference(run: StartedRun | None) -> str:
-    """Return the reference with which a form names the run on its page. Empty if there is no run."""
+    """Return a reference by which a form identifies a run. Empty if there is no run."""
     return "" if run is None else f"{run.pid}-{run.started_ticks}-{run.at}"
 
 
 def pause_run(directory: Path, batch: str, shown_run: str) -> StartedRun:
-    """Ask the run that a page showed to stop once its rows in flight have ended.
+    """Ask the run with the reference `shown_run` to stop after its rows in flight.
 
-    Does nothing if the run has ended, or if it is already pausing, because a second signal would stop it at once.
-    Returns the newest run, which is another one if the page is out of date. Raises `UsageError` if there is no run.
+    Does nothing if the run has ended or is already pausing, because a second signal would stop it immediately. Returns
+    the last run, which may be a newer one. Raises `UsageError` if no run was started.
     """
     with _lock:
         run = last_run(directory, batch)
         if run is None:
-            raise UsageError(say("No run of this payout was started from these pages."), hint="")
+            raise UsageError(say("No run of this payout was started from the console."), hint="")
         if run_reference(run) == shown_run and run.is_alive and not run.is_pausing:
             with suppress(ProcessLookupError):
                 # A run that a shell started in the background ignores SIGINT until it sends, so SIGTERM is used.
@@ -127,7 +126,7 @@ def _summary_path(directory: Path, batch: str) -> Path:
 
 
 def _start_ticks(pid: int) -> str | None:
-    """Return the start time of a process in system ticks, or None if it is not running."""
+    """Return the start time of a process in clock ticks, or None if the process is not running."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

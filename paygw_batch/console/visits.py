@@ -1,4 +1,4 @@
-"""Answers each request: finds the session, checks the permission and the form, then calls the page."""
+"""Answers each request: finds the session, checks permission and the form, then calls the handler."""
 
 import importlib.util
 import logging
@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.console.passkey_access import PasskeyAccess, SignedInKey, WebSession, WebSessions
+from paygw_batch.console.passkey_access import PasskeyAccess, SignInKey, WebSession, WebSessions
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.payout_folder import is_folder_name, uploads_by_batch
 from paygw_batch.console.permissions import Action, Member, Role, may
@@ -43,45 +43,44 @@ from paygw_batch.show.remittance import mask_number
 from paygw_batch.submit.compare_sheet import ComparisonMemory
 
 _MAX_ROW_DIGITS = 10
-"""Maximum number of digits of a row number."""
-_SECRETS = frozenset({"token"})
-_COPY_BYTES = 1024 * 1024
-RECORDED_BEFORE = "noted before: "
-"""Audit trail prefix for the refusal of an action that an earlier entry records as done."""
+_SECRET_PARAMETERS = frozenset({"token"})
+_CHUNK_BYTES = 1024 * 1024
+RECORDED_AS_DONE = "noted before: "
+"""Audit trail prefix for a refused action that an earlier entry records as done."""
 
 
 def parse_row_number(text: str) -> int | None:
-    """Parse a row number from an address or a form. Returns None if the text is not a number."""
+    """Parse a row number in an address or a form. Returns None if the text is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_ROW_DIGITS else None
 
 
-def describe_subject(path: Mapping[str, Any], form: Mapping[str, str]) -> str:
+def describe_subject(path_params: Mapping[str, Any], form: Mapping[str, str]) -> str:
     """Return the subject of a request for the audit trail, without the secret token of an invitation."""
-    return ", ".join(f"{name} {value}" for name, value in _subject_parts(path, form))
+    return ", ".join(f"{name} {value}" for name, value in _subject_parts(path_params, form))
 
 
-def _subject_parts(path: Mapping[str, Any], form: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    yield from ((name, value) for name, value in path.items() if name not in _SECRETS)
+def _subject_parts(path_params: Mapping[str, Any], form: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    yield from ((name, value) for name, value in path_params.items() if name not in _SECRET_PARAMETERS)
     number, row, column = (form.get(name, "") for name in ("number", "row", "column"))
-    if "sheet" not in path and is_folder_name(number):
+    if "sheet" not in path_params and is_folder_name(number):
         yield "sheet", number
-    if "row" not in path and parse_row_number(row) is not None:
+    if "row" not in path_params and parse_row_number(row) is not None:
         yield "row", row
     if column in operation_columns(PAYOUT):
         yield "column", column
 
 
 def parse_subject(text: str) -> Mapping[str, str]:
-    """Parse a subject of `describe_subject` into its parts, such as `sheet`, `batch`, `row`. Empty for other text."""
+    """Parse a text from `describe_subject` into parts such as `sheet`, `batch` and `row`."""
     pairs = (part.partition(" ") for part in text.split(", "))
     return {name: value for name, _, value in pairs if value}
 
 
 _log = logging.getLogger(__name__)
-_OWN_SITE = frozenset({"same-origin", "none"})
+_OWN_SITES = frozenset({"same-origin", "none"})
 MAX_FIELDS = 2_000
 SIGNATURE_FIELD = "signature"
-_FOREIGN_FORM = mark("This form is out of date, or not from these pages. Reload the page.")
+_INVALID_FORM = mark("This form is out of date or was not sent from the console. Reload the page.")
 _DEFAULT_MESSAGES = mark_all(
     "This page does not exist.",
     "You don't have permission to do this.",
@@ -102,13 +101,13 @@ class Console:
     sessions: WebSessions
     counts: PayoutCounts
     memories: Callable[[str], ComparisonMemory]
-    """Returns the comparison memory of a payout by its number. Empty unless it was corrected recently."""
+    """Returns the comparison memory of the payout with a number. It is empty unless the sheet was checked recently."""
     templates: Environment
     program: tuple[str, ...]
     environ: Mapping[str, str] = field(repr=False)
     now: Now
     origins: frozenset[str]
-    cookie: str
+    cookie_name: str
 
     def run_on_upload(self, program: str, *arguments: str) -> bool:
         """Run one of our programs on an upload in a process with limits. Return whether it succeeded."""
@@ -121,12 +120,11 @@ class Console:
 
     @property
     def runs(self) -> Path:
-        """The directory for the runs that were started from these pages."""
         return self.settings.console_runs_directory()
 
     @property
     def is_secure(self) -> bool:
-        """Whether browsers use TLS, so that the cookie is only ever sent over TLS."""
+        """Whether browsers use TLS, so that the session cookie can be restricted to TLS."""
         return (self.settings.console.origin or "").startswith("https:")
 
 
@@ -152,7 +150,7 @@ class FieldRefused(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a form was refused. `field` is the wrong field, or empty if the whole form was refused."""
+    """Why a form was refused. `field` is the invalid field, or empty if the whole form was refused."""
 
     sentence: str
     hint: str
@@ -171,11 +169,10 @@ class Visit:
     signature: UploadFile | None = None
     """The detached signature of the upload, from its own field."""
     form_page: str = "/"
-    """The address of the page with the form that was sent."""
     was_recorded: bool = False
-    """Whether the action is already in the audit trail, where it is recorded before it is done."""
+    """Whether the audit trail already records the action as done, which happens before the action."""
     refusal: Refusal | None = None
-    """Why the form was refused. Its page is then shown again with the answers filled in."""
+    """Why the form was refused. If set, its page is shown again with the answers filled in."""
 
     @property
     def member(self) -> Member:
@@ -185,55 +182,52 @@ class Visit:
         return self.session.member
 
     @property
-    def passkey(self) -> SignedInKey | None:
-        """The passkey with which the person signed in, or None if a name was chosen in the sandbox."""
+    def passkey(self) -> SignInKey | None:
+        """The passkey that the person signed in with, or None if the person chose a name in the sandbox."""
         return None if self.session is None else self.session.passkey
 
-    def may(self, act: Action, maker: str | None = None) -> bool:
-        """Return whether the person may do an action, on a payout prepared by `maker` if given."""
-        return may(self.member, act, maker)
+    def may(self, action: Action, maker: str | None = None) -> bool:
+        return may(self.member, action, maker)
 
-    def require(self, act: Action, maker: str, sentence: str) -> None:
-        """Raise `ActRefused` with `sentence` unless the person may do this, on a payout by `maker` if given."""
-        if not self.may(act, maker):
-            raise ActRefused(sentence)
+    def require(self, action: Action, maker: str, message: str) -> None:
+        """Raise `ActRefused` with `message` unless the person may do an action on a document prepared by `maker`."""
+        if not self.may(action, maker):
+            raise ActRefused(message)
 
     def account(self, number: str) -> str:
-        """Return an account number as this person may see it: in full, or only its last digits."""
-        return mask_number(number) if number and self.member.is_masked else number
+        """Return an account number as this person may see it: in full, or only the last digits."""
+        return mask_number(number) if number and self.member.sees_last_digits else number
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
 
     def record_action(
-        self, act: str, thing: str, result: AuditResult, *, said: str = "", who: str | None = None
+        self, action: str, subject: str, result: AuditResult, *, reason: str = "", person: str | None = None
     ) -> None:
-        """Record an action of the person, or of `who`, in the audit trail. Raises `AuditUnwritable` if that fails."""
+        """Record an action of `person`, or else of the signed-in person. Raises `AuditUnwritable` if that fails."""
         name = "" if self.session is None else self.session.member.name
-        note = AuditNote(name if who is None else who, act, thing, result, said)
+        note = AuditNote(name if person is None else person, action, subject, result, reason)
         journal_location(self.console.settings).add_audit_entry(note, timestamp(self.console.now()))
 
     @property
     def subject(self) -> str:
-        """The subject of the request, as the audit trail names it."""
         return describe_subject(self.request.path_params, self.form)
 
     def query(self, name: str) -> str:
-        """Return a value of the query or of the refused form. Empty if there is none."""
+        """Return a query parameter, or else a value of the rejected form. Empty if there is neither."""
         return self.request.query_params.get(name) or ("" if self.refusal is None else self.form.get(name, ""))
 
     def query_number(self, name: str) -> int:
-        """Return a value of the query as a number, or 0 if there is none."""
         return parse_row_number(self.query(name)) or 0
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
-        """Render a template with `values` and the values that every page has."""
+        """Render a template with `values` and the values that all pages share."""
         console, member = self.console, None if self.session is None else self.session.member
         page_values = {
             "member": member,
             "csrf": "" if self.session is None else self.session.csrf_token,
-            # Whether the person may do the action with this name at all.
-            "may": lambda act: member is not None and self.may(Action(act)),
+            # Whether the person has permission for the action with this name.
+            "may": lambda action: member is not None and self.may(Action(action)),
             "is_sandbox": console.settings.uses_sandbox,
             # Several machines can send only if they share a journal in a database.
             "has_workers": console.settings.journal.url is not None,
@@ -241,8 +235,8 @@ class Visit:
             "here": self.request.url.path,
             "back": self._return_address,
             "home": "/sign-in" if member is None else home_path(member),
-            # The idle seconds until the person is signed out, or 0 if nobody is signed in.
-            "session_left_s": 0 if self.session is None else int(self.session.left_s),
+            # Seconds until an inactive person is signed out, or 0 if nobody is signed in.
+            "session_left_s": 0 if self.session is None else int(self.session.remaining_s),
             "refusal": self.refusal,
             # The fields of the refused form.
             "sent": {} if self.refusal is None else self.form,
@@ -254,13 +248,12 @@ class Visit:
         status = _CONFLICT if self.refusal is not None and status == _OK else status
         return HTMLResponse(console.templates.get_template(template).render(page_values | values), status_code=status)
 
-    def missing_error(self, sentence: str) -> PaygwError:
-        """Return `PageOutdated` for a form, since its page showed the missing thing, otherwise `PageNotFound`."""
-        return PageOutdated(sentence) if self.request.method == "POST" else PageNotFound(sentence)
+    def missing_error(self, message: str) -> PaygwError:
+        """Return `PageNotFound`, or `PageOutdated` if a form was sent, because its page showed the missing item."""
+        return PageOutdated(message) if self.request.method == "POST" else PageNotFound(message)
 
     @property
     def _return_address(self) -> str:
-        """The address of this page or, when answering a form, of the page with the form."""
         url = self.request.url
         if self.request.method == "POST":
             page_fields = {name: self.form[name] for name in ("kind", "after") if self.form.get(name)}
@@ -269,7 +262,7 @@ class Visit:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The environment for a command started for the person, in the language of the page."""
+        """The environment for a command that the person starts, with the language of the page."""
         return {**self.console.environ, "PAYGW_LANG": language()}
 
     def redirect(self, path: str) -> Response:
@@ -277,11 +270,7 @@ class Visit:
 
 
 def payout_namer(console: Console) -> Callable[[str, str], str]:
-    """Return a function that names a payout, given its batch and the name of its sheet.
-
-    Payouts prepared on these pages have the name that their maker gave; others have the name of their sheet. The
-    folders are read when the first name is needed.
-    """
+    """Return a function that returns a payout's display name or, if it has none, its sheet name."""
     uploads = cache(partial(uploads_by_batch, console.directory))
 
     def payout_name(batch: str, sheet_name: str) -> str:
@@ -296,66 +285,66 @@ _OK, _CONFLICT = 200, 409
 
 @dataclass(frozen=True, slots=True)
 class WebRoute:
-    """A path with its handler and the action it needs permission for, or None if no sign-in is needed.
+    """A path, its handler, and the action that needs permission, or None if no sign-in is needed.
 
-    `audit_action` names the action in the audit trail. `form` is the location of a POST's form: the parent path if
-    None, the path itself if empty, or otherwise the sibling path of this name.
+    `audit_action` names the action in the audit trail. `form` says where the form of a POST is: at the parent path if
+    None, at the path itself if empty, and otherwise at the sibling path with this name.
     """
 
     path: str
     handler: Handler
-    act: Action | None
+    action: Action | None
     audit_action: str
     method: str = "GET"
     is_poll: bool = False
     form: str | None = None
 
     def endpoint(self, console: Console, pages: Mapping[str, Handler]) -> Callable[[Request], Awaitable[Response]]:
-        """Return the Starlette endpoint. `pages` has the handlers of all pages by path."""
-        page_with_form = pages.get(self.form_page(self.path)) if self.method == "POST" and self.act else None
+        """Return the Starlette endpoint. `pages` maps the path of each page to its handler."""
+        page_with_form = pages.get(self.form_page(self.path)) if self.method == "POST" and self.action else None
 
-        async def answer(request: Request) -> Response:
+        async def respond(request: Request) -> Response:
             with request_locale(request, console.settings.console.time_zone):
-                return await answer_in_language(request)
+                return await respond_in_language(request)
 
-        async def answer_in_language(request: Request) -> Response:
+        async def respond_in_language(request: Request) -> Response:
             visit = Visit(console, request, None, form_page=self.form_page(request.url.path))
             try:
                 if self.is_poll:
-                    return await run_in_threadpool(self._answer_poll, visit)
+                    return await run_in_threadpool(self._poll_response, visit)
                 visit = await run_in_threadpool(_with_session, visit)
                 refusal = self._refusal_response(visit)
                 if refusal is None and self.method == "POST":
-                    visit = await _with_form(visit, is_signed_in=self.act is not None)
+                    visit = await _with_form(visit, is_signed_in=self.action is not None)
                 if refusal is None and self.is_recorded_first:
                     await run_in_threadpool(visit.record_action, self.audit_action, visit.subject, AuditResult.DONE)
                     visit = replace(visit, was_recorded=True)
                 return await run_in_threadpool(self.handler, visit) if refusal is None else refusal
             except PaygwError as error:
-                return await run_in_threadpool(self._answer_error, visit, error, page_with_form)
+                return await run_in_threadpool(self._error_response, visit, error, page_with_form)
             except BodyRefused as error:
                 with suppress(AuditUnwritable):
                     await run_in_threadpool(self._record_refusal, visit, error)
-                message = say("The file is too large, or took too long to upload.")
-                response = _problem_page(visit, 413, say("This cannot be done now"), message)
+                message = say("The file is too large or took too long to upload.")
+                response = _render_error(visit, 413, say("You cannot do this now"), message)
                 response.headers["connection"] = "close"  # The rest of the body is not read.
                 return response
             except Exception as error:  # noqa: BLE001 (shows no details, and logs a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _format_trace(error))
-                return _problem_page(visit, 500, say("Something went wrong"))
+                return _render_error(visit, 500, say("Something went wrong"))
             finally:
                 await request.close()
 
-        return answer
+        return respond
 
-    def _answer_poll(self, visit: Visit) -> Response:
-        """Answer a poll. All steps run in one thread, because many tabs poll every two seconds."""
+    def _poll_response(self, visit: Visit) -> Response:
+        """Return the response to a poll. All steps run in one thread, because many tabs poll every two seconds."""
         visit = _with_session(visit, is_poll=True)
         refusal = self._refusal_response(visit)
         return self.handler(visit) if refusal is None else refusal
 
     def form_page(self, path: str) -> str:
-        """Return the address of the page with the form that is sent to `path`."""
+        """Return the address of the page whose form is sent to `path`."""
         if self.form == "":
             return path
         parent = path.rpartition("/")[0]
@@ -363,14 +352,11 @@ class WebRoute:
 
     @property
     def is_recorded_first(self) -> bool:
-        """Whether the action is recorded before it is done. A sign-in is recorded afterwards."""
-        return self.act is not None and (self.method == "POST" or self.act is Action.DOWNLOAD)
+        """Whether the action is recorded before it is done. A sign-in is recorded only afterwards."""
+        return self.action is not None and (self.method == "POST" or self.action is Action.DOWNLOAD)
 
-    def _answer_error(self, visit: Visit, error: PaygwError, page_with_form: Handler | None) -> Response:
-        """Return the page about an error. A refused form is shown again with its answers and the reason.
-
-        Refused forms and missing permissions are recorded in the audit trail.
-        """
+    def _error_response(self, visit: Visit, error: PaygwError, page_with_form: Handler | None) -> Response:
+        """Record the refusal and return the page for an error. A refused form is shown again with its answers."""
         if (self.method == "POST" or isinstance(error, ActRefused)) and not isinstance(error, AuditUnwritable):
             try:
                 self._record_refusal(visit, error)
@@ -379,34 +365,30 @@ class WebRoute:
         if page_with_form is None or isinstance(error, PageNotFound | ActRefused | PageOutdated | AuditUnwritable):
             return error_page(visit, error)
         field_name = error.field if isinstance(error, FieldRefused) else ""
-        with_refusal = replace(visit, refusal=Refusal(error.message, error.page_hint, field_name))
+        refused_visit = replace(visit, refusal=Refusal(error.message, error.page_hint, field_name))
         try:
-            response = page_with_form(with_refusal)
+            response = page_with_form(refused_visit)
         except PaygwError:
             return error_page(visit, error)
         return response if response.status_code == _CONFLICT else error_page(visit, error)
 
     def _record_refusal(self, visit: Visit, error: Exception) -> None:
-        words = f"{RECORDED_BEFORE if visit.was_recorded else ''}{type(error).__name__}"
-        visit.record_action(self.audit_action, visit.subject, AuditResult.REFUSED, said=words)
+        reason = f"{RECORDED_AS_DONE if visit.was_recorded else ''}{type(error).__name__}"
+        visit.record_action(self.audit_action, visit.subject, AuditResult.REFUSED, reason=reason)
 
     def _refusal_response(self, visit: Visit) -> Response | None:
-        """Return the response to a request without a session, or None if the request may proceed.
-
-        The body is not read yet. Raises `ActRefused` without permission, or for a form from another site.
-        """
+        """Return a response to a signed-out person, or None. Raises `ActRefused` if the request is not allowed."""
         if self.method == "POST":
             _require_own_origin(visit)
-        if self.act is None:
+        if self.action is None:
             return None
         if visit.session is None:
             return Response(status_code=401) if self.is_poll else self._redirect_to_sign_in(visit)
-        if not visit.may(self.act):
+        if not visit.may(self.action):
             raise ActRefused
         return None
 
     def _redirect_to_sign_in(self, visit: Visit) -> Response:
-        """Redirect to the sign-in page, which then leads to the requested page or the page of the sent form."""
         request, is_form = visit.request, self.method == "POST"
         requested = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
         if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not session_cookie(visit):
@@ -421,34 +403,33 @@ class WebRoute:
 
 
 def _with_session(visit: Visit, *, is_poll: bool = False) -> Visit:
-    """Return the visit with the browser's session. A poll does not prolong the session."""
     return replace(visit, session=visit.console.sessions.session(session_cookie(visit), is_poll=is_poll))
 
 
 def session_cookie(visit: Visit) -> str:
-    return visit.request.cookies.get(visit.console.cookie, "")
+    return visit.request.cookies.get(visit.console.cookie_name, "")
 
 
-def own_path(address: str) -> str | None:
-    """Return an address unchanged if it is a path on these pages, or None if it could lead elsewhere."""
-    is_own = address.startswith("/") and not address.startswith("//") and "\\" not in address
-    return address if is_own and address.isprintable() else None
+def console_path(address: str) -> str | None:
+    """Return an address unchanged if it is a path in this console, or None if it may lead elsewhere."""
+    is_local = address.startswith("/") and not address.startswith("//") and "\\" not in address
+    return address if is_local and address.isprintable() else None
 
 
 def error_page(visit: Visit, error: PaygwError) -> Response:
-    """Render the page about an error, without hints for people at a terminal."""
+    """Render the page for an error, without hints that mention commands."""
     match error:
         case PageNotFound():
             status, heading = 404, say("Page not found")
         case ActRefused():
             status, heading = 403, say("You don't have permission to do this")
         case _:
-            status, heading = 409, say("This cannot be done now")
+            status, heading = 409, say("You cannot do this now")
     is_form_post = status == 409 and visit.request.method == "POST"  # noqa: PLR2004 (as above)
-    return _problem_page(visit, status, heading, error.message, error.page_hint, can_reload=is_form_post)
+    return _render_error(visit, status, heading, error.message, error.page_hint, can_reload=is_form_post)
 
 
-def _problem_page(
+def _render_error(
     visit: Visit, status: int, heading: str, message: str = "", hint: str = "", *, can_reload: bool = False
 ) -> Response:
     return visit.page("error.html", heading=heading, message=message, hint=hint, can_reload=can_reload, status=status)
@@ -457,19 +438,19 @@ def _problem_page(
 def _require_own_origin(visit: Visit) -> None:
     """Raise `ActRefused` for a form from another site. Browsers send the origin with every form."""
     headers = visit.request.headers
-    if headers.get("origin") not in visit.console.origins or headers.get("sec-fetch-site", "none") not in _OWN_SITE:
-        raise ActRefused(say("This form was not sent from these pages."))
+    if headers.get("origin") not in visit.console.origins or headers.get("sec-fetch-site", "none") not in _OWN_SITES:
+        raise ActRefused(say("This form was not sent from the console."))
 
 
 async def _with_form(visit: Visit, *, is_signed_in: bool) -> Visit:
-    """Return the visit with the values of its form. Raises `ActRefused` if the form is not from this session."""
+    """Return the visit with the values of its form. Raises `ActRefused` unless this session sent the form."""
     try:
         body = await visit.request.form(max_files=2, max_fields=MAX_FIELDS)
     except HTTPException:  # The body is not a form, or has too many fields.
-        raise ActRefused(say(_FOREIGN_FORM)) from None
+        raise ActRefused(say(_INVALID_FORM)) from None
     form = {name: value for name, value in body.multi_items() if isinstance(value, str)}
     if is_signed_in and (visit.session is None or not visit.session.has_token(form.get("csrf", ""))):
-        raise ActRefused(say(_FOREIGN_FORM))
+        raise ActRefused(say(_INVALID_FORM))
     uploads = [(name, value) for name, value in body.multi_items() if isinstance(value, UploadFile)]
     upload = next((value for name, value in uploads if name != SIGNATURE_FIELD), None)
     signature = next((value for name, value in uploads if name == SIGNATURE_FIELD and value.filename), None)
@@ -477,25 +458,24 @@ async def _with_form(visit: Visit, *, is_signed_in: bool) -> Visit:
 
 
 def home_path(member: Member) -> str:
-    """Return the page shown after signing in."""
     return "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
 
 
 def delete_session_cookie(visit: Visit, response: Response) -> None:
     response.delete_cookie(
-        visit.console.cookie, path="/", secure=visit.console.is_secure, httponly=True, samesite="strict"
+        visit.console.cookie_name, path="/", secure=visit.console.is_secure, httponly=True, samesite="strict"
     )
 
 
 def _format_trace(error: BaseException) -> str:
-    """Format an error's files and lines, without its text and source, which could name a payee."""
+    """Format an error's class, files and line numbers. Omits its message and source code, which may name a payee."""
     frames = traceback.extract_tb(error.__traceback__)
     locations = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
     return f"{locations}: {type(error).__qualname__}"
 
 
 def require_payout(journal: JournalReader, batch: str) -> BatchRecord:
-    """Return the batch with this id. Raises `PageNotFound` if it does not exist."""
+    """Return the batch with the id `batch`. Raises `PageNotFound` if it does not exist."""
     record = journal.batch(batch)
     if record is None:
         raise PageNotFound(say("This payout does not exist."))
@@ -511,33 +491,33 @@ FILE_TYPES = {
 
 @contextmanager
 def open_payout(visit: Visit) -> Iterator[tuple[JournalReader, BatchRecord]]:
-    """Yield the journal and the batch in the address. Raises `PageNotFound` if the batch does not exist."""
+    """Yield the journal and the batch named in the address. Raises `PageNotFound` if the batch does not exist."""
     with journal_for_planning(visit.console.settings) as journal:
         yield journal, require_payout(journal, visit.path("batch"))
 
 
 @contextmanager
 def temporary_upload(visit: Visit, upload: UploadFile) -> Iterator[Path]:
-    """Yield the path of a temporary copy of the upload. It is removed afterwards if it still exists."""
+    """Yield the path of a temporary copy of an upload. Removes the copy afterwards unless it was moved."""
     make_directory(visit.console.directory)
     with tempfile.NamedTemporaryFile(dir=visit.console.directory, prefix=".upload-", delete=False) as file:
         try:
-            shutil.copyfileobj(upload.file, file, _COPY_BYTES)
+            shutil.copyfileobj(upload.file, file, _CHUNK_BYTES)
             file.flush()
             yield Path(file.name)
         finally:
             Path(file.name).unlink(missing_ok=True)
 
 
-def require_extension(extension: str, *extensions: str) -> str:
-    """Return `extension` unchanged. Raises `PageNotFound` unless it is `extensions` and can be written."""
-    if extension not in extensions or (extension == "xlsx" and not can_write_workbooks()):
+def require_extension(extension: str, *allowed: str) -> str:
+    """Return `extension` unchanged. Raises `PageNotFound` unless it is `allowed` and can be written."""
+    if extension not in allowed or (extension == "xlsx" and not can_write_workbooks()):
         raise PageNotFound(say("This file does not exist."))
     return extension
 
 
 def download_response(visit: Visit, extension: str, write: Callable[[Path], str]) -> Response:
-    """Return a download. `write` writes it to a temporary file, which is removed later, and returns its name."""
+    """Return a temporary file as a download. `write` writes the file and returns the name for the browser."""
     make_directory(visit.console.directory)
     with tempfile.NamedTemporaryFile(
         dir=visit.console.directory, prefix=".download-", suffix=f".{extension}", delete=False
@@ -554,7 +534,7 @@ def download_response(visit: Visit, extension: str, write: Callable[[Path], str]
 
 
 def can_write_workbooks() -> bool:
-    """Return whether workbooks can be written, which needs the `excel` extra."""
+    """Return whether the `excel` extra, which writes workbooks, is installed."""
     return importlib.util.find_spec("xlsxwriter") is not None
 
 
@@ -562,7 +542,7 @@ _locks: defaultdict[str, RLock] = defaultdict(RLock)
 
 
 @contextmanager
-def hold_lock(number: str) -> Iterator[None]:
-    """Hold the lock for `number` during the block, so that a second click waits for the first."""
-    with _locks[number]:
+def hold_lock(name: str) -> Iterator[None]:
+    """Hold the lock called `name` during the block, so that repeated requests run one by one."""
+    with _locks[name]:
         yield

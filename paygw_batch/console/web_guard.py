@@ -29,17 +29,17 @@ HEADERS: Mapping[str, str] = MappingProxyType(
         "cache-control": "no-store",
     }
 )
-"""The headers of every response. With `no-referrer`, browsers would not send the origin that forms need."""
+"""The headers of every response. With `no-referrer`, browsers would omit the origin that forms need."""
 _HSTS_VALUE = "max-age=31536000"
 MAX_FORM_BYTES = 256 * 1024
 BODY_LIMIT_S = 300.0
-"""Time limit for a body. A sheet of 64 MiB needs 2 Mbit/s to meet it."""
+"""Time limit for receiving a body. A sheet of 64 MiB needs 2 Mbit/s to arrive in time."""
 
 
 class WebGuard:
-    """The outermost layer of the pages, as an ASGI application around `app`.
+    """Protects the ASGI application `app`, which it wraps.
 
-    `hosts` are the accepted host names. Any other may be a foreign site's name that resolves to this server.
+    `hosts` are the accepted host names. Any other name could belong to a foreign site and resolve to this server.
     `max_body_bytes` returns the maximum length of a body for a path. `tls` says whether browsers use TLS.
     """
 
@@ -63,18 +63,18 @@ class WebGuard:
 
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            await _send_refusal(send_with_headers, 421, say("These pages are not served at this address."))
+            await _send_refusal(send_with_headers, 421, say("The console is not available at this address."))
             return
         max_bytes = self._max_body_bytes(scope["path"])
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if not length.isdigit() or int(length) > max_bytes:
+        content_length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if not content_length.isdigit() or int(content_length) > max_bytes:
             await _send_refusal(send_with_headers, 413, say("The file is too large."))
             return
         body = _Body(receive, max_bytes)
         try:
             await self._app(scope, body.receive, send_with_headers)
         except BodyRefused:
-            await _send_refusal(send_with_headers, 413, say("The file is too large, or took too long to upload."))
+            await _send_refusal(send_with_headers, 413, say("The file is too large or took too long to upload."))
 
 
 class BodyRefused(Exception):
@@ -82,7 +82,7 @@ class BodyRefused(Exception):
 
 
 class _Body:
-    """A request body as it arrives. `receive` raises `BodyRefused` if it is too long or too slow."""
+    """A request body. `receive` raises `BodyRefused` if the body is too long or arrives too slowly."""
 
     def __init__(self, receive: AsgiReceive, max_bytes: int) -> None:
         self._receive = receive
@@ -107,7 +107,7 @@ class _Body:
         return message
 
 
-async def _send_refusal(send: AsgiSend, status: int, sentence: str) -> None:
+async def _send_refusal(send: AsgiSend, status: int, message: str) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": sentence.encode()})
+    await send({"type": "http.response.body", "body": message.encode()})

@@ -1,4 +1,4 @@
-"""The choices for a sheet, shared by the command line, the drop folder, the pages and the Python interface."""
+"""Defines the choices for a sheet, which a person makes in any interface of the program."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,22 +12,22 @@ class BatchSender(Enum):
 
     THIS_PROCESS = "this_process"
     WORKERS_IF_ANY = "workers_if_any"
-    """Workers, if any are alive, while this process follows their run; otherwise this process."""
+    """Workers if any are alive, while this process follows their run, or else this process."""
     WORKERS_UNATTENDED = "workers_unattended"
-    """Like `WORKERS_IF_ANY`, but for a timer: a signal leaves the run to the workers instead of stopping it."""
+    """Like `WORKERS_IF_ANY`, but for timers: a signal leaves the run to the workers instead of stopping it."""
     WORKERS_LATER = "workers_later"
-    """Workers, even if none is alive yet. This process ends without waiting."""
+    """Workers, even if none is alive yet. This process does not wait for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
     """A person's choices for a sheet.
 
-    `repeats_meant`: the sheet may repeat a batch or its payees. `new_payees`: the names of new people in a payment run
-    whose reference was used before. `answered` has the keys of answered questions. `first` limits the number of due
-    rows to send (None: all). If `is_plan_named`, a person named the plan, and nothing may be paid without it. If
+    `repeats_meant` allows the sheet to repeat a batch or its payees. `new_payees` names new people in a payment run
+    whose reference was used before. `answered` lists the keys of answered questions. `first` is the number of due rows
+    to send, or None for all. With `is_plan_named`, the person named a plan, and nothing may be paid without it. With
     `urgent`, workers send this batch before others. `expected` are the control totals that the sheet must have.
-    `decided_by` is the person's name as the journal records it.
+    `decided_by` is the person's name as recorded in the journal.
     """
 
     skip_invalid: bool = False

@@ -1,7 +1,6 @@
-"""Identifies a gateway endpoint, however its host is written, and the merchant that it belongs to.
+"""Identifies a gateway endpoint and its merchant, however its host is spelled.
 
-Two journals of one merchant that do not know of each other could pay the same people twice. So endpoints are compared
-by identity, not by the text of their addresses.
+Two journals of the same merchant could pay the same people twice, so endpoints are compared by identity.
 """
 
 import hashlib
@@ -12,17 +11,16 @@ from dataclasses import dataclass
 THIS_MACHINE = "localhost"
 """The canonical name of every loopback address."""
 _MAX_PARTS = 4
-_VALUES_OF_A_PART = 256
+_VALUES_PER_PART = 256
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointIdentity:
-    """An endpoint, identified by its host and our id there. `host` is canonical.
+    """An endpoint, identified by the gateway's canonical host and our endpoint id.
 
-    `host` ends in `:PORT` unless the port is the default one of the scheme. Another port of a host counts as another
-    host: the gateway may have moved there, or it may be a test gateway. `consumer_key_sha256` is empty if the consumer
-    key is not known.
+    `host` ends in `:PORT` unless the port is the scheme's default. Another port counts as another host, because a
+    test gateway may use it. `consumer_key_sha256` is empty if the consumer key is not known.
     """
 
     host: str
@@ -34,40 +32,37 @@ class EndpointIdentity:
         cls, host: str, endpoint_id: str, consumer_key: str | None, *, port: int | None = None
     ) -> "EndpointIdentity":
         """Return the identity of a configured endpoint. `port` is None for the scheme's default."""
-        key = hashlib.sha256(consumer_key.encode()).hexdigest() if consumer_key else ""
-        return cls(_append_port(canonical_host(host), port), endpoint_id, key)
+        key_sha256 = hashlib.sha256(consumer_key.encode()).hexdigest() if consumer_key else ""
+        return cls(_append_port(canonical_host(host), port), endpoint_id, key_sha256)
 
     @classmethod
     def from_name(cls, name: str) -> "EndpointIdentity":
-        """Parse the `name` of an endpoint. It does not include the consumer key."""
+        """Parse the `name` of an endpoint, which does not include the consumer key."""
         host, _, endpoint_id = name.partition("/")
         host, port = _split_port(host)
         return cls(_append_port(canonical_host(host), port), endpoint_id)
 
     @property
     def name(self) -> str:
-        """The endpoint's name in journals: `HOST[:PORT]/ENDPOINT_ID`."""
+        """The name of the endpoint in journals: `HOST[:PORT]/ENDPOINT_ID`."""
         return f"{self.host}/{self.endpoint_id}"
 
     def has_same_merchant(self, other: "EndpointIdentity") -> bool:
-        """Return whether both endpoints belong to one merchant at one gateway.
-
-        Two of host, id and consumer key must be equal, so that any one of them can change.
-        """
+        """Return whether two of host (without port), endpoint id and consumer key agree, so that any one can change."""
         has_same_key = bool(self.consumer_key_sha256) and self.consumer_key_sha256 == other.consumer_key_sha256
         has_same_host = _split_port(self.host)[0] == _split_port(other.host)[0]
         return [self.endpoint_id == other.endpoint_id, has_same_host, has_same_key].count(True) > 1
 
-    def matches_merchant(self, names: Iterable["EndpointIdentity"]) -> bool:
-        """Return whether the endpoint belongs to the merchant with one of these names."""
-        return any(self.has_same_merchant(other) for other in names)
+    def matches_merchant(self, known_endpoints: Iterable["EndpointIdentity"]) -> bool:
+        """Return whether the endpoint has the same merchant as one of `known_endpoints`."""
+        return any(self.has_same_merchant(other) for other in known_endpoints)
 
 
 def canonical_host(host: str) -> str:
     """Return the canonical form of a host name or address.
 
-    It is in lower case, without a trailing dot. Names are in `xn--` form, and addresses in their shortest form. All
-    names and addresses of loopback become `THIS_MACHINE`.
+    It is in lower case, without a trailing dot. Names are in `xn--` form, and addresses in their shortest form.
+    Loopback names and addresses become `THIS_MACHINE`.
     """
     text = host.strip().removeprefix("[").removesuffix("]").lower()
     text = text.partition("%")[0] if ":" in text else text
@@ -87,16 +82,16 @@ def _append_port(host: str, port: int | None) -> str:
 
 
 def _split_port(host_and_port: str) -> tuple[str, int | None]:
-    """Split an address into host and port. An IPv6 address with a port is in brackets."""
+    """Split `host_and_port`, in which an IPv6 address with a port is in brackets."""
     host, _, port = host_and_port.rpartition(":")
-    is_host = host.endswith("]") or (host and ":" not in host)
-    return (host.strip("[]"), int(port)) if is_host and port.isdigit() else (host_and_port, None)
+    has_host = host.endswith("]") or (host and ":" not in host)
+    return (host.strip("[]"), int(port)) if has_host and port.isdigit() else (host_and_port, None)
 
 
 def _encode_idna(text: str) -> str:
     try:
         return text.encode("idna").decode("ascii").lower()
-    except UnicodeError:  # such a name cannot be looked up, so it is compared as it is written
+    except UnicodeError:  # such a name cannot be resolved, so it is compared as written
         return text
 
 
@@ -104,11 +99,11 @@ def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address |
     try:
         return ipaddress.ip_address(text)
     except ValueError:
-        return _parse_short_address(text)
+        return _parse_short_ipv4(text)
 
 
-def _parse_short_address(text: str) -> ipaddress.IPv4Address | None:
-    """Parse an IPv4 address in a short form that resolvers accept (`127.1`, `2130706433`). Returns None for others."""
+def _parse_short_ipv4(text: str) -> ipaddress.IPv4Address | None:
+    """Parse an IPv4 address in a short form that resolvers accept, such as `127.1` or `2130706433`."""
     parts = text.split(".")
     try:
         numbers = [_parse_number(part) for part in parts]
@@ -117,8 +112,8 @@ def _parse_short_address(text: str) -> ipaddress.IPv4Address | None:
     *first, last = numbers
     if (
         len(parts) > _MAX_PARTS
-        or any(number >= _VALUES_OF_A_PART for number in first)
-        or last >= _VALUES_OF_A_PART ** (_MAX_PARTS + 1 - len(parts))
+        or any(number >= _VALUES_PER_PART for number in first)
+        or last >= _VALUES_PER_PART ** (_MAX_PARTS + 1 - len(parts))
     ):
         return None
     value = last

@@ -1,7 +1,7 @@
 """Decides the effect of evidence from outside a run: a notification, a statement, or a reply to an enquiry.
 
-The module is pure. The table of moves in `lifecycle.py` limits the effect of a claim on the instruction that it names.
-A claim without effect is kept too, with a finding that says why.
+The table of moves in `lifecycle.py` limits the effect of a claim on the instruction that it names. A claim without
+effect is stored too, with a finding that says why.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 
 class Proof(StrEnum):
-    """Whether evidence is proven to come from the gateway."""
+    """How well evidence is proven to come from the gateway."""
 
     PROVEN = "proven"
-    """The evidence passed the configured check, or answers an enquiry that we sent to the gateway."""
+    """The evidence passed the configured check, or answers our own enquiry."""
     VOUCHED = "vouched"
-    """A person brought the evidence: it can hold a row, but moves none. Only a person's settlement does."""
+    """A person provided the evidence. It can hold a row, but only a person's settlement moves one."""
     UNPROVEN = "unproven"
-    """No check is configured: the evidence is for a person to read, and moves no row."""
+    """No check is configured. The evidence is for a person to read, and moves no row."""
     FORGED = "forged"
     """The evidence failed the configured check."""
 
@@ -33,36 +33,36 @@ class EvidenceSource(StrEnum):
     NOTIFICATION = "notification"
     ENQUIRY = "enquiry"
     STATEMENT = "statement"
-    """A line of a statement that a person gave to `resolve`."""
+    """A line of a statement, which a person passed to `resolve`."""
     PERSON = "person"
-    """A person's decision about a row that was held."""
+    """A person's decision about a held row."""
     REPLY = "reply"
-    """The head of a reply to a request of ours."""
+    """The head of a reply to one of our requests."""
     WITNESS = "witness"
-    """The record, on a host, of orders that were sent in commits which the journal has lost."""
+    """The sent log of a host, about orders whose commits the journal has lost."""
 
 
 class Finding(StrEnum):
-    """The effect of a claim, or the reason why it has none."""
+    """The effect of a claim, or why it has none."""
 
     MOVED = "moved"
-    """The claim was proven and fitted the state: the instruction moved."""
+    """The claim is proven and fits the state, so the instruction moved."""
     REPEATED = "repeated"
-    """The journal knew the claim already."""
+    """The journal already had the claim."""
     LATE = "late"
-    """The claim came out of order: the journal knows a later state."""
+    """The claim arrived out of order: the journal already has a later state."""
     CONTRADICTING = "contradicting"
-    """The claim is proven, and cannot be true together with the known facts. It is kept as a contradiction as well."""
+    """The claim is proven, but contradicts the facts in the journal. It is also stored as a contradiction."""
     TO_CONFIRM = "to_confirm"
-    """Nothing proves the claim: a person has to find out whether it is true."""
+    """The claim is not proven: a person must find out whether it is true."""
     AMBIGUOUS = "ambiguous"
-    """More than one attempt or instruction has this order id: a person has to find out which one the claim means."""
+    """Several attempts or instructions have this order id: a person must find out which one the claim is about."""
     UNMATCHED = "unmatched"
     """The claim names our order, but another amount or currency, or none."""
     SUPERSEDED = "superseded"
-    """The claim is about an attempt that another one followed."""
+    """The claim is about an attempt that was followed by another."""
     NOT_FOUND = "not_found"
-    """The gateway does not know the order. This is for a person to read, and never releases a row."""
+    """The gateway does not know the order. A person must deal with this, and no row is released."""
     UNLISTED = "unlisted"
     """The configuration does not list the claim's status word."""
     FORGED = "forged"
@@ -70,38 +70,38 @@ class Finding(StrEnum):
     UNKNOWN_ORDER = "unknown_order"
     """The journal has no such order."""
     UNREADABLE = "unreadable"
-    """The message could not be read, or names no order."""
+    """The message cannot be read, or names no order."""
     RESOLVED = "resolved"
-    """A person decided about a row that was held: earlier evidence no longer holds it."""
+    """A person decided about a held row, so earlier evidence no longer holds it."""
 
 
 HOLDING_FINDINGS = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
-"""The findings that hold a ready row, if the claim's word means that the gateway has it (`GATEWAY_HAS_ORDER`)."""
+"""The findings that hold a ready row, if the claim means that the gateway has the order (`GATEWAY_HAS_ORDER`)."""
 GATEWAY_HAS_ORDER = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
-"""The meanings of words that say that the gateway has an order. Sending the order again could pay it twice."""
+"""The outcomes after which the gateway has the order, so that sending it again could pay twice."""
 PERSON_FINDINGS = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
-"""The findings that wait for a person until the instruction moves."""
+"""The findings that a person must deal with, unless the instruction moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedOrder:
-    """A signed order about rows of a batch: the text of its document, with the signatures.
+    """A signed order about rows in a batch. `document` is its text with the signatures.
 
-    `at` is empty until the order is carried out, and only until then does the order have a digest.
+    `at` is when the order was carried out. Until then, `at` is empty and `sha256` is set.
     """
 
     batch: str
     document: str
     at: str = ""
     sha256: str = ""
-    """The digest of the text that the order's maker signed."""
+    """The digest of the text that the maker signed."""
 
 
 class AttemptMatch(StrEnum):
-    """The attempt of an instruction that a claim is about, judged by the times that it states."""
+    """Which attempt a claim is about, according to the times in the claim."""
 
     UNSTATED = "unstated"
-    """The claim states no time, or one that does not decide it."""
+    """The claim states no time, or only times that do not show which attempt it is about."""
     LATEST = "latest"
     EARLIER = "earlier"
     NONE = "none"
@@ -110,7 +110,7 @@ class AttemptMatch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeInterval:
-    """A stated time, which spans the unit in which it is stated: from `start` to `end`, in UTC, ISO 8601 with `Z`."""
+    """A stated time with its precision, from `start` to `end`, in UTC, ISO 8601 with `Z`."""
 
     start: str
     end: str
@@ -118,35 +118,35 @@ class TimeInterval:
 
 @dataclass(frozen=True, slots=True)
 class StatedTimes:
-    """The times in a claim: when it was true, and `sent_at`, the exact time of its attempt."""
+    """The times in a claim: those at which it was true, and when the attempt was sent."""
 
     true_at: tuple[TimeInterval, ...] = ()
     sent_at: TimeInterval | None = None
 
 
 def match_attempt(times: StatedTimes, intended_at: str | None) -> AttemptMatch:
-    """Return the attempt that a claim with these times refers to.
+    """Return which attempt a claim with these times is about.
 
-    `intended_at` is the time of the latest attempt's intent, or None without an attempt. A claim from before an attempt
-    cannot be about it. A time that contains the intent, such as the date of the same day, decides nothing.
+    `intended_at` is the time of the latest intent, or None without an attempt. A claim from before an attempt cannot be
+    about it. An interval that contains the intent, such as the same day, does not identify the attempt.
     """
     if intended_at is None:
         return AttemptMatch.UNSTATED
     stated = [*times.true_at, times.sent_at] if times.sent_at is not None else list(times.true_at)
-    if any(span.end <= intended_at for span in stated):
+    if any(interval.end <= intended_at for interval in stated):
         return AttemptMatch.EARLIER
     if times.sent_at is not None and times.sent_at.start > intended_at:
         return AttemptMatch.NONE
     is_named = times.sent_at is not None and times.sent_at.start == intended_at
-    is_later = any(span.start >= intended_at for span in times.true_at)
+    is_later = any(interval.start >= intended_at for interval in times.true_at)
     return AttemptMatch.LATEST if is_named or is_later else AttemptMatch.UNSTATED
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim by the gateway about an order. Values that the gateway does not state are None. `amount` is text.
+    """A claim by the gateway about an order. Values that it does not state are None.
 
-    If `is_current`, it reports the current state, as a statement does, and so cannot be late.
+    With `is_current`, the claim reports the current state, as statements do, and so cannot be late.
     """
 
     order_id: str | None
@@ -159,14 +159,14 @@ class Claim:
     is_current: bool = False
     times: StatedTimes = StatedTimes()
     attempts: Mapping[int, int] = field(default_factory=dict)
-    """The number of attempts of each instruction when the claim was first read. The claim covers no later attempt."""
+    """The number of attempts of each instruction when the claim was first read. It cannot be about later ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A claim as it is stored. `content` is the whole message as text, and `arrival` the fact of its arrival, if any.
+    """A claim with its message. `content` is the whole message. `arrival` is the fact of its arrival, if any.
 
-    `lasting` is the canonical JSON that remains after the people in it are forgotten, or empty if nothing remains.
+    `lasting` is the part without personal data, as canonical JSON. It remains after people are forgotten.
     """
 
     source: EvidenceSource
@@ -178,7 +178,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRecord:
-    """Evidence as a fact in the journal, with the move that it caused, if any. See `Evidence` and `Ruling`."""
+    """Evidence as a fact in the journal. See `Evidence` and `Ruling`."""
 
     source: EvidenceSource
     finding: Finding
@@ -189,7 +189,7 @@ class EvidenceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An instruction that uses or used a claim's order id."""
+    """An instruction that uses or has used the order id of a claim."""
 
     number: int
     client_orderid: str
@@ -199,21 +199,21 @@ class Candidate:
     sent_order_id: str | None
     """The order id of the instruction's latest attempt."""
     was_sent_once: bool
-    """Whether no attempt before the latest one can have been sent."""
+    """Whether certainly no attempt before the latest one was sent."""
     intended_at: str | None = None
     """The time of the instruction's latest intent."""
     endpoint_id: str | None = None
-    """The id of the endpoint that the latest attempt was sent to, if it is known."""
+    """The endpoint that the latest attempt was sent to, if known."""
     is_attempt_unknown: bool = False
-    """Whether the claim's order id is that of a later attempt that is missing from the journal."""
+    """Whether the order id belongs to a later attempt that is missing from the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The decision about a claim. Its `outcome`, if any, is for attempt `attempt` of `instruction`.
+    """The decision about a claim. `outcome`, if any, is the outcome of `attempt` of `instruction`.
 
-    `meaning` is the meaning of the claim's status word, if the configuration lists it. It is None for an unproven
-    ambiguous claim. `others` are further instructions that an ambiguous claim may be about.
+    `meaning` is what the claim's status word means, if the configuration lists it and the claim is not both ambiguous
+    and unproven. `others` are further instructions that an ambiguous claim may be about.
     """
 
     finding: Finding
@@ -225,11 +225,11 @@ class Ruling:
 
 
 class Deferral:
-    """A claim about an instruction in flight, which can be judged only once its outcome is known."""
+    """The claim is about an instruction in flight, and cannot be decided before its outcome is known."""
 
 
-def judge_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]) -> Ruling | Deferral:
-    """Judge `claim` for the instructions with its order id. `words` are the operator's `[outcomes]`."""
+def assess_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]) -> Ruling | Deferral:
+    """Decide the effect of a claim. `candidates` have its order id. `words` maps status words to outcomes."""
     matching = _select_candidates(claim, candidates)
     if isinstance(matching, Ruling):
         return matching
@@ -238,19 +238,19 @@ def judge_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[st
     meaning = words.get(claim.status or "")
     candidate, *others = matching
     if others:
-        proven = meaning if claim.proof in {Proof.PROVEN, Proof.VOUCHED} else None
+        known_meaning = meaning if claim.proof in {Proof.PROVEN, Proof.VOUCHED} else None
         numbers = tuple(other.number for other in others)
-        return Ruling(Finding.AMBIGUOUS, candidate.number, candidate.standing.attempt, proven, others=numbers)
-    current = candidate.standing
+        return Ruling(Finding.AMBIGUOUS, candidate.number, candidate.standing.attempt, known_meaning, others=numbers)
+    standing = candidate.standing
     if claim.is_not_found:
-        return Ruling(Finding.NOT_FOUND, candidate.number, current.attempt)
+        return Ruling(Finding.NOT_FOUND, candidate.number, standing.attempt)
     if meaning is None:
-        return Ruling(Finding.UNLISTED, candidate.number, current.attempt)
-    finding, attempt = _proven_finding(claim, meaning, candidate)
+        return Ruling(Finding.UNLISTED, candidate.number, standing.attempt)
+    finding, attempt = _decide_finding(claim, meaning, candidate)
     outcome = None
     if finding in {Finding.MOVED, Finding.CONTRADICTING}:
-        # Only a proven claim moves a row: after a forged "rejected", a paid row could be sent again. A statement that a
-        # person vouches for may hold a row, but moves none.
+        # Only a proven claim moves a row, because after a forged "rejected" a paid row could be sent again. A statement
+        # that a person vouches for may hold a row, but moves none.
         if claim.proof is Proof.UNPROVEN or (claim.proof is Proof.VOUCHED and finding is Finding.MOVED):
             return Ruling(Finding.TO_CONFIRM, candidate.number, attempt, meaning)
         outcome = Outcome(meaning, gateway_status=claim.status, gateway_reference=claim.reference)
@@ -258,7 +258,6 @@ def judge_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[st
 
 
 def _select_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate] | Ruling:
-    """Return the instructions that a claim may be about, or a ruling if there are none."""
     if claim.order_id is None:
         return Ruling(Finding.UNREADABLE)
     if not candidates:
@@ -269,21 +268,17 @@ def _select_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequenc
 
 
 def matching_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return the instructions with the amount and currency of a claim."""
-    return [candidate for candidate in candidates if _has_same_amount(claim, candidate)]
+    """Return the candidates with the amount and currency of the claim."""
+    return [candidate for candidate in candidates if _matches_amount(claim, candidate)]
 
 
-def unknown_attempt_candidates(first_id: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the instructions that an unknown later attempt may belong to: those first sent as `first_id`.
-
-    A journal restored from a copy does not know later attempts, and the gateway may have paid one of them.
-    """
+def candidates_with_unknown_attempt(first_id: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates first sent as `first_id`. A restored journal may lack a later attempt that was paid."""
     matching = (candidate for candidate in candidates if candidate.client_orderid == first_id)
     return [replace(candidate, is_attempt_unknown=True) for candidate in matching]
 
 
-def _has_same_amount(claim: Claim, candidate: Candidate) -> bool:
-    """Return whether a claim states exactly this amount and currency. A value that the claim omits does not match."""
+def _matches_amount(claim: Claim, candidate: Candidate) -> bool:
     if claim.amount is None:
         return False
     try:
@@ -293,71 +288,68 @@ def _has_same_amount(claim: Claim, candidate: Candidate) -> bool:
     return is_same and claim.currency == candidate.currency
 
 
-def _proven_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
-    current = candidate.standing
-    if _is_unknown_attempt(claim, candidate):
-        return Finding.CONTRADICTING, max(current.attempt - candidate.is_attempt_unknown, 0)
+def _decide_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
+    standing = candidate.standing
+    if _is_about_unknown_attempt(claim, candidate):
+        return Finding.CONTRADICTING, max(standing.attempt - candidate.is_attempt_unknown, 0)
     if candidate.sent_order_id is None:
-        # The row was never sent. The gateway has the order from another sender, so a person must check the row first.
-        return (Finding.LATE if meaning is OutcomeKind.REJECTED else Finding.CONTRADICTING), current.attempt
+        # The row was never sent from this journal. The gateway has the order from elsewhere, so a person must check
+        # first.
+        return (Finding.LATE if meaning is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
-        # If a person had settled the attempt as not paid, its "accepted" is not late: the person was wrong.
-        is_conclusive = claim.is_current or current.possible_duplicate_of is not None
-        has_it = meaning in GATEWAY_HAS_ORDER if is_conclusive else meaning is OutcomeKind.PAID
-        return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(current.attempt - 1, 0)
+        # If a person settled the attempt as not paid, "accepted" is not late: it shows that the person was wrong.
+        is_conclusive = claim.is_current or standing.possible_duplicate_of is not None
+        has_order = meaning in GATEWAY_HAS_ORDER if is_conclusive else meaning is OutcomeKind.PAID
+        return (Finding.CONTRADICTING if has_order else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
     if _match_claim(claim, candidate) is AttemptMatch.EARLIER:
         if meaning not in GATEWAY_HAS_ORDER:
-            return Finding.SUPERSEDED, max(current.attempt - 1, 0)
+            return Finding.SUPERSEDED, max(standing.attempt - 1, 0)
         if is_only_attempt(candidate):
-            return Finding.AMBIGUOUS, current.attempt  # no earlier attempt left from here, so a person must find out
-        return Finding.CONTRADICTING, current.attempt - 1
-    return _latest_attempt_finding(claim, meaning, candidate), current.attempt
+            return Finding.AMBIGUOUS, standing.attempt  # this journal sent no earlier attempt
+        return Finding.CONTRADICTING, standing.attempt - 1
+    return _latest_attempt_finding(claim, meaning, candidate), standing.attempt
 
 
 def _match_claim(claim: Claim, candidate: Candidate) -> AttemptMatch:
-    """Return the attempt that a claim refers to. The order in the journal comes first, because no clock affects it."""
+    """Return which attempt a claim is about. The journal's order takes precedence, because no clock affects it."""
     if predates_attempt(claim.attempts, candidate.number, candidate.standing.attempt):
         return AttemptMatch.EARLIER
     return match_attempt(claim.times, candidate.intended_at)
 
 
 def predates_attempt(attempts: Mapping[int, int], instruction: int, attempt: int) -> bool:
-    """Return whether a claim was first read before an attempt was intended.
-
-    `attempts` has each instruction's number of attempts at that time.
-    """
+    """Return whether a claim with these `attempts` (see `Claim`) was first read before `attempt` of `instruction`."""
     return attempts.get(instruction, attempt) < attempt
 
 
-def _is_unknown_attempt(claim: Claim, candidate: Candidate) -> bool:
-    """Return whether a claim is about an unknown attempt, because no attempt was sent from here under its order id.
+def _is_about_unknown_attempt(claim: Claim, candidate: Candidate) -> bool:
+    """Return whether a claim is about an unknown attempt, because none was sent from here under its order id.
 
-    Such a claim must hold the row, even if it says "rejected". The next attempt would use the same id, and the answer
-    to the unknown attempt would be taken for its answer.
+    Such a claim must hold the row, even if it says "rejected". Otherwise the next attempt would use the same id, and
+    the answer to the unknown attempt would be mistaken for its answer.
     """
-    current = candidate.standing
-    own_id = attempt_order_id(candidate.client_orderid, current.generation)
-    is_fresh = current.state is State.READY and current.possible_duplicate_of is None and claim.order_id == own_id
-    return candidate.is_attempt_unknown or is_fresh
+    standing = candidate.standing
+    own_id = attempt_order_id(candidate.client_orderid, standing.generation)
+    is_unsent = standing.state is State.READY and standing.possible_duplicate_of is None and claim.order_id == own_id
+    return candidate.is_attempt_unknown or is_unsent
 
 
 def _latest_attempt_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> Finding:
     state = candidate.standing.state
-    is_known = _match_claim(claim, candidate) is AttemptMatch.LATEST
+    is_certain = _match_claim(claim, candidate) is AttemptMatch.LATEST
     if state == meaning.value:
         return Finding.REPEATED
     if state is State.READY and meaning in GATEWAY_HAS_ORDER:
-        return Finding.CONTRADICTING  # sending another attempt could pay twice, no matter which one the claim is about
+        return Finding.CONTRADICTING  # another attempt could pay twice, whichever attempt the claim is about
     if meaning is OutcomeKind.ACCEPTED and state in {State.PAID, State.REJECTED, State.RETURNED, State.REPLACED}:
-        is_conclusive = claim.is_current or candidate.standing.is_rejected_by_word
+        is_conclusive = claim.is_current or candidate.standing.is_rejected_by_person
         return Finding.CONTRADICTING if is_conclusive and state is State.REJECTED else Finding.LATE
     if meaning is OutcomeKind.PAID and state is State.RETURNED:
         return Finding.LATE
     if meaning is OutcomeKind.REJECTED and state in {State.READY, State.REPLACED}:
-        return Finding.LATE  # after the rejection the row was released or replaced, or a person called it not received
-    if not is_known and not is_only_attempt(candidate) and (meaning is not OutcomeKind.PAID or claim.is_current):
-        # A rejection may answer an earlier attempt under the same id, while the latest one is being paid. In a
-        # statement a "paid" may be about either attempt too, so a person must read that.
+        return Finding.LATE  # after it, the row was released, replaced or settled as not received
+    if not is_certain and not is_only_attempt(candidate) and (meaning is not OutcomeKind.PAID or claim.is_current):
+        # A rejection may be about an earlier attempt under the same id, and so may a "paid" in a statement.
         return Finding.AMBIGUOUS
     is_legal = (state, fact_kind(Concluded(Outcome(meaning)))) in TRANSITIONS
     return Finding.MOVED if is_legal else Finding.CONTRADICTING
@@ -365,13 +357,13 @@ def _latest_attempt_finding(claim: Claim, meaning: OutcomeKind, candidate: Candi
 
 def is_only_attempt(candidate: Candidate) -> bool:
     """Return whether only the latest attempt can have been sent under its order id."""
-    current, duplicate_of = candidate.standing, candidate.standing.possible_duplicate_of
-    if duplicate_of is not None and (duplicate_of == 0 or duplicate_of < current.attempt):
-        # A person settled an earlier attempt, or one that was not ours, and the gateway may report it again.
+    standing, duplicate_of = candidate.standing, candidate.standing.possible_duplicate_of
+    if duplicate_of is not None and (duplicate_of == 0 or duplicate_of < standing.attempt):
+        # A person settled an earlier attempt, or one that is not in this journal, and the gateway may report it again.
         return False
     if candidate.was_sent_once:
         return True
     if duplicate_of is not None:
         return False
-    own_id = attempt_order_id(candidate.client_orderid, current.generation)
-    return current.generation == 1 or candidate.sent_order_id == own_id
+    own_id = attempt_order_id(candidate.client_orderid, standing.generation)
+    return standing.generation == 1 or candidate.sent_order_id == own_id

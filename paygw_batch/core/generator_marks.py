@@ -1,4 +1,4 @@
-"""Language-independent marks by which files that this program wrote are recognised."""
+"""Defines the language-independent marks of files that this program wrote."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ HEADINGS = "# paygw-batch headings"
 HELP = "paygw-batch help"
 PROBLEMS = "paygw-batch problems"
 OUR_WORKSHEETS = frozenset({HELP, PROBLEMS})
-"""The texts of a cell in the first row of each worksheet that we write. Such a worksheet is never read as payees."""
+"""The texts that identify our own worksheets, in the first row. Such worksheets contain no payments."""
 
 
 class PageKind(StrEnum):
@@ -19,5 +19,5 @@ class PageKind(StrEnum):
 
     @property
     def generator(self) -> str:
-        """The `<meta>` line in a page's head that names this program."""
+        """The `<meta>` tag that identifies this program."""
         return f'<meta name="generator" content="paygw-batch {self}">'

@@ -1,10 +1,10 @@
-"""The state machine of an instruction: its states, its facts, and the table of moves.
+"""Defines the state machine of an instruction: states, facts and the table of moves.
 
-An instruction starts READY. Before a request may leave, INTENDED is made durable. The reply or fault is another fact. A
-row may be sent if and only if it is READY. There are only three ways back to READY: proof that nothing left (NOT_SENT),
-a person with evidence (RESOLVED_NOT_RECEIVED), and a person who releases a rejected row (RELEASED). A move that is
-missing from the table is illegal: either a late or contradicting message, which is kept as evidence and changes
-nothing, or a bug.
+An instruction starts READY, and may be sent only while it is READY. INTENDED is made durable before a request may be
+sent. The reply or fault is another fact. Only three facts make it READY again: proof that nothing was sent (NOT_SENT),
+a person's decision based on evidence (RESOLVED_NOT_RECEIVED), and a release of a rejected row (RELEASED). A move that
+is not in the table is illegal: it is a bug, or a late or contradicting message, which is stored as evidence and changes
+nothing.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 
 class State(StrEnum):
-    """The state of an instruction. Each member's docstring says how the state is reached."""
+    """The state of an instruction."""
 
     READY = "ready"
-    """Nothing was sent for the row, or a person has cleared it to be sent. A crash in this state has no effect."""
+    """The row was not sent, or may be sent again. A crash in this state has no effect."""
     IN_FLIGHT = "in_flight"
-    """The row's intent is durable, and its outcome is not. A crash in this state puts it in doubt."""
+    """The row's intent is durable, but its outcome is not. A crash in this state puts the row in doubt."""
     IN_DOUBT = "in_doubt"
-    """A request may have been sent, and its fate is unknown. Only evidence from the gateway or a person ends it."""
+    """A request may have been sent, with unknown outcome. Only the gateway's evidence or a person settles the row."""
     ACCEPTED = "accepted"
-    """The gateway has the order; its final answer is awaited."""
+    """The gateway has the order, but has not given its final answer."""
     PAID = "paid"
     """The gateway confirmed the payment."""
     REJECTED = "rejected"
@@ -34,7 +34,7 @@ class State(StrEnum):
     RETURNED = "returned"
     """The row was paid, and the money came back."""
     REPLACED = "replaced"
-    """The row was never sent, or rejected, and an amended row of a later sheet has replaced it. This state is final."""
+    """An amended row in a later sheet replaced the row, which was never sent or was rejected. This state is final."""
 
     __hash__ = str.__hash__  # a member equals its text, so it hashes alike; Enum's hash differs, and is slow
 
@@ -89,16 +89,17 @@ TRANSITIONS: Mapping[tuple[State, FactKind], State] = MappingProxyType(
 )
 
 STATE_AFTER: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, kind), state in TRANSITIONS.items()})
-"""The state that each kind of fact leads to, from every state in which it is legal."""
+"""Maps each kind of fact to the state after it, which does not depend on the state before it."""
 
 
-# Every payout makes facts of these two classes. They are tuples because a frozen dataclass takes four times as long.
+# `Intended` and `Concluded` are created for every payout. They are tuples because frozen dataclasses take four times
+# as long to create.
 
 
 class Intended(NamedTuple):
     """An attempt is about to be sent with this order id, nonce and timestamp.
 
-    `endpoint_id` is the endpoint's id, or None if the attempt is known only from a host's sent log.
+    `endpoint_id` is None if the attempt is known only from the sent log of a host.
     """
 
     order_id: str
@@ -120,7 +121,7 @@ class Interrupted:
 
 
 class Resolution(StrEnum):
-    """A person's decision about a row that is in doubt or accepted, or that is ready and held by evidence."""
+    """A person's decision about a row in doubt, an accepted row, or a ready row that evidence holds."""
 
     PAID = "paid"
     REJECTED = "rejected"
@@ -128,12 +129,12 @@ class Resolution(StrEnum):
 
 
 class Basis(StrEnum):
-    """The authority on which a person settled a row."""
+    """Whose authority a settlement is based on."""
 
     PERSON = "person"
-    """A person's, also with a file that nothing proves to be the gateway's."""
+    """The person's, even with a file as evidence, if nothing proves that the file comes from the gateway."""
     GATEWAY = "gateway"
-    """The gateway's: its status word, with a time after the attempt, in a statement that `[evidence]` proves."""
+    """The gateway's. A statement proven by `[evidence]` has its status word, with a time after the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,29 +146,29 @@ class Resolved:
     by: str
     basis: Basis = Basis.PERSON
     order: str = ""
-    """The digest of the signed order that asked for the settlement. Empty if one person was enough."""
+    """The digest of the signed order for this settlement. Empty if one person decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A person allowed another attempt for a rejected row, under `order_id`."""
+    """A person allowed another attempt of a rejected row, under `order_id`."""
 
     order_id: str
     by: str
     order: str = ""
-    """The digest of the signed order that asked for the release. Empty if one person was enough."""
+    """The digest of the signed order for this release. Empty if one person decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The money came back."""
+    """The paid money came back."""
 
     evidence: str
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """An amended row of a later sheet took over this row's order id."""
+    """An amended row in a later sheet took over this row's order id."""
 
     batch: str
     row: int
@@ -195,11 +196,11 @@ _KIND_BY_RESOLUTION: Mapping[Resolution, FactKind] = MappingProxyType(
 
 
 _INTENDED, _RELEASED = FactKind.INTENDED, FactKind.RELEASED
-"""The two kinds of every payout, as constants: naming a member of an enum costs a function call in Python 3.11."""
+"""Every payout uses these two kinds. They are constants because Python 3.11 is slow to look up enum members."""
 
 
 def fact_kind(fact: Fact) -> FactKind:
-    """Return the kind of a fact, its key in the table of moves."""
+    """Return the kind of a fact, which is its key in the table of moves."""
     match fact:
         case Intended():
             return _INTENDED
@@ -220,10 +221,11 @@ def fact_kind(fact: Fact) -> FactKind:
 
 
 class Standing(NamedTuple):
-    """The state of one instruction and its latest attempt: the result of replaying its facts.
+    """The state of an instruction and its latest attempt, derived from its facts.
 
-    `attempt` is the number of the latest attempt, or 0 before the first. `generation` starts at 1 and grows with every
-    release. `possible_duplicate_of` is the attempt that a person called not received or rejected. It is never reset.
+    `attempt` is the number of the latest attempt, or 0 before the first. `generation` starts at 1, and grows with each
+    release. `possible_duplicate_of`, never reset, is the last attempt that a person settled as not received or
+    rejected.
     """
 
     state: State = State.READY
@@ -232,14 +234,14 @@ class Standing(NamedTuple):
     possible_duplicate_of: int | None = None
 
     @property
-    def is_rejected_by_word(self) -> bool:
-        """Whether a person, rather than a message from the gateway, reported the row as rejected."""
+    def is_rejected_by_person(self) -> bool:
+        """Whether a settlement, and not a message from the gateway, rejected the row."""
         return self.state is State.REJECTED and self.possible_duplicate_of == self.attempt
 
 
 @dataclass(frozen=True, slots=True)
 class IllegalMove:
-    """A fact that does not fit the state of the instruction. It is kept as evidence and changes nothing."""
+    """A fact that does not fit the state of the instruction. It is stored as evidence, and changes nothing."""
 
     state: State
     attempt: int
@@ -247,15 +249,15 @@ class IllegalMove:
     fact_attempt: int
 
 
-_MARKING = {FactKind.RESOLVED_REJECTED, FactKind.RESOLVED_NOT_RECEIVED}
-"""Decisions after which a row could be sent again: a person's, or a proven statement's, which only end a quarantine."""
+_MARKING_KINDS = {FactKind.RESOLVED_REJECTED, FactKind.RESOLVED_NOT_RECEIVED}
+"""Settlements after which a row could be sent again, also a proven statement's, which only ends a quarantine."""
 
 
 class Move(NamedTuple):
-    """An entry in the table of moves: the new state, and the other effects of the move.
+    """An entry in the table of moves: the new state, and other effects.
 
-    `attempts` and `generations` are added to those of the row. If `is_marking`, the attempt becomes a possible
-    duplicate. If `is_sending`, the attempt may have left from now on.
+    `attempts` and `generations` are added to the row's counts. With `is_marking`, later attempts are possible
+    duplicates of this one. With `is_sending`, the attempt may have been sent.
     """
 
     before: State
@@ -275,21 +277,21 @@ MOVES: Mapping[tuple[State, FactKind], Move] = MappingProxyType(
             after,
             int(kind is _INTENDED),
             int(kind is _RELEASED),
-            int(kind in _MARKING),
+            int(kind in _MARKING_KINDS),
             int(before is State.IN_FLIGHT and kind is not FactKind.NOT_SENT),
         )
         for (before, kind), after in TRANSITIONS.items()
     }
 )
-"""All moves, by the state before and the kind of the fact."""
+"""Maps the state before a fact and its kind to the move. Contains all legal moves."""
 
 
 def next_standing(standing: Standing, kind: FactKind, attempt: int) -> Standing | IllegalMove:
-    """Return the standing after a fact of this kind about attempt number `attempt`."""
+    """Return the standing after a fact of this kind about attempt `attempt`."""
     move = MOVES.get((standing.state, kind))
-    # A fact about any other attempt is late or repeated. Otherwise an old rejection would count for the latest attempt,
-    # and the row could be released while that payment is on its way.
+    # A fact about another attempt is late or repeated. If it counted, an old rejection would reject the latest attempt,
+    # and the row could be released while that attempt is being paid.
     if move is None or attempt != standing.attempt + move.attempts:
         return IllegalMove(standing.state, standing.attempt, kind, attempt)
-    mark = attempt if move.is_marking else standing.possible_duplicate_of
-    return Standing(move.after, attempt, standing.generation + move.generations, mark)
+    duplicate_of = attempt if move.is_marking else standing.possible_duplicate_of
+    return Standing(move.after, attempt, standing.generation + move.generations, duplicate_of)

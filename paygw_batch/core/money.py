@@ -1,4 +1,4 @@
-"""Exact amounts. Money arrives as text, is stored as `Decimal` or in whole minor units, and is never a float."""
+"""Handles exact amounts. Money is text, `Decimal` or whole minor units, and never a float."""
 
 import re
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -8,7 +8,7 @@ from paygw_batch.language import localise_number
 
 WHOLE_PATTERN = "(?:0|[1-9][0-9]{0,14})"
 AMOUNT_PATTERN = rf"{WHOLE_PATTERN}(?:\.[0-9]{{1,4}})?"
-"""An amount as text: plain digits, no sign, exponent, grouping or leading zero; at most 15 digits before the point."""
+"""An amount as text: up to 15 digits and 4 decimals, without sign, exponent, grouping or leading zero."""
 
 _AMOUNT = re.compile(AMOUNT_PATTERN)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -16,7 +16,7 @@ _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation])
 
 
 def parse_amount(text: str, *, minor_units: int) -> Decimal | None:
-    """Parse the amount in `text`. Returns None if it is not an amount, or has more than `minor_units` decimals."""
+    """Parse an amount. Returns None if `text` is not one, or has more than `minor_units` decimals."""
     if _AMOUNT.fullmatch(text) is None:
         return None
     _, _, decimals = text.partition(".")
@@ -24,7 +24,7 @@ def parse_amount(text: str, *, minor_units: int) -> Decimal | None:
 
 
 def to_minor(amount: Decimal, *, minor_units: int) -> int:
-    """Return `amount` in whole minor units (cents). Raises `InternalError` if that would lose decimals."""
+    """Convert an amount to whole minor units (cents). Raises `InternalError` if that would lose decimals."""
     scaled = amount.scaleb(minor_units, _EXACT)
     if scaled != scaled.to_integral_value():
         raise InternalError(f"an amount has more than {minor_units} decimals after it was validated")
@@ -32,21 +32,18 @@ def to_minor(amount: Decimal, *, minor_units: int) -> int:
 
 
 def from_minor(minor: int, *, minor_units: int) -> str:
-    """Format `minor` minor units as an amount with all decimals of the currency."""
+    """Format an amount in minor units with all decimals of the currency."""
     return format(Decimal(minor).scaleb(-minor_units, _EXACT), "f")
 
 
 def format_amount(amount: str) -> str:
-    """Format an amount for people, such as `1,234.50`. Other text is returned unchanged.
-
-    Separators depend on the language. Files that programs read have no thousands separators.
-    """
+    """Format an amount for display, such as `1,234.50` in English. Text that is not an amount is unchanged."""
     return localise_number(f"{Decimal(amount):,f}") if _NUMBER.fullmatch(amount) else amount
 
 
-def format_two_decimals(text: str) -> str:
-    """Format the amount `text` (`AMOUNT_PATTERN`) with exactly two decimals. Raises `InternalError` if it has more."""
-    whole, _, decimals = text.partition(".")
+def format_two_decimals(amount: str) -> str:
+    """Format an amount with exactly two decimals. Raises `InternalError` if it has more."""
+    whole, _, decimals = amount.partition(".")
     if len(decimals) > 2:  # noqa: PLR2004 (two decimals)
         raise InternalError("an amount has more than two decimals, but only two can be written")
     return f"{whole}.{decimals:0<2}"

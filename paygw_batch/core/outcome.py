@@ -1,4 +1,4 @@
-"""The outcome of an attempt, and the resulting advice for the run."""
+"""Defines the outcome of an attempt and the advice for the run."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,30 +9,29 @@ class OutcomeKind(StrEnum):
     """The five possible results of an attempt."""
 
     NOT_SENT = "not_sent"
-    """It is proven that no byte of the request was sent. The row may be tried again."""
+    """It is proven that no byte of the request was sent. The row may be sent again."""
     ACCEPTED = "accepted"
-    """The gateway has the order; its final answer is awaited."""
+    """The gateway has the order, but has not given its final answer."""
     PAID = "paid"
     """The gateway confirmed the payment."""
     REJECTED = "rejected"
     """The gateway rejected the order for good."""
     UNKNOWN = "unknown"
-    """A byte may have been sent, and nobody knows whether the gateway paid."""
+    """A byte may have been sent, and it is not known whether the gateway paid."""
 
-    __hash__ = str.__hash__  # a member equals its text, so it hashes alike; Enum's hash differs, and is slow
+    __hash__ = str.__hash__  # members must hash like their text, which they equal; Enum's own hash is also slow
 
 
 ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED})
-"""The outcomes that are answers of the gateway."""
+"""The outcomes that consist of an answer from the gateway."""
 
 
 class Outcome(NamedTuple):
-    """The result of an attempt, with the gateway's words, if any. A tuple for speed, because every payout creates one.
+    """The result of an attempt, with the gateway's words, if any. A tuple, because every payout creates one.
 
-    `cause` is our stable code if the gateway gave no usable answer (`connect.refused`, `read.timeout`,
-    `reply.status_missing`), or otherwise empty. `conflict` marks a reply about another payout. `reply_sha256` is the
-    digest (hex) of the raw reply, if it was stored. `customer_url` is the page where the customer of a collection pays,
-    if the gateway named one.
+    `cause` is our stable code if there is no usable answer (`connect.refused`, `read.timeout`,
+    `reply.status_missing`), or else empty. `conflict` marks a reply about another payout. `reply_sha256` is the digest
+    (hex) of the raw reply, if it was stored. `customer_url` is the page on which the customer of a collection pays.
     """
 
     kind: OutcomeKind
@@ -54,7 +53,7 @@ class ContinueRun:
 
 @dataclass(frozen=True, slots=True)
 class RetrySoon:
-    """Nothing was sent, and an immediate retry may succeed."""
+    """Nothing was sent, and a retry after a short delay may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class PauseRun:
 
 @dataclass(frozen=True, slots=True)
 class StopRun:
-    """Start no further row in this run. `reason` is a sentence for a person."""
+    """Start no more rows in this run. `reason` is a message for a person."""
 
     reason: str
 
@@ -76,7 +75,7 @@ Advice = ContinueRun | RetrySoon | PauseRun | StopRun
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome and its advice for the run."""
+    """An outcome and the advice for the run."""
 
     outcome: Outcome
     advice: Advice = ContinueRun()

@@ -1,7 +1,7 @@
-"""Translates the states and codes in the journal into the reader's language.
+"""Translates states and codes in the journal into the reader's language.
 
 The journal stores a code and its values as JSON, because facts are hashed and replayed, and must not depend on a
-language. Any other text is the gateway's or a person's, and is shown unchanged.
+language. Any other text comes from the gateway or a person, and is shown unchanged.
 """
 
 import json
@@ -13,35 +13,35 @@ from typing import Any
 from paygw_batch.core.lifecycle import State
 from paygw_batch.language import format_number, mark, mark_all, mark_count, say, say_count
 
-CODED = "["
-"""The first character of a kept text that is a code and its values."""
+CODE_START = "["
+"""The first character of a stored text that is a code with values."""
 LOGIN = " (login "
-"""The text between a person's name and login in the journal's record of who decided."""
+"""The separator between a person's name and login in the journal."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _TEXT, _DUPLICATE, _AGREED = "text", "duplicate", "agreed"
 _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
     {
         (_DUPLICATE, 1): mark("possible duplicate of attempt {attempt}"),
         (_DUPLICATE, 2): mark("{message} [possible duplicate of attempt {attempt}]"),
-        ("interrupted", 0): mark("The run ended before it recorded an answer; the request may have been sent."),
+        ("interrupted", 0): mark("The run ended before it recorded an answer. The request may have been sent."),
         ("unknown", 0): mark("No one knows what happened to the request: it may have been paid."),
         ("unknown", 1): mark("No one knows what happened to the request ({cause}): it may have been paid."),
         ("not_sent", 0): mark("Nothing was sent."),
         ("not_sent", 1): mark("Nothing was sent ({cause})."),
-        ("resolved_paid", 2): mark("Resolved as paid by {by}: {evidence}"),
-        ("resolved_rejected", 2): mark("Resolved as rejected by {by}: {evidence}"),
-        ("resolved_not_received", 2): mark("Resolved as not received by {by}: {evidence}"),
-        ("released", 1): mark("Released for another attempt by {by}."),
-        ("returned", 1): mark("The money came back: {evidence}"),
+        ("resolved_paid", 2): mark("Settled by {by} as paid: {evidence}"),
+        ("resolved_rejected", 2): mark("Settled by {by} as rejected: {evidence}"),
+        ("resolved_not_received", 2): mark("Settled by {by} as not received: {evidence}"),
+        ("released", 1): mark("Released by {by}, to be sent again."),
+        ("returned", 1): mark("The money was returned: {evidence}"),
         ("replaced", 2): mark("Replaced by row {row} of batch {batch}."),
         ("one_row", 1): mark("1 row of {sheet}"),
         ("rows", 2): mark("{rows} rows of {sheet}"),
         ("next_attempt", 1): mark("next attempt as {order_id}"),
-        ("notification", 1): mark("By a notification of the gateway (fact {number})."),
-        ("enquiry", 1): mark("By the gateway's answer to an enquiry (fact {number})."),
-        ("statement", 1): mark("By a statement of the gateway (fact {number})."),
-        ("forgotten_before", 2): mark("the payees of {rows} rows, all from before {before}"),
-        ("forgotten_before", 1): mark("the payee of 1 row, from before {before}"),
+        ("notification", 1): mark("Reported by a notification from the gateway (fact {number})."),
+        ("enquiry", 1): mark("Reported by the gateway's answer to an enquiry (fact {number})."),
+        ("statement", 1): mark("Reported by a statement from the gateway (fact {number})."),
+        ("forgotten_before", 2): mark("the payees of {rows} rows in batches that ended before {before}"),
+        ("forgotten_before", 1): mark("the payee of 1 row, in a batch that ended before {before}"),
         ("forgotten_person", 1): mark("one person in {rows} rows"),
         ("forgotten_person", 0): mark("one person in 1 row"),
         ("stopped_by_person", 0): mark("A person stopped the run."),
@@ -51,84 +51,84 @@ _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
         ("approved", 3): mark("approved by {name} at {at} (plan {digest})"),
     }
 )
-"""The sentences by code and number of values, which fill the placeholders. `journal/state.sql` writes the first."""
-_FOR_OFFICERS: Mapping[str, str] = MappingProxyType(
+"""The messages by code and number of values, which fill the placeholders. `journal/state.sql` writes the first two."""
+_OFFICER_TEMPLATES: Mapping[str, str] = MappingProxyType(
     {
         "unknown": _TEMPLATES["unknown", 0],
         "not_sent": _TEMPLATES["not_sent", 0],
         _AGREED: mark("{by}, prepared by {maker}, approved by {approvers}"),
         "replaced": mark("Replaced by row {row} of another payout."),
         "by_row": mark("by row {row} of another payout"),
-        "notification": mark("By a notification of the gateway."),
-        "enquiry": mark("By the gateway's answer to an enquiry."),
-        "statement": mark("By a statement of the gateway."),
+        "notification": mark("Reported by a notification from the gateway."),
+        "enquiry": mark("Reported by the gateway's answer to an enquiry."),
+        "statement": mark("Reported by a statement from the gateway."),
     }
 )
-"""The sentences for officers, by code, where the usual one has a code or a number that is of no use to them."""
+"""The messages for officers, by code, in place of messages with details that they do not need."""
 
 
 def encode_record(code: str, *values: str | int | None) -> str:
-    """Encode a code and its values for the journal. Missing values are None."""
+    """Encode a code and its values for the journal. None stands for a missing value."""
     cleaned = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
     return _encode([code, *cleaned])
 
 
 STOPPED_BY_PERSON = encode_record("stopped_by_person")
-"""The reason of a shared run that a person stopped, as the journal keeps it."""
+"""The reason stored for a shared run that a person stopped."""
 
 
 def encode_text(text: str) -> str:
-    """Encode a text from the gateway or a person for the journal: unchanged, unless it looks like a code."""
-    return encode_record(_TEXT, text) if text.startswith(CODED) else text
+    """Encode a text from the gateway or a person for the journal. Only a text that looks like a code is changed."""
+    return encode_record(_TEXT, text) if text.startswith(CODE_START) else text
 
 
 def decode_record(text: str) -> tuple[str, Sequence[Any]]:
-    """Return the code and the values of a stored text. The code of a text from the gateway or a person is `text`."""
-    if not text.startswith(CODED):
+    """Return the code and values of a stored text. A text from the gateway or a person has the code `text`."""
+    if not text.startswith(CODE_START):
         return _TEXT, (text,)
     code, *values = json.loads(text)
     return code, [value for value in values if value is not None]
 
 
 def render_record(text: str, *, is_for_officers: bool = False) -> str:
-    """Render a stored text in the chosen language. For officers, codes, logins and digests are omitted."""
+    """Render a stored text in the current language. For officers, codes, logins and digests are omitted."""
     code, values = decode_record(text)
     if code == _TEXT:
         return str(values[0])
     template = _TEMPLATES[code, len(values)]
-    names = re.findall(r"\{(\w+)\}", template)
+    placeholders = re.findall(r"\{(\w+)\}", template)
     if code == _DUPLICATE:
         values = [*(render_record(value, is_for_officers=is_for_officers) for value in values[:-1]), values[-1]]
-    filled = {
+    named_values = {
         name: format_decider(value, is_for_officers=is_for_officers) if name == "by" else value
-        for name, value in zip(names, values, strict=True)
+        for name, value in zip(placeholders, values, strict=True)
     }
-    return say(_FOR_OFFICERS.get(code, template) if is_for_officers else template, **filled)
+    return say(_OFFICER_TEMPLATES.get(code, template) if is_for_officers else template, **named_values)
 
 
 def format_decider(by: str, *, is_for_officers: bool = False) -> str:
-    """Describe who decided, in the chosen language: a person, or one who carried out an order of others."""
-    if _is_order_decision(by):
+    """Describe in the current language who decided: one person, or several through a signed order."""
+    if _is_decided_by_order(by):
         return render_record(by, is_for_officers=is_for_officers)
     return decider_name(by) if is_for_officers else by
 
 
 def parse_agreement(by: str) -> tuple[str, str] | None:
-    """Return who prepared and approved the order behind a decision, or None if one person decided."""
-    if not _is_order_decision(by):
+    """Return who prepared and who approved the order for a decision, or None if one person decided."""
+    if not _is_decided_by_order(by):
         return None
     _, (_, _, maker, approvers) = decode_record(by)
     return maker, approvers
 
 
 def decider_name(by: str) -> str:
-    """Return the name (or the login, if there is none) of the person who decided or carried out an order."""
-    person = str(decode_record(by)[1][0]) if _is_order_decision(by) else by
+    """Return the name (or else the login) of the person who decided or carried out an order."""
+    person = str(decode_record(by)[1][0]) if _is_decided_by_order(by) else by
     return person.rpartition(LOGIN)[0] or person
 
 
-def _is_order_decision(by: str) -> bool:
-    """Return whether a decision was made by an order. A person's own decision always ends with the login."""
+def _is_decided_by_order(by: str) -> bool:
+    """Return whether a decision was made by a signed order, and not by one person."""
     return by.startswith(f'["{_AGREED}", ') and by.endswith("]")
 
 
@@ -139,8 +139,8 @@ _ACTION_LABELS: Mapping[str, str] = MappingProxyType(
         "resolved_paid": mark("Settled as paid"),
         "resolved_rejected": mark("Settled as rejected"),
         "resolved_not_received": mark("Settled as never received"),
-        "released": mark("To be tried again"),
-        "returned": mark("Came back"),
+        "released": mark("Released to be sent again"),
+        "returned": mark("Money returned"),
         "replaced": mark("Replaced by another payout"),
         "forgotten": mark("Forgotten"),
     }
@@ -153,16 +153,16 @@ def action_label(kind: str) -> str:
 
 
 INVALID = "invalid"
-"""The state of a row with defects. Such a row is not an instruction, and the state machine has no such state."""
+"""The state shown for a row with defects, which is not an instruction and not in the state machine."""
 
 STATES = (INVALID, "ready", "in_flight", "in_doubt", "accepted", "paid", "rejected", "returned")
-"""The states in which a row can be shown, as the interface lists them. `in_flight` is a row whose process is alive."""
+"""The states in which a row can be shown. A row is shown as `in_flight` only if its process is alive."""
 
 DISPLAYED_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
-"""The states that are shown to people as in doubt (see `display_state`)."""
+"""The states that are shown as in doubt (see `display_state`)."""
 
 
-_STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
+_STATE_TEMPLATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "paid": (mark("paid"), mark_count("{count:,} paid")),
         "accepted": (mark("with the gateway"), mark_count("{count:,} with the gateway")),
@@ -174,23 +174,23 @@ _STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
         INVALID: (mark("left out"), mark_count("{count:,} left out")),
     }
 )
-"""The words for each state, and those for a number of rows in it, on pages and a terminal alike."""
+"""The label of each state, and the template for a number of rows in it."""
 _OTHER_CODES = mark_all("replaced", "held", "not sent", "unknown", "not received", "payout", "payin")
-"""Other words for our codes, for the catalogue."""
+"""Other codes with a label, for the catalogue."""
 
 
 def state_label(state: str) -> str:
     """Return the label of a state or of another code."""
-    return say(_STATES[state][0] if state in _STATES else state.replace("_", " "))
+    return say(_STATE_TEMPLATES[state][0] if state in _STATE_TEMPLATES else state.replace("_", " "))
 
 
 def format_state_count(count: int, state: str) -> str:
     """Format a number of rows in a state: `3 in doubt`."""
-    return say_count(count, _STATES[state][1])
+    return say_count(count, _STATE_TEMPLATES[state][1])
 
 
-_FINDINGS = {
-    "moved": mark_count("{count:,} moved"),
+_FINDING_TEMPLATES = {
+    "moved": mark_count("{count:,} changed a row"),
     "repeated": mark_count("{count:,} repeated"),
     "late": mark_count("{count:,} late"),
     "contradicting": mark_count("{count:,} contradicting"),
@@ -200,15 +200,15 @@ _FINDINGS = {
 
 
 def format_finding_count(count: int, finding: str) -> str:
-    """Format a number of messages with a finding: `2 contradicting`."""
-    template = _FINDINGS.get(finding)
+    """Format a number of claims with a finding: `2 contradicting`."""
+    template = _FINDING_TEMPLATES.get(finding)
     return f"{format_number(count)} {state_label(finding)}" if template is None else say_count(count, template)
 
 
 def display_state(state: State) -> str:
-    """Return the state of an instruction as shown to people.
+    """Return the state in which an instruction is shown.
 
-    Outside its run, a row in flight is shown as in doubt. A replaced row is no longer part of its batch.
+    Outside its run, a row in flight is shown as in doubt. A replaced row no longer belongs to its batch.
     """
     match state:
         case State.IN_FLIGHT:

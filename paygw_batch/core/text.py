@@ -1,7 +1,7 @@
-"""Handles untrusted text: compares texts that look alike, and escapes characters that a terminal would obey.
+"""Handles untrusted text: compares texts that look alike, and escapes control characters.
 
-File names, cells, the gateway's words and environment variables can contain characters that a terminal obeys instead of
-showing. They move the cursor, delete lines, set the window title or reverse the direction of the text.
+File names, cells, replies from the gateway and environment variables can contain characters that a terminal executes
+instead of showing. They move the cursor, delete lines, set the window title or reverse the direction of the text.
 """
 
 import re
@@ -10,35 +10,34 @@ from decimal import Decimal
 from itertools import permutations
 
 _HYPHENS = frozenset({"Pd"})
-"""Unicode's category of hyphens and dashes. The minus sign has another category."""
+"""The Unicode category of hyphens and dashes. The minus sign has another."""
 _MINUS = "\u2212"
 _INVISIBLE = frozenset({"Cf"})
-"""Unicode's category of format characters: soft hyphens, joiners, zero-width spaces, direction marks."""
+"""The Unicode category of format characters: soft hyphens, joiners, zero-width spaces, direction marks."""
 _FURTHER_INVISIBLE = frozenset(
     map(
         chr,
         (
             0x034F,  # combining grapheme joiner
             *(0x115F, 0x1160, 0x3164, 0xFFA0),  # Hangul fillers
-            *(0x17B4, 0x17B5),  # inherent vowels of Khmer
-            *range(0x180B, 0x1810),  # selectors and a separator of Mongolian
+            *(0x17B4, 0x17B5),  # Khmer inherent vowels
+            *range(0x180B, 0x1810),  # Mongolian selectors and separator
             *range(0xFE00, 0xFE10),  # variation selectors
-            *range(0xE0000, 0xE1000),  # tags and further variation selectors
+            *range(0xE0000, 0xE1000),  # tags and more variation selectors
         ),
     )
 )
-"""Characters of other categories that a display may leave out, by Unicode (Default_Ignorable_Code_Point)."""
+"""Invisible characters in other categories (Default_Ignorable_Code_Point in Unicode)."""
 
 
 def normalise_spelling(text: str) -> str:
-    """Normalize texts that differ only in case, Unicode form, width, hyphens or invisible characters.
+    """Remove differences in case, Unicode form, width, hyphens and invisible characters.
 
-    Applies `str.casefold` and NFKC. The result is only for comparison; it is never shown or sent. The function is
-    idempotent.
+    Applies `str.casefold` and NFKC. Idempotent. Use the result only for comparison.
     """
     if text.isascii():
         return text.lower()
-    # One step can enable another: a letter decomposed by case folding may combine with the next mark.
+    # A letter that case folding decomposed may combine with the next mark, so repeat until nothing changes.
     while (normalised := _normalise_once(text)) != text:
         text = normalised
     return text
@@ -58,19 +57,19 @@ def _normalise_character(character: str) -> str:
 
 _LOOK_ALIKE_LETTERS = str.maketrans(
     "\u0430\u0432\u0435\u0437\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u044c"  # Cyrillic
-    "\u0455\u0456\u0458\u0475\u04af\u04bb\u04cf\u0501\u051b\u051d"  # Cyrillic of other languages
+    "\u0455\u0456\u0458\u0475\u04af\u04bb\u04cf\u0501\u051b\u051d"  # Cyrillic in other languages
     "\u03b1\u03b2\u03b5\u03b6\u03b7\u03b9\u03ba\u03bc\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u03f3"  # Greek
     "\u0131\u0251\u0261i|\u2044\u2215",
     "abe3kmhopctyxbsljvyhldqwabezhlkmnoptyxjlagll//",
 )
-"""Letters that look like others, with those others, by Unicode's report 39. Capitals decide: Greek eta looks like H."""
+"""Maps letters to Latin ones whose capitals look alike (Unicode report 39): Greek eta looks like H."""
 _DIGIT_LETTERS, _LETTER_DIGITS = str.maketrans("ol", "01"), str.maketrans("01", "ol")
 _NUMBER_WITH_LETTERS = re.compile(r"(?<![^\W_])(?=[ol]*[0-9])[0-9ol]+(?![^\W_])")
 _GROUPED = re.compile(r"(?<![0-9])[0-9]{1,3}(?:[ ,'\u2019][0-9]{2,3})*[ ,'\u2019][0-9]{3}(?![0-9])")
 _GROUPED_BY_POINTS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+(?=$|,)")
 _END_OF_NUMBER = re.compile(r"(?<=[0-9])(?:[.,]0+)+$|[.]+$")
-_ZEROS_IN_FRONT = re.compile(r"(?<![0-9])0+(?=[0-9])")
-_UNTOUCHED = str.maketrans("ABCDEFGHIJKLMNPQRSTUVWXYZil|", "abcdefgh1jk1mnpqrstuvwxyz111", "0oO.,' -/_:")
+_LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
+_QUICK_REPAIR = str.maketrans("ABCDEFGHIJKLMNPQRSTUVWXYZil|", "abcdefgh1jk1mnpqrstuvwxyz111", "0oO.,' -/_:")
 _TO_HYPHEN = str.maketrans("/._", "---")
 _SECONDS = re.compile(r"(?<=[0-9]:[0-9]{2}):00$")
 _NUMBER = re.compile(r"([0-9]+(?:[.,][0-9]+)?(?:e[+-]?[0-9]{1,2})?)(%?)", re.IGNORECASE)
@@ -86,22 +85,21 @@ _MONTHS = {
     )
     for name in names.split()
 }
-"""The numbers of the months, by the names that spreadsheets write in English and French."""
-_PART = rf"(?:(?:[12][0-9]{{3}}|[0-9]{{1,2}})(?![0-9])|{'|'.join(_MONTHS)})"
-_DATE = re.compile(rf"({_PART}(?:[-/. ,]{{0,2}}{_PART}){{1,2}})(?:\.|[T ]00:00:00)?", re.IGNORECASE)
+"""Maps the names that spreadsheets write for months in English and French to their numbers."""
+_DATE_PART = rf"(?:(?:[12][0-9]{{3}}|[0-9]{{1,2}})(?![0-9])|{'|'.join(_MONTHS)})"
+_DATE = re.compile(rf"({_DATE_PART}(?:[-/. ,]{{0,2}}{_DATE_PART}){{1,2}})(?:\.|[T ]00:00:00)?", re.IGNORECASE)
 _DIGITS = re.compile("[0-9]+")
-_CUT = re.compile("[0-9]{15}0+")
-_OF_TIMES = "1899-12-30 "
+_ROUNDED = re.compile("[0-9]{15}0+")
+_TIME_PREFIX = "1899-12-30 "
 """The date that a spreadsheet writes before a time of day."""
-_PART_OF_DATE = re.compile(r"[0-9]+|[^\W0-9_]+")
+_NUMBER_OR_WORD = re.compile(r"[0-9]+|[^\W0-9_]+")
 
 
 def repair_order_id(order_id: str) -> str:
-    """Normalize ids that differ only in spelling, or as spreadsheets and retyping change them.
+    """Undo the changes that spreadsheets and retyping make to order ids.
 
     A spreadsheet drops leading zeros (00001) and adds `.0` or thousands separators. People type `/`, `.` or `_` for
-    `-`, and O for 0. The result is only for comparing payments that are otherwise equal; it is never shown or sent. The
-    function is idempotent.
+    `-`, and O for 0. Idempotent. Use the result only to compare payments that are otherwise equal.
     """
     while (repaired := _repair_once(order_id)) != order_id:
         order_id = repaired
@@ -109,22 +107,22 @@ def repair_order_id(order_id: str) -> str:
 
 
 def are_damaged_variants(first: str, second: str) -> bool:
-    """Return whether two order ids are equal after repair, or as numbers (12.10, 1E+05, 5%) or dates (3-1, 3-Jan).
+    """Return whether two order ids are equal after repair, as numbers (12.10, 1E+05, 5%) or as dates (3-1, 3-Jan).
 
-    Two numbers of the same length are also equal if one has zeros after its fifteenth digit, as from a spreadsheet.
+    Numbers of the same length also match if only their first 15 digits do, and one ends in zeros, as in a spreadsheet.
     """
-    first, second = first.removeprefix(_OF_TIMES), second.removeprefix(_OF_TIMES)
+    first, second = first.removeprefix(_TIME_PREFIX), second.removeprefix(_TIME_PREFIX)
     if (left := _NUMBER.fullmatch(first)) and (right := _NUMBER.fullmatch(second)) and _value(left) == _value(right):
         return True
-    if first[:15] == second[:15] and len(first) == len(second) and (_CUT.fullmatch(first) or _CUT.fullmatch(second)):
+    if first[:15] == second[:15] and len(first) == len(second) and any(map(_ROUNDED.fullmatch, (first, second))):
         return first.isdigit() and second.isdigit()
-    # A program that rewrites a date changes its layout, so 1-3 and 3-1, which have the same layout, are different ids.
+    # A program that rewrites a date changes its layout, so 1-3 and 3-1 with the same layout are different ids.
     if (left := _DATE.fullmatch(first)) and (right := _DATE.fullmatch(second)) and _layout(first) != _layout(second):
         pairs = ((_possible_dates(left), _possible_dates(right)), (_possible_dates(right), _possible_dates(left)))
         if any(not short.isdisjoint(long | {(0, *rest) for _, *rest in long}) for short, long in pairs):
             return True
-    # For speed: most ids already differ in a letter or digit that no damage affects.
-    if first.isascii() and second.isascii() and first.translate(_UNTOUCHED) != second.translate(_UNTOUCHED):
+    # For speed: most different ids differ in a character that no repair changes.
+    if first.isascii() and second.isascii() and first.translate(_QUICK_REPAIR) != second.translate(_QUICK_REPAIR):
         return False
     return repair_order_id(first) == repair_order_id(second)
 
@@ -134,20 +132,20 @@ def _value(number: re.Match[str]) -> Decimal:
 
 
 def _layout(date: str) -> str:
-    """Return a date's layout: its separators, and the position of its four-digit year."""
+    """Return the layout of a date: its separators and the position of a four-digit year."""
     return _DIGITS.sub("0", re.sub("[0-9]{4}", "Y", date))
 
 
 def _possible_dates(date: re.Match[str]) -> set[tuple[int, ...]]:
-    """Return the possible dates: year within its century (0 if absent), month and day (1 if absent)."""
-    parts, dates = _PART_OF_DATE.findall(normalise_spelling(date[1])), set[tuple[int, ...]]()
+    """Return the possible dates as two-digit year (0 if absent), month and day (1 if absent)."""
+    parts, dates = _NUMBER_OR_WORD.findall(normalise_spelling(date[1])), set[tuple[int, ...]]()
     for order in permutations(("year", "month", "day"), len(parts)):
         by_role = dict(zip(order, parts, strict=True))
-        in_words = [role for role, part in by_role.items() if part in _MONTHS]
-        number = {role: int(_MONTHS.get(part, part)) for role, part in by_role.items()}
-        month, day = number.get("month", 0), number.get("day", 1)
-        if month in range(1, 13) and day in range(32) and set(in_words) <= {"month"}:
-            dates.add((number.get("year", 0) % 100, month, day))
+        word_roles = [role for role, part in by_role.items() if part in _MONTHS]
+        numbers = {role: int(_MONTHS.get(part, part)) for role, part in by_role.items()}
+        month, day = numbers.get("month", 0), numbers.get("day", 1)
+        if month in range(1, 13) and day in range(32) and set(word_roles) <= {"month"}:
+            dates.add((numbers.get("year", 0) % 100, month, day))
     return dates
 
 
@@ -155,10 +153,10 @@ def _repair_once(text: str) -> str:
     text = normalise_spelling(text).translate(_LOOK_ALIKE_LETTERS)
     text = _NUMBER_WITH_LETTERS.sub(lambda match: match[0].translate(_DIGIT_LETTERS), text)
     text = _GROUPED.sub(_strip_non_digits, text)
-    if whole := _GROUPED_BY_POINTS.match(text):
-        text = _strip_non_digits(whole) + text[whole.end() :]
+    if grouped := _GROUPED_BY_POINTS.match(text):
+        text = _strip_non_digits(grouped) + text[grouped.end() :]
     text = _END_OF_NUMBER.sub("", _SECONDS.sub("", text)).translate(_TO_HYPHEN)
-    return _ZEROS_IN_FRONT.sub("", text).translate(_LETTER_DIGITS)
+    return _LEADING_ZEROS.sub("", text).translate(_LETTER_DIGITS)
 
 
 def _strip_non_digits(match: re.Match[str]) -> str:
@@ -166,37 +164,37 @@ def _strip_non_digits(match: re.Match[str]) -> str:
 
 
 _CONTROL_CHARACTERS = (
-    "\x00-\x1f\x7f-\x9f"  # controls: of ASCII and of C1, newline and tab among them
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of text
-    "\u2028\u2029"  # ends of lines and paragraphs
+    "\x00-\x1f\x7f-\x9f"  # ASCII and C1 controls, including newline and tab
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # text direction
+    "\u2028\u2029"  # line and paragraph separators
     "\u00ad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible
-    "\ud800-\udfff"  # bytes of a file name that are not text
+    "\ud800-\udfff"  # bytes in a file name that are not text
 )
-_UNFIT = re.compile(f"[{_CONTROL_CHARACTERS}]")
-_UNFIT_IN_PRINT = re.compile(rf"(\x1b\[[0-9;?]*[A-Za-z]|[\n\t\r])|([{_CONTROL_CHARACTERS}])")
-"""Matches a library's layout (colours, cursor moves, ends of lines) as group 1, and unfit characters as group 2."""
+_CONTROL = re.compile(f"[{_CONTROL_CHARACTERS}]")
+_LAYOUT_OR_CONTROL = re.compile(rf"(\x1b\[[0-9;?]*[A-Za-z]|[\n\t\r])|([{_CONTROL_CHARACTERS}])")
+"""Matches layout (colours, cursor moves, line ends) as group 1, and other control characters as group 2."""
 
 
 def escape_for_terminal(text: str) -> str:
-    r"""Return one line of text in which every character that a terminal would obey or hide is escaped (`\x1b`).
+    r"""Escape every character that a terminal would execute or hide (`\x1b`), including line ends.
 
-    Letters of all scripts are kept, with the joiners that some need.
+    Letters of all scripts, and the joiners that some scripts need, are not changed.
     """
-    return _UNFIT.sub(lambda match: escape_character(match[0]), text)
+    return _CONTROL.sub(lambda match: escape_character(match[0]), text)
 
 
 def escape_layout(text: str) -> str:
-    """Escape every character that a library's layout of clean text cannot contain."""
-    return _UNFIT_IN_PRINT.sub(lambda match: match[1] or escape_character(match[2]), text)
+    """Escape control characters in a library's output, except those of its layout."""
+    return _LAYOUT_OR_CONTROL.sub(lambda match: match[1] or escape_character(match[2]), text)
 
 
 def escape_json(text: str) -> str:
-    """Escape the characters of `escape_for_terminal` in JSON, by JSON escapes, so that its value is unchanged."""
-    return _UNFIT.sub(lambda match: match[0] if match[0] in "\n\t" else _escape_json_character(match[0]), text)
+    """Escape the characters of `escape_for_terminal` in JSON text, without changing its value."""
+    return _CONTROL.sub(lambda match: match[0] if match[0] in "\n\t" else _escape_json_character(match[0]), text)
 
 
 def escape_character(character: str) -> str:
-    r"""Return a character's Python escape: `\x1b`, `\u202e`."""
+    r"""Return the Python escape of a character: `\x1b`, `\u202e`."""
     return character.encode("unicode_escape").decode("ascii")
 
 

@@ -1,7 +1,6 @@
 """Reads the data files under config/ strictly: a misspelt key or a value of the wrong type is an error.
 
-The models define the format of the files. They are used only in this package; `load` converts them to the types in
-`rules`.
+The models define the format of the files. `load` converts them to the types in `rules`.
 """
 
 import difflib
@@ -25,23 +24,23 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def config_dir() -> Path:
-    """Return the folder of the data files: in the installed package, or at the top of a checkout."""
+    """Return the folder of the data files, in the installed package or at the top of a checkout."""
     installed = _PACKAGE / "config"
     return installed if installed.is_dir() else _PACKAGE.parent / "config"
 
 
 SuppliedName = Literal["purpose", "ipaddress", "order_desc", "address1", "city", "zip_code", "merchant_data"]
-"""A field whose value can be in the operator's terms."""
+"""A field whose value the operator's terms can supply."""
 SUPPLIED_NAMES: tuple[SuppliedName, ...] = get_args(SuppliedName)
 
-_Text = Annotated[str, StringConstraints(min_length=1)]
+_NonEmptyText = Annotated[str, StringConstraints(min_length=1)]
 _FieldName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 _Digits = Annotated[str, StringConstraints(pattern=r"^[0-9]+$")]
 
 _COUNTRY_CODE = re.compile(r"[A-Z]{2}")
-_DATA_HINT = mark("The file is part of the program. Reinstall the program, or undo the change to the file.")
-_NOT_PORTABLE = re.compile(r"\\[1-9dDsSwWZ]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
-"""Syntax that polars doesn't support (look-around, back-references, atomic groups), or that matches other digits."""
+_DATA_HINT = mark("This file is part of the program. Reinstall the program, or undo your changes to the file.")
+_UNSUPPORTED_SYNTAX = re.compile(r"\\[1-9dDsSwWZ]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
+"""Regular expression syntax that polars doesn't support, or that matches digits of other scripts."""
 
 
 class _Data(BaseModel):
@@ -49,43 +48,43 @@ class _Data(BaseModel):
 
 
 class FieldData(_Data):
-    """A `[[fields]]` entry of a form. `default` is sent if neither the sheet nor the operator has a value.
+    """A `[[fields]]` entry in a form. `default` is sent if neither the sheet nor the operator has a value.
 
-    Fields that are not sent `everywhere` are sent only in countries whose files name them. `reconciled` fields have
-    their own column in the reconciliation. `label` is the column's displayed name, if it differs.
+    Unless `everywhere` is set, the field is sent only for countries whose files name it. `reconciled` fields have their
+    own column in the reconciliation. `label` is the displayed name of the column, if it differs.
     """
 
     name: _FieldName
-    kind: Annotated[FieldKind, Field(strict=False)]  # strict mode would reject the strings in a file
+    kind: Annotated[FieldKind, Field(strict=False)]  # strict mode would reject strings
     from_sheet: bool = True
-    default: _Text | None = None
+    default: _NonEmptyText | None = None
     everywhere: bool = True
     reconciled: bool = True
-    label: _Text | None = None
+    label: _NonEmptyText | None = None
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        entry = KINDS[self.kind]
-        if self.from_sheet and entry.checking is Checking.NEVER_IN_A_SHEET:
+        kind_entry = KINDS[self.kind]
+        if self.from_sheet and kind_entry.checking is Checking.NOT_IN_SHEET:
             raise ValueError(
-                say("a sheet never has a field of the kind {kind}: write from_sheet = false", kind=self.kind)
+                say("a sheet cannot have a field of the kind {kind}: write from_sheet = false", kind=self.kind)
             )
-        if self.from_sheet and entry.column not in {None, self.name}:
+        if self.from_sheet and kind_entry.column not in {None, self.name}:
             raise ValueError(
                 say(
-                    "a field of the kind {kind} is the column {column} of a sheet: give the field that name, or write "
-                    "from_sheet = false",
+                    "a field of the kind {kind} must be called {column}, like the column in a sheet: rename the "
+                    "field, or write from_sheet = false",
                     kind=self.kind,
-                    column=entry.column,
+                    column=kind_entry.column,
                 )
             )
-        if not self.from_sheet and not (entry.is_outside_fields or entry.is_filled):
-            raise ValueError(say("a field of the kind {kind} comes from the sheet", kind=self.kind))
+        if not self.from_sheet and not (kind_entry.is_outside_fields or kind_entry.is_filled):
+            raise ValueError(say("a field of the kind {kind} must come from the sheet", kind=self.kind))
         return self
 
 
 class FormData(_Data):
-    """A file of config/forms/. `shown` maps columns of the reconciliation to the form fields that they show."""
+    """A file in config/forms/. `shown` maps columns of the reconciliation to the fields that they show."""
 
     fields: Annotated[list[FieldData], Field(min_length=1)]
     shown: dict[
@@ -97,85 +96,86 @@ class FormData(_Data):
         names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
             raise ValueError(say("a field is listed twice"))
-        if strange := sorted({name for sources in self.shown.values() for name in sources} - set(names)):
-            raise ValueError(say("`shown` names {name}, which is not a field", name=strange[0]))
+        if unknown := sorted({name for sources in self.shown.values() for name in sources} - set(names)):
+            raise ValueError(say("`shown` lists {name}, which is not a field", name=unknown[0]))
         return self
 
 
 class ReplyData(_Data):
-    """The table `[reply]` of an operation."""
+    """`[reply]` in the file of an operation."""
 
-    echo_order_id: _Text
-    echo_amount: _Text
-    echo_currency: _Text
-    reference_fields: list[_Text]
-    error_code_fields: list[_Text]
-    message_fields: list[_Text]
-    customer_url_fields: list[_Text] = []
+    echo_order_id: _NonEmptyText
+    echo_amount: _NonEmptyText
+    echo_currency: _NonEmptyText
+    reference_fields: list[_NonEmptyText]
+    error_code_fields: list[_NonEmptyText]
+    message_fields: list[_NonEmptyText]
+    customer_url_fields: list[_NonEmptyText] = []
 
 
 class OperationData(_Data):
-    """A file of config/operations/. Countries need `operator_supplies` if their forms have these fields.
+    """A file in config/operations/.
 
-    The countries of each `one_purpose` currency must all have the same purpose.
+    The operator must configure the fields in `operator_supplies`, for countries that use them. All countries with a
+    currency in `one_purpose` must have the same purpose.
     """
 
     command: Annotated[str, StringConstraints(pattern=r"^[a-z-]+$")]
     verb: Annotated[str, StringConstraints(pattern=r"^[a-z]+$")]
     columns: Annotated[list[_FieldName], Field(min_length=1)]
     amount_forms: Annotated[list[Annotated[AmountForm, Field(strict=False)]], Field(min_length=1)]
-    one_purpose: list[_Text] = []
+    one_purpose: list[_NonEmptyText] = []
     path: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9._-]+)+/\{endpoint_id\}$")]
-    default_form: _Text
+    default_form: _NonEmptyText
     operator_supplies: list[SuppliedName]
     reply: ReplyData
 
 
 class EnquiryData(_Data):
-    """A file of config/enquiries/."""
+    """A file in config/enquiries/."""
 
     path: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9._-]+)+/\{endpoint_id\}$")]
 
 
 class CountryOperationData(_Data):
-    """- `[operations.NAME]` of a country: its differences from the operation's default form with all fields required.
+    """`[operations.NAME]` in the file of a country: differences from the default form, whose fields are all required.
 
-    - `fields`: a field of the form -> `never` sent here, `sent` here but not everywhere, `optional`, or `required` by
-      the interface, regardless of the operator's terms.
-    - `max_characters`: a string field -> its maximum length here.
-    - `unusable` is the reason why the operation cannot be used until the operator's terms name a form.
+    - `fields` maps a field to `never` (sent here), `sent` (here but not everywhere), `optional` or `required` (by the
+      interface, regardless of the operator's terms).
+    - `max_characters` maps a text field to its maximum length here.
+    - `unusable` is why the operation cannot be used until the operator's terms name a form.
     """
 
-    form: _Text | None = None
+    form: _NonEmptyText | None = None
     fields: dict[_FieldName, Literal["never", "sent", "optional", "required"]] = {}
     max_characters: dict[_FieldName, Annotated[int, Field(ge=1, le=TEXT_CHARACTERS)]] = {}
     unusable: str = ""
-    notes: list[_Text] = []
+    notes: list[_NonEmptyText] = []
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:
         if self.form is not None and self.unusable:
-            raise ValueError(say("write either a form or `unusable`, not both"))
+            raise ValueError(say("write either a form or `unusable`, but not both"))
         return self
 
 
 class FormerNumbersData(_Data):
-    """`[former_numbers]` of a country: mobile numbers before the last change of the numbering plan.
+    """`[former_numbers]` in the file of a country: its mobile numbers before the latest change of numbering plan.
 
-    `changed` is the date of the change. `in_front`: a new prefix -> the pattern of the national numbers that got it.
+    `changed` is the date of the change. `in_front` maps each new prefix to the pattern of the numbers that got it.
     """
 
     changed: date
     example: _Digits
-    in_front: Annotated[dict[_Digits, _Text], Field(min_length=1)]
+    in_front: Annotated[dict[_Digits, _NonEmptyText], Field(min_length=1)]
 
     @property
     def pattern(self) -> str:
-        """The pattern of all former numbers."""
+        """A regular expression for all former numbers."""
         return f"(?:{'|'.join(self.in_front.values())})"
 
     @model_validator(mode="after")
-    def _example_is_a_number(self) -> Self:
+    def _check_example(self) -> Self:
         if problem := pattern_problem(self.pattern):
             raise ValueError(problem)
         if re.fullmatch(self.pattern, self.example) is None:
@@ -184,42 +184,42 @@ class FormerNumbersData(_Data):
 
 
 class CountryData(_Data):
-    """A file of config/countries/. Its name is the code that the gateway uses for the country.
+    """A file in config/countries/. Its name is the gateway's code for the country.
 
-    Two keys are for tooling/mobile_numbers.py. `metadata_region` is the country's code in the metadata of phone
-    numbers, if it differs. `narrowed_numbers`: a part of the pattern in the metadata -> its replacement.
+    Two keys are for tooling/mobile_numbers.py: `metadata_region` is the country's code in the metadata of phone
+    numbers, if it differs, and `narrowed_numbers` maps parts of the pattern there to replacements.
     """
 
-    name: _Text
-    demonym: _Text
+    name: _NonEmptyText
+    demonym: _NonEmptyText
     currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
     minor_units: Annotated[int, Field(ge=0, le=4)]
-    notes: list[_Text] = []
-    confused_codes: dict[str, _Text] = {}
+    notes: list[_NonEmptyText] = []
+    confused_codes: dict[str, _NonEmptyText] = {}
     metadata_region: str = ""
-    narrowed_numbers: dict[_Text, _Text] = {}
+    narrowed_numbers: dict[_NonEmptyText, _NonEmptyText] = {}
     former_numbers: FormerNumbersData | None = None
     operations: Annotated[dict[str, CountryOperationData], Field(min_length=1)]
 
 
 class NumbersData(_Data):
-    """The numbers of one country in config/mobile-numbers.toml."""
+    """The numbers of a country in config/mobile-numbers.toml."""
 
     dialling_code: _Digits
     trunk_prefix: _Digits | Literal[""]
     keeps_zero: bool
-    pattern: _Text
+    pattern: _NonEmptyText
     national_lengths: Annotated[list[int], Field(min_length=1)]
     example: _Digits
 
     @model_validator(mode="after")
-    def _example_is_a_number(self) -> Self:
+    def _check_example(self) -> Self:
         if problem := pattern_problem(self.pattern):
             raise ValueError(problem)
         if re.fullmatch(self.pattern, self.example) is None or len(self.example) not in self.national_lengths:
             raise ValueError(say("the example does not match the pattern and lengths"))
         if self.keeps_zero and self.trunk_prefix:
-            raise ValueError(say("a number that keeps its zero has no trunk prefix"))
+            raise ValueError(say("a number that keeps its zero cannot have a trunk prefix"))
         return self
 
 
@@ -228,11 +228,11 @@ _OperatorsFile = RootModel[dict[str, dict[str, list[_Digits]]]]
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return why a regular expression is invalid in Python or polars, or "" if it is valid."""
-    if match := _NOT_PORTABLE.search(pattern):
+    """Return why a regular expression is invalid in Python or polars, or an empty string."""
+    if unsupported := _UNSUPPORTED_SYNTAX.search(pattern):
         return say(
-            "{part!r} cannot be used in a pattern here (no look-around, no back-reference, digits as [0-9])",
-            part=match[0],
+            "{part!r} cannot be used in this pattern (no look-around, no back-references, digits as [0-9])",
+            part=unsupported[0],
         )
     try:
         re.compile(pattern)
@@ -246,13 +246,13 @@ def read_operation(root: Path, name: str) -> OperationData:
     names = list_operations(root)
     if name not in names:
         raise ConfigurationError(
-            say("There is no operation {name!r}; {nearest}", name=name, nearest=nearest(name, names))
+            say("There is no operation {name!r}. {nearest}", name=name, nearest=nearest(name, names))
         )
     return _read(root, f"operations/{name}.toml", OperationData)
 
 
 def list_operations(root: Path) -> list[str]:
-    """Return the names of the operations, in alphabetical order."""
+    """Return the names of all operations, in alphabetical order."""
     return _file_stems(root, "operations")
 
 
@@ -261,7 +261,7 @@ def read_enquiry(root: Path, profile: str) -> EnquiryData:
     names = _file_stems(root, "enquiries")
     if profile not in names:
         hint = nearest(profile, names)
-        raise ConfigurationError(say("no status enquiry is called {name!r}; {nearest}", name=profile, nearest=hint))
+        raise ConfigurationError(say("There is no status enquiry {name!r}. {nearest}", name=profile, nearest=hint))
     return _read(root, f"enquiries/{profile}.toml", EnquiryData)
 
 
@@ -274,18 +274,18 @@ def read_countries(root: Path) -> Mapping[str, CountryData]:
     names = list_operations(root)
     for code, country in countries.items():
         if unknown := sorted(country.operations.keys() - {*names}):
-            hint = nearest(unknown[0], names)
-            sentence = say("There is no operation {name!r}; {nearest}", name=unknown[0], nearest=hint)
-            raise ConfigurationError(f"config/countries/{code}.toml: {sentence}", hint=say(_DATA_HINT))
+            suggestion = nearest(unknown[0], names)
+            message = say("There is no operation {name!r}. {nearest}", name=unknown[0], nearest=suggestion)
+            raise ConfigurationError(f"config/countries/{code}.toml: {message}", hint=say(_DATA_HINT))
         if _COUNTRY_CODE.fullmatch(code) is None:
             raise ConfigurationError(
-                say("config/countries/{code}.toml: a country code is two capital letters.", code=code),
+                say("config/countries/{code}.toml: a country code must be two capital letters.", code=code),
                 hint=say(_DATA_HINT),
             )
         if conflicting := sorted(countries.keys() & country.confused_codes.keys()):
             raise ConfigurationError(
                 say(
-                    "config/countries/{code}.toml: confused_codes: {other} is itself a country.",
+                    "config/countries/{code}.toml: confused_codes must not contain {other}, a country.",
                     code=code,
                     other=conflicting[0],
                 ),
@@ -299,22 +299,22 @@ def read_numbers(root: Path) -> Mapping[str, NumbersData]:
 
 
 def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
-    """Read config/mobile-operators.toml: for each country code, the prefixes of each operator's numbers."""
+    """Read config/mobile-operators.toml: the number prefixes of each mobile operator, by country code."""
     return _read(root, "mobile-operators.toml", _OperatorsFile).root
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return the suggestion for an unknown `word`: the nearest known word, and all known ones."""
+    """Return a hint for an unknown word: the most similar of `choices`, and the list of all."""
     words = sorted(choices)
-    close = difflib.get_close_matches(word, words, n=1) or difflib.get_close_matches(
+    matches = difflib.get_close_matches(word, words, n=1) or difflib.get_close_matches(
         word.upper(), words, n=1, cutoff=0.5
     )
-    known_words = say("Known: {words}.", words=", ".join(words))
-    return f"{say('did you mean {near}?', near=close[0])} {known_words}" if close else known_words
+    known_words = say("Choose from: {words}.", words=", ".join(words))
+    return f"{say('Did you mean {near}?', near=matches[0])} {known_words}" if matches else known_words
 
 
 def validation_message(problem: ErrorDetails) -> str:
-    """Return the message of a validation error, in the chosen language and without pydantic's prefix."""
+    """Return the message of a validation error in the current language, without pydantic's prefix."""
     context = problem.get("ctx", {})
     if isinstance(error := context.get("error"), ValueError):
         return str(error)
@@ -345,7 +345,7 @@ _PYDANTIC_MESSAGES = {
     "list_type": mark("Input should be a valid list"),
     "dict_type": mark("Input should be a valid dictionary"),
 }
-"""Pydantic's own messages by type of error, so that the catalogue can translate them."""
+"""Pydantic's own messages by type of error, for the catalogue."""
 
 
 def _file_stems(root: Path, folder: str) -> list[str]:
@@ -356,16 +356,16 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _read(root: Path, name: str, model: type[_Model]) -> _Model:
-    """Read a file, or return the cached data if it has not changed."""
+    """Read and validate a file. Returns the cached data if the file has not changed."""
     return cast("_Model", _read_cached(root, name, model, _version(root, name)))
 
 
 def _version(root: Path, name: str) -> tuple[int, int, int] | None:
     try:
-        now = (root / name).stat()
+        status = (root / name).stat()
     except OSError:
-        return None  # reading the file raises the error
-    return now.st_mtime_ns, now.st_size, now.st_ino
+        return None  # reading the file then raises the error
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @cache
@@ -377,8 +377,8 @@ def _read_cached(root: Path, name: str, model: type[BaseModel], _: tuple[int, in
             say("{path} cannot be read: {reason}.", path=f"config/{name}", reason=error), hint=say(_DATA_HINT)
         ) from error
     except ValidationError as error:
-        problems = "; ".join(_locate_message(item["loc"], validation_message(item)) for item in error.errors())
-        raise ConfigurationError(f"config/{name}: {problems}", hint=say(_DATA_HINT)) from error
+        messages = "; ".join(_locate_message(problem["loc"], validation_message(problem)) for problem in error.errors())
+        raise ConfigurationError(f"config/{name}: {messages}", hint=say(_DATA_HINT)) from error
 
 
 def _locate_message(location: tuple[int | str, ...], message: str) -> str:

@@ -1,4 +1,4 @@
-"""Derives the columns of sheets from the forms and operations under config/. A new field there is a new column."""
+"""Derives the columns of sheets from the forms and operations under config/."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,31 +14,31 @@ from paygw_batch.language import mark, say
 
 COUNTRY_COLUMN = "country"
 STAFF_NUMBER = "staff_number"
-"""The sender's own number of a person. It is never sent. It identifies the payee if there are no order ids."""
+"""The sender's own number for a person. It is never sent, but identifies payees if there are no order ids."""
 COMMON_COLUMNS: Mapping[str, FieldKind] = MappingProxyType(
     {COUNTRY_COLUMN: FieldKind.COUNTRY, STAFF_NUMBER: FieldKind.TEXT}
     | {entry.column: kind for kind, entry in KINDS.items() if entry.column is not None}
 )
-"""The columns that sheets of all operations may have, with their kinds."""
+"""Maps the columns that any sheet may have to their kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SheetColumns:
     """The columns that the data files define.
 
-    - `of_operation`: operation -> the columns that its sheets may have, in the order of a row's defects: first those of
-      the operation's file, then the other fields of its forms.
-    - `cleanings`: every known column -> how it is cleaned, in the merged order of all operations.
-    - `codes`: other columns of the kind `country`, which must match the row's country.
-    - `shown_otherwise`: columns that repeat the country, or that the reconciliation shows under another name.
-    - `reconciled`: operation -> the columns that the reconciliation shows under their own names, after its own columns.
-    - `labels`: English labels of columns. A column without a label is shown by its name.
+    - `by_operation` maps each operation to the columns that its sheets may have, in the order in which defects are
+      reported: first those in the operation's file, then the other fields of its forms.
+    - `cleanings` maps every column to how it is cleaned, in the merged order of all operations.
+    - `codes` are the columns of the kind `country` besides `country` itself. They must match the row's country.
+    - `renamed` are the columns that repeat the country, or that the reconciliation shows under another name.
+    - `reconciled` maps each operation to the columns that the reconciliation shows under their own names.
+    - `labels` maps columns to English labels. A column without a label is shown by its name.
     """
 
-    of_operation: Mapping[str, tuple[str, ...]]
+    by_operation: Mapping[str, tuple[str, ...]]
     cleanings: Mapping[str, Cleaning]
     codes: frozenset[str]
-    shown_otherwise: frozenset[str]
+    renamed: frozenset[str]
     reconciled: Mapping[str, tuple[str, ...]]
     labels: Mapping[str, str]
 
@@ -52,22 +52,22 @@ def sheet_columns(*, data: Path | None = None) -> SheetColumns:
 def _read_columns(root: Path) -> SheetColumns:
     forms = files.read_forms(root)
     operations = {name: files.read_operation(root, name) for name in files.list_operations(root)}
-    forms_of = {name: _form_names(root, name, operation) for name, operation in operations.items()}
-    by_operation = {
-        name: _operation_columns(name, operation, [forms[form] for form in forms_of[name] if form in forms])
+    used_in = {name: _form_names(root, name, operation) for name, operation in operations.items()}
+    columns_by_operation = {
+        name: _operation_columns(name, operation, [forms[form] for form in used_in[name] if form in forms])
         for name, operation in operations.items()
     }
     fields = [field for form in forms.values() for field in form.fields if field.from_sheet]
-    kinds = _column_cleanings(fields)
-    columns = _merge_orders(by_operation.values())
+    cleanings = _column_cleanings(fields)
+    columns = _merge_columns(columns_by_operation.values())
     return SheetColumns(
-        of_operation=MappingProxyType(by_operation),
-        cleanings=MappingProxyType({name: kinds[name] for name in columns}),
+        by_operation=MappingProxyType(columns_by_operation),
+        cleanings=MappingProxyType({name: cleanings[name] for name in columns}),
         codes=frozenset(f.name for f in fields if f.kind is FieldKind.COUNTRY and f.name not in COMMON_COLUMNS),
-        shown_otherwise=frozenset(_renamed_columns(forms)),
+        renamed=frozenset(_renamed_columns(forms)),
         reconciled=MappingProxyType(
             {
-                name: tuple(dict.fromkeys(_reconciled_columns(forms[form] for form in forms_of[name] if form in forms)))
+                name: tuple(dict.fromkeys(_reconciled_columns(forms[form] for form in used_in[name] if form in forms)))
                 for name in operations
             }
         ),
@@ -88,20 +88,20 @@ def _operation_columns(name: str, operation: files.OperationData, forms: Sequenc
     names = [field.name for form in forms for field in form.fields if field.from_sheet]
     if unknown := [column for column in operation.columns if column not in names and column not in COMMON_COLUMNS]:
         raise ConfigurationError(
-            say("config/operations/{name}.toml: no form of it has a field {strange!r}.", name=name, strange=unknown[0])
+            say("config/operations/{name}.toml: no form has a field {strange!r}.", name=name, strange=unknown[0])
         )
     return tuple(dict.fromkeys([*operation.columns, *COMMON_COLUMNS, *names]))
 
 
 def _column_cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
-    """Return each column's cleaning, which cannot depend on the form, because the form is chosen after cleaning."""
+    """Return how each column is cleaned. This cannot depend on the form, which is not known before cleaning."""
     cleanings = {name: KINDS[kind].cleaning for name, kind in COMMON_COLUMNS.items()}
     for field in fields:
         cleaning = KINDS[field.kind].cleaning
         if cleanings.setdefault(field.name, cleaning) is not cleaning:
             raise ConfigurationError(
                 say(
-                    "config/forms: {name} is a {kind} in one form, and of a kind that is cleaned otherwise in another.",
+                    "config/forms: {name} has the kind {kind} in one form, but is cleaned differently in another.",
                     name=field.name,
                     kind=field.kind,
                 )
@@ -109,8 +109,8 @@ def _column_cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
     return cleanings
 
 
-def _merge_orders(columns: Iterable[tuple[str, ...]]) -> list[str]:
-    """Merge the columns of all operations, keeping each operation's order as far as possible."""
+def _merge_columns(columns: Iterable[tuple[str, ...]]) -> list[str]:
+    """Merge the columns of all operations, preserving each operation's order as far as possible."""
     merged: list[str] = []
     for names in columns:
         position = 0
@@ -130,7 +130,7 @@ def _renamed_columns(forms: Mapping[str, files.FormData]) -> Iterator[str]:
 def _reconciled_columns(forms: Iterable[files.FormData]) -> Iterator[str]:
     yield STAFF_NUMBER
     for form in forms:
-        sources_shown = {name for sources in form.shown.values() for name in sources}
+        shown = {name for sources in form.shown.values() for name in sources}
         for field in form.fields:
-            if field.from_sheet and field.reconciled and field.name not in {*sources_shown, *COMMON_COLUMNS}:
+            if field.from_sheet and field.reconciled and field.name not in {*shown, *COMMON_COLUMNS}:
                 yield field.name

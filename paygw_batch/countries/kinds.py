@@ -1,6 +1,6 @@
-"""The kinds of fields: how their values are cleaned, checked and explained.
+"""Defines the kinds of fields: how their values are cleaned, checked and explained.
 
-A form field is data, and its kind determines the rest, so no other module depends on field names.
+Form fields are data, and their kinds determine the rest, so no other module depends on field names.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from paygw_batch.language import mark
 
 
 class Cleaning(Enum):
-    """The cleaning of a column's values before they are checked."""
+    """How values in a column are cleaned before they are checked."""
 
     TRIMMED = auto()
     """Remove spaces and invisible characters at both ends."""
     TEXT = auto()
-    """Trim, normalize to NFC, and replace other spaces by plain ones."""
+    """Trim, normalize to NFC, and replace unusual spaces with plain ones."""
     NUMBER = auto()
-    """Trim, and remove `'` and `="..."`. A second column has the value without separators."""
+    """Trim, and remove `'` and `="..."`. A second column holds the value without separators."""
     CODE = auto()
     """Trim, and convert two or three letters to upper case."""
     AMOUNT = auto()
@@ -28,27 +28,27 @@ class Cleaning(Enum):
 
 
 class Checking(Enum):
-    """The function that checks the values of a field."""
+    """How the values of a field are checked."""
 
     TEXT = auto()
     PATTERN = auto()
-    """The whole value matches `KindEntry.pattern`."""
+    """The whole value must match `KindEntry.pattern`."""
     NUMBER = auto()
-    """The value is a phone or an account as the country writes it."""
-    OF_THE_ROW = auto()
-    """The checks of the row, because every row has the field."""
-    NEVER_IN_A_SHEET = auto()
-    """None, because only the configuration has the value."""
+    """The value must be a phone number or an account in the country's format."""
+    BY_ROW = auto()
+    """The checks of the whole row include the field, because every row has it."""
+    NOT_IN_SHEET = auto()
+    """The value is not checked, because it comes only from the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindEntry:
-    """A kind of field. `words` and `example` help a person to fill in a sheet.
+    """A kind of field. `words` and `example` help people to fill in a sheet.
 
-    - `pattern` is a regular expression for a whole value. `what` ends the message about a value that doesn't match.
-    - `is_filled` is true if the rules or the configuration have a default.
-    - `is_outside_fields` is true if an instruction stores the value outside `fields`.
-    - `column` is the field's name if every row has exactly one field of this kind.
+    - `pattern` is a regular expression for the whole value. `what` ends the message about a value that does not match.
+    - `is_filled` says whether the rules or the configuration have a default.
+    - `is_outside_fields` says whether an instruction stores the value outside `fields`.
+    - `column` is the name of the field if every row has exactly one of this kind.
     - `width` is the width of the column in a template, in characters.
     """
 
@@ -66,7 +66,7 @@ class KindEntry:
 
 ORDER_ID_CHARACTERS = 128
 TEXT_CHARACTERS = 256
-"""The limit of a text field if its country has none."""
+"""The maximum length of a text field, unless the country has a lower one."""
 
 _EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"
 """E-mail addresses as browsers accept them (WHATWG HTML, "valid e-mail address"), with a dot in the domain."""
@@ -75,7 +75,7 @@ _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = rf"^{_OCTET}(?:\.{_OCTET}){{3}}$"
 
 _PHONE = KindEntry(Cleaning.NUMBER, Checking.NUMBER)
-_NOT_OF_A_SHEET = KindEntry(Cleaning.TRIMMED, Checking.NEVER_IN_A_SHEET, is_outside_fields=True)
+_CONFIGURED = KindEntry(Cleaning.TRIMMED, Checking.NOT_IN_SHEET, is_outside_fields=True)
 
 KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
     {
@@ -88,27 +88,27 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
         ),
         FieldKind.ORDER_ID: KindEntry(
             Cleaning.TRIMMED,
-            Checking.OF_THE_ROW,
+            Checking.BY_ROW,
             words=mark(
-                "Your own id of this payment, never used before: at most {order_id_characters} printable characters."
+                "Your own id for this payment, never used before: at most {order_id_characters} printable characters."
             ),
             example="EXAMPLE-1",
             is_outside_fields=True,
             column="client_orderid",
             width=22,
         ),
-        FieldKind.AMOUNT: KindEntry(Cleaning.AMOUNT, Checking.OF_THE_ROW, is_outside_fields=True, column="amount"),
+        FieldKind.AMOUNT: KindEntry(Cleaning.AMOUNT, Checking.BY_ROW, is_outside_fields=True, column="amount"),
         FieldKind.CURRENCY: KindEntry(
-            Cleaning.CODE, Checking.OF_THE_ROW, is_filled=True, is_outside_fields=True, column="currency", width=9
+            Cleaning.CODE, Checking.BY_ROW, is_filled=True, is_outside_fields=True, column="currency", width=9
         ),
         FieldKind.PURPOSE: KindEntry(
-            Cleaning.TRIMMED, Checking.OF_THE_ROW, is_filled=True, is_outside_fields=True, column="purpose"
+            Cleaning.TRIMMED, Checking.BY_ROW, is_filled=True, is_outside_fields=True, column="purpose"
         ),
         FieldKind.INTERNATIONAL_PHONE: _PHONE,
         FieldKind.MASKED_PHONE: _PHONE,
         FieldKind.LOCAL_PHONE: _PHONE,
         FieldKind.WALLET: _PHONE,
-        FieldKind.COUNTRY: KindEntry(Cleaning.CODE, Checking.OF_THE_ROW, is_filled=True, width=9),
+        FieldKind.COUNTRY: KindEntry(Cleaning.CODE, Checking.BY_ROW, is_filled=True, width=9),
         FieldKind.EMAIL: KindEntry(
             Cleaning.TRIMMED,
             Checking.PATTERN,
@@ -134,11 +134,11 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
             pattern=_POSTAL_CODE,
             what=mark("a postal code of letters, digits, spaces and hyphens, such as 00100"),
         ),
-        FieldKind.OPERATOR_URL: _NOT_OF_A_SHEET,
-        FieldKind.CONTROL: _NOT_OF_A_SHEET,
+        FieldKind.OPERATOR_URL: _CONFIGURED,
+        FieldKind.CONTROL: _CONFIGURED,
     }
 )
-"""All kinds of fields. A test adds a field of each kind without any code, and pays with it."""
+"""All kinds of fields. A test adds a field of each kind to the data files, and pays with it."""
 
 NUMBER_KINDS = frozenset(kind for kind, entry in KINDS.items() if entry.checking is Checking.NUMBER)
-"""The kinds of phones and accounts."""
+"""The kinds of phone numbers and accounts."""

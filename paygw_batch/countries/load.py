@@ -37,8 +37,8 @@ _DEFAULT_MESSAGES = {
     FieldKind.IPV4: _IPV4_MESSAGE,
     FieldKind.POSTAL_CODE: mark("{value!r} is not a postal code."),
 }
-"""The kinds of fields that may have a default, and the message about an invalid default."""
-_NEVER_OPTIONAL = frozenset(
+"""Maps the kinds of fields that may have a default to the message about an invalid one."""
+_ALWAYS_REQUIRED = frozenset(
     {
         FieldKind.ORDER_ID,
         FieldKind.AMOUNT,
@@ -48,14 +48,11 @@ _NEVER_OPTIONAL = frozenset(
         FieldKind.LOCAL_PHONE,
     }
 )
-"""The kinds of fields that every payment needs: order id, amount, currency, control and payee."""
+"""The kinds of fields that every payment needs."""
 
 
 def load_operation(operation: str, *, data: Path | None = None) -> Operation:
-    """Load an operation by name, by default from the program's own data files.
-
-    Raises `ConfigurationError` for an unknown name or an unusable file.
-    """
+    """Load an operation by name. Raises `ConfigurationError` for an unknown name or an invalid file."""
     operation_data = files.read_operation(data or files.config_dir(), operation)
     names: dict[str, Any] = {
         key.removeprefix("echo_").removesuffix("_fields"): (value,) if isinstance(value, str) else tuple(value)
@@ -73,7 +70,7 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
 
 
 def load_enquiry(profile: str, operation: Operation, *, data: Path | None = None) -> Operation:
-    """Load the enquiry about orders of `operation`, whose replies have the format of `operation`."""
+    """Load the enquiry about orders of `operation`. Its replies have the same format as replies to `operation`."""
     return replace(operation, name="enquiry", path=files.read_enquiry(data or files.config_dir(), profile).path)
 
 
@@ -83,23 +80,23 @@ def operation_names(*, data: Path | None = None) -> tuple[str, ...]:
 
 
 def minor_units_by_currency(*, data: Path | None = None) -> Mapping[str, int]:
-    """Return the number of decimals of each currency."""
+    """Map each currency to its number of decimals."""
     countries = files.read_countries(data or files.config_dir())
     return {country.currency: country.minor_units for country in countries.values()}
 
 
 def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path | None = None) -> Rules:
-    """Load the rules of all countries for an operation, merged with the operator's `terms` by code.
+    """Load the rules of all countries for an operation, merged with the operator's `terms` by country code.
 
-    The result includes countries whose terms are incomplete: `missing_terms` has the absent keys, and `unusable` the
-    reason. Raises `ConfigurationError` for all invalid terms at once (an unknown country or form, a minimum amount
-    above the maximum, a value for a field that is never sent), and for unusable data files.
+    Countries with incomplete terms are included: `missing_terms` lists the missing keys, and `unusable` says why.
+    Raises `ConfigurationError` for all invalid terms together (an unknown country or form, a minimum amount above the
+    maximum, a value for a field that is never sent), and for invalid data files.
     """
     root = data or files.config_dir()
     operation_data = files.read_operation(root, operation)
     forms, countries, numbers = files.read_forms(root), files.read_countries(root), files.read_numbers(root)
     operators = files.read_operators(root)
-    problems = [_unknown_country_problem(code, countries) for code in terms if code not in countries]
+    problems = [_unknown_country_message(code, countries) for code in terms if code not in countries]
     rules: dict[str, CountryRule] = {}
     for code, country in countries.items():
         if code not in numbers:
@@ -108,7 +105,9 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
         if operation not in country.operations:
             if own_terms != _DEFAULT_TERMS:
                 key = f"countries.{code}.{operation}"
-                problems.append(say("{key}: the gateway doesn't offer this operation there; remove it.", key=key))
+                problems.append(
+                    say("{key}: the gateway does not offer this operation in this country. Remove it.", key=key)
+                )
             continue
         case = _CountryCase(code, country, operation, operation_data, forms, operators.get(code, {}), own_terms)
         case.check_data()
@@ -120,12 +119,12 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
     return MappingProxyType(rules)
 
 
-def _unknown_country_problem(code: str, countries: Mapping[str, files.CountryData]) -> str:
+def _unknown_country_message(code: str, countries: Mapping[str, files.CountryData]) -> str:
     for country in countries.values():
         if code in country.confused_codes:
             return f"countries.{code}: {say(country.confused_codes[code])}"
-    hint = files.nearest(code, countries)
-    return say("countries.{code}: there is no such country; {nearest}", code=code, nearest=hint)
+    suggestion = files.nearest(code, countries)
+    return say("countries.{code}: there is no such country. {nearest}", code=code, nearest=suggestion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +135,11 @@ class _CountryCase:
     operation_data: files.OperationData
     forms: Mapping[str, files.FormData]
     operators: Mapping[str, list[str]]
-    """Mobile operators -> the prefixes of their numbers."""
+    """Maps mobile operators to the prefixes of their numbers."""
     terms: OperatorTerms
 
     @property
     def key(self) -> str:
-        """The name of the configuration table with these terms."""
         return f"countries.{self.code}.{self.operation}"
 
     @property
@@ -150,7 +148,6 @@ class _CountryCase:
 
     @property
     def documented_form(self) -> str | None:
-        """The documented form for this country, or None."""
         operation = self.country_operation
         return None if operation.unusable else operation.form or self.operation_data.default_form
 
@@ -165,8 +162,8 @@ class _CountryCase:
         unrequested = {field.name for field in fields if not field.everywhere} - requested
         return frozenset(unrequested) | self.fields_marked("never")
 
-    def fields_marked(self, word: str) -> frozenset[str]:
-        return frozenset(name for name, usage in self.country_operation.fields.items() if usage == word)
+    def fields_marked(self, usage: str) -> frozenset[str]:
+        return frozenset(name for name, stated in self.country_operation.fields.items() if stated == usage)
 
     @property
     def sent_fields(self) -> Mapping[str, files.FieldData]:
@@ -177,17 +174,15 @@ class _CountryCase:
 
     @property
     def fields(self) -> tuple[files.FieldData, ...]:
-        """The form's fields, and the operator's additional fields."""
         base = tuple(self.forms[self.form_name].fields) if self.form_name in self.forms else ()
-        have = {field.name for field in base}
-        return (*base, *(self.addable[name] for name in self.terms.also if name in self.addable and name not in have))
+        names = {field.name for field in base}
+        return (*base, *(self.extras[name] for name in self.terms.also if name in self.extras and name not in names))
 
     @property
-    def addable(self) -> Mapping[str, files.FieldData]:
-        """The fields of all forms that could be sent in addition.
+    def extras(self) -> Mapping[str, files.FieldData]:
+        """The fields of any form that `also` can add to this country's form.
 
-        A sheet or the configuration can have these fields. If several forms have a field of the same name, the
-        operation's default form determines its kind.
+        If several forms have a field of the same name, the operation's default form takes precedence.
         """
         fields = [field for form in self.forms.values() for field in form.fields]
         default_fields = self.forms[self.operation_data.default_form].fields
@@ -217,55 +212,55 @@ class _CountryCase:
     def missing_terms(self) -> tuple[str, ...]:
         sent = self.sent_fields
         names = [name for name in self.operation_data.operator_supplies if not sent or name in sent]
-        have = {*self.supplied_values, *(("purpose",) if self.terms.purposes else ())}
-        missing = [name for name in names if name not in {*self.fields_marked("optional"), *self.terms.optional, *have}]
+        given = {*self.supplied_values, *(("purpose",) if self.terms.purposes else ())}
+        missing = [key for key in names if key not in {*self.fields_marked("optional"), *self.terms.optional, *given}]
         return (*([] if self.form_name else ["form"]), *missing)
 
     def check_data(self) -> None:
         form = self.documented_form
         if form is not None and form not in self.forms:
             raise ConfigurationError(
-                say("config: no form is called {form!r}; {nearest}", form=form, nearest=files.nearest(form, self.forms))
+                say("config: there is no form {form!r}. {nearest}", form=form, nearest=files.nearest(form, self.forms))
             )
         if self.form_name in self.forms:
-            have = {field.name: KINDS[field.kind].checking for field in self.forms[self.form_name].fields}
+            checkings = {field.name: KINDS[field.kind].checking for field in self.forms[self.form_name].fields}
             for name in (*self.country_operation.fields, *self.country_operation.max_characters):
-                if name not in have:
+                if name not in checkings:
                     raise ConfigurationError(
                         say(
-                            "config/countries/{code}.toml: the {form_name} form has no field {name!r}; {nearest}",
+                            "config/countries/{code}.toml: the {form_name} form has no field {name!r}. {nearest}",
                             code=self.code,
                             form_name=self.form_name,
                             name=name,
-                            nearest=files.nearest(name, have),
+                            nearest=files.nearest(name, checkings),
                         )
                     )
             for name in self.country_operation.max_characters:
-                if have[name] is not Checking.TEXT:
-                    problem = say("config/countries/{code}.toml: {name} is not a text.", code=self.code, name=name)
+                if checkings[name] is not Checking.TEXT:
+                    problem = say("config/countries/{code}.toml: {name} is not text.", code=self.code, name=name)
                     raise ConfigurationError(problem)
 
 
 def _build_numbers(case: _CountryCase, numbers_data: files.NumbersData) -> MobileNumbers:
-    operators = {start: name for name, starts in case.operators.items() for start in starts}
+    operators = {prefix: name for name, prefixes in case.operators.items() for prefix in prefixes}
     values = numbers_data.model_dump() | {"national_lengths": tuple(numbers_data.national_lengths)}
     numbers = MobileNumbers(**values, operators=MappingProxyType(operators))
     if (former := case.country.former_numbers) is not None:
-        ways = tuple((f"({pattern})", front) for front, pattern in former.in_front.items())
-        numbers = replace(numbers, renumbering=Renumbering(former.changed, ways))
+        conversions = tuple((f"({pattern})", new_prefix) for new_prefix, pattern in former.in_front.items())
+        numbers = replace(numbers, renumbering=Renumbering(former.changed, conversions))
         if case.terms.former_numbers:
             numbers = replace(
                 numbers,
                 pattern=former.pattern,
                 national_lengths=(len(former.example),),
                 example=former.example,
-                operators=MappingProxyType({}),  # the known prefixes are those of new numbers
+                operators=MappingProxyType({}),  # the known prefixes are for new numbers
                 renumbering=Renumbering(
-                    former.changed, tuple((front + way, "") for way, front in ways), to_former=True
+                    former.changed, tuple((added + group, "") for group, added in conversions), to_former=True
                 ),
             )
-    lengths, starts = numbers.national_lengths, case.terms.also_numbers
-    alternatives = [f"{start}[0-9]{{{length - len(start)}}}" for start in starts for length in lengths]
+    lengths, prefixes = numbers.national_lengths, case.terms.also_numbers
+    alternatives = [f"{prefix}[0-9]{{{length - len(prefix)}}}" for prefix in prefixes for length in lengths]
     return replace(numbers, pattern=f"(?:{'|'.join((numbers.pattern, *alternatives))})") if alternatives else numbers
 
 
@@ -296,7 +291,7 @@ def _build_rule(case: _CountryCase, numbers: files.NumbersData) -> CountryRule:
         defaults=MappingProxyType(defaults),
         min_amount=case.terms.min_amount,
         max_amount=case.terms.max_amount,
-        # The pattern is grouped, so that anchors apply to every alternative.
+        # Group the pattern, so that anchors apply to every alternative.
         bank_account_pattern=None if pattern is None else f"(?:{pattern})",
         max_characters=MappingProxyType(dict(case.country_operation.max_characters)),
         notes=(*case.country.notes, *case.country_operation.notes),
@@ -307,7 +302,6 @@ def _build_rule(case: _CountryCase, numbers: files.NumbersData) -> CountryRule:
 
 
 def _build_purposes(case: _CountryCase) -> Mapping[str, PurposeTerms]:
-    """Return the purposes that a row may choose, keyed by word and by code."""
     chosen = case.terms.purposes
     default = [] if case.terms.purpose is None else [PurposeTerms(case.terms.purpose, case.terms.operator)]
     by_code = {fold_word(terms.purpose): terms for terms in (*chosen.values(), *default)} if chosen else {}
@@ -315,9 +309,9 @@ def _build_purposes(case: _CountryCase) -> Mapping[str, PurposeTerms]:
 
 
 def _phone_as_account(case: _CountryCase) -> str:
-    """Return the field that serves as the account in a sheet without accounts, or "".
+    """Return the field that serves as the account in a sheet without accounts, or an empty string.
 
-    If banks are paid too, a phone is an account only if the configuration says so.
+    If banks are paid too, a phone number is an account only if the configuration says so.
     """
     kinds = {field.kind: name for name, field in case.sent_fields.items()}
     phone = kinds.get(FieldKind.INTERNATIONAL_PHONE, "") if FieldKind.WALLET in kinds else ""
@@ -332,13 +326,13 @@ def _build_form(case: _CountryCase) -> Form:
 
 
 def _shared_purpose_problems(operation: str, operation_data: files.OperationData, rules: Rules) -> Iterator[str]:
-    """Yield a message for each currency whose countries must have the same purpose but don't."""
+    """Yield a message for each currency whose countries must have the same purpose, but have different ones."""
     for currency in operation_data.one_purpose:
         purposes = {code: rule.purpose for code, rule in rules.items() if rule.currency == currency and rule.purpose}
         if len(set(purposes.values())) > 1:
             keys = ", ".join(f"countries.{code}.{operation}.purpose" for code in purposes)
             yield say(
-                "{keys}: the gateway has one code for all countries that use {currency}; write the same in each.",
+                "{keys}: the gateway has one code for all countries that use {currency}. Write the same code in each.",
                 keys=keys,
                 currency=currency,
             )
@@ -357,9 +351,9 @@ def _term_problems(case: _CountryCase) -> Iterator[str]:
         if problem := files.pattern_problem(pattern):
             yield f"{key}: {problem}"
         elif re.fullmatch(pattern, ""):
-            yield say("{key}: the pattern accepts an empty account number.", key=key)
+            yield say("{key}: the pattern must not accept an empty account number.", key=key)
         if case.sent_fields and not any(field.kind is FieldKind.WALLET for field in case.sent_fields.values()):
-            yield say("{key}: the {form} form has no account number; remove it.", key=key, form=case.form_name)
+            yield say("{key}: the {form} form has no account number. Remove it.", key=key, form=case.form_name)
 
 
 def _form_problems(case: _CountryCase) -> Iterator[str]:
@@ -367,11 +361,11 @@ def _form_problems(case: _CountryCase) -> Iterator[str]:
     if form is None:
         return
     if form not in case.forms:
-        hint = files.nearest(form, case.forms)
-        yield say("{key}.form: no form is called {form!r}; {nearest}", key=case.key, form=form, nearest=hint)
+        suggestion = files.nearest(form, case.forms)
+        yield say("{key}.form: there is no form {form!r}. {nearest}", key=case.key, form=form, nearest=suggestion)
     elif documented not in {None, form}:
         yield say(
-            "{key}.form: the gateway documents the {form} form for {country}; remove it.",
+            "{key}.form: remove this setting. The gateway's documentation already gives the {form} form for {country}.",
             key=case.key,
             form=documented,
             country=say(case.country.name),
@@ -384,7 +378,7 @@ def _value_problems(case: _CountryCase) -> Iterator[str]:
         if name in case.omitted_fields:
             yield _never_sent_problem(case, key, name)
         elif case.sent_fields and name not in case.sent_fields:
-            yield say("{key}: the {form} form has no {name}; remove it.", key=key, form=case.form_name, name=name)
+            yield say("{key}: the {form} form has no {name}. Remove it.", key=key, form=case.form_name, name=name)
         if problem := _text_problem(case, name, value):
             yield f"{key}: {problem}"
         elif FieldKind.IPV4 in case.field_kinds(name) and not _matches_kind(FieldKind.IPV4, value):
@@ -393,7 +387,7 @@ def _value_problems(case: _CountryCase) -> Iterator[str]:
 
 def _never_sent_problem(case: _CountryCase, key: str, name: str) -> str:
     country = say(case.country.name)
-    return say("{key}: {name} is never sent for {country}; remove it.", key=key, name=name, country=country)
+    return say("{key}: {name} is never sent for {country}. Remove it.", key=key, name=name, country=country)
 
 
 def _field_problems(case: _CountryCase) -> Iterator[str]:
@@ -406,13 +400,13 @@ def _field_problems(case: _CountryCase) -> Iterator[str]:
         elif name in case.fields_marked("required"):
             country = say(case.country.name)
             yield say(
-                "{key}: the gateway's interface requires {name} for {country}; remove it.",
+                "{key}: the gateway's interface requires {name} for {country}. Remove it.",
                 key=key,
                 name=name,
                 country=country,
             )
-        elif case.sent_fields[name].kind in _NEVER_OPTIONAL or not case.sent_fields[name].from_sheet:
-            yield say("{key}: every payment needs {name}; remove it.", key=key, name=name)
+        elif case.sent_fields[name].kind in _ALWAYS_REQUIRED or not case.sent_fields[name].from_sheet:
+            yield say("{key}: every payment needs {name}. Remove it.", key=key, name=name)
     yield from _extra_field_problems(case)
     for name, value in case.terms.defaults.items():
         if problem := _default_problem(case, name, value):
@@ -420,16 +414,16 @@ def _field_problems(case: _CountryCase) -> Iterator[str]:
 
 
 def _unknown_field_problem(case: _CountryCase, name: str) -> str:
-    hint = files.nearest(name, case.sent_fields)
-    return say("the {form} form has no {name}; {nearest}", form=case.form_name, name=name, nearest=hint)
+    suggestion = files.nearest(name, case.sent_fields)
+    return say("the {form} form has no {name}. {nearest}", form=case.form_name, name=name, nearest=suggestion)
 
 
 def _extra_field_problems(case: _CountryCase) -> Iterator[str]:
     key = f"{case.key}.also"
     for name in case.terms.also:
-        if name not in case.addable:
-            hint = files.nearest(name, case.addable)
-            yield say("{key}: there is no field {name!r}; {nearest}", key=key, name=name, nearest=hint)
+        if name not in case.extras:
+            suggestion = files.nearest(name, case.extras)
+            yield say("{key}: there is no field {name!r}. {nearest}", key=key, name=name, nearest=suggestion)
         elif name in case.fields_marked("never"):
             yield _never_sent_problem(case, key, name)
 
@@ -437,12 +431,12 @@ def _extra_field_problems(case: _CountryCase) -> Iterator[str]:
 def _default_problem(case: _CountryCase, name: str, value: str) -> str:
     kind = case.sent_fields[name].kind if name in case.sent_fields else None
     supplied = f"{case.key}.{name}"
-    problems_by_sentence = {
+    possible_problems = {
         _unknown_field_problem(case, name): kind is None,
-        say("each row has its own {name}; remove it.", name=name): kind is not None and kind not in _DEFAULT_MESSAGES,
-        say("{key} sets it too; remove one of them.", key=supplied): name in case.supplied_values,
+        say("each row has its own {name}. Remove it.", name=name): kind is not None and kind not in _DEFAULT_MESSAGES,
+        say("{key} also sets this value. Remove one of them.", key=supplied): name in case.supplied_values,
     }
-    problem = next((sentence for sentence, is_so in problems_by_sentence.items() if is_so), "")
+    problem = next((message for message, applies in possible_problems.items() if applies), "")
     if problem := problem or _text_problem(case, name, value):
         return problem
     return "" if kind is None or _matches_kind(kind, value) else say(_DEFAULT_MESSAGES[kind], value=value)
@@ -452,8 +446,8 @@ def _text_problem(case: _CountryCase, name: str, value: str) -> str:
     if not _is_one_line(value):
         return say(_ONE_LINE_MESSAGE)
     max_characters = case.country_operation.max_characters.get(name, len(value))
-    too_long = mark("{value}: write at most {characters} characters, on one line, without tabs.")
-    return say(too_long, value=value, characters=max_characters) if len(value) > max_characters else ""
+    template = mark("{value}: write at most {characters} characters, on one line, without tabs.")
+    return say(template, value=value, characters=max_characters) if len(value) > max_characters else ""
 
 
 def _operator_problems(case: _CountryCase) -> Iterator[str]:
@@ -463,7 +457,7 @@ def _operator_problems(case: _CountryCase) -> Iterator[str]:
     key = f"{case.key}.operator"
     if "purpose" in case.fields_marked("never"):
         yield say(
-            "{key}: {country} does not use a purpose that could mean an operator; remove it.",
+            "{key}: {country} does not use a purpose that could name an operator. Remove it.",
             key=key,
             country=say(case.country.name),
         )
@@ -472,8 +466,8 @@ def _operator_problems(case: _CountryCase) -> Iterator[str]:
 
 
 def _unknown_operator_problem(case: _CountryCase, key: str, operator: str) -> str:
-    hint = files.nearest(operator, case.operators)
-    return say("{key}: no operator is called {operator!r}; {nearest}", key=key, operator=operator, nearest=hint)
+    suggestion = files.nearest(operator, case.operators)
+    return say("{key}: there is no operator {operator!r}. {nearest}", key=key, operator=operator, nearest=suggestion)
 
 
 def _purpose_problems(case: _CountryCase) -> Iterator[str]:
@@ -486,7 +480,7 @@ def _purpose_problems(case: _CountryCase) -> Iterator[str]:
             )
         if (other := words.setdefault(fold_word(word), word)) != word:
             yield say(
-                "{key}: this is the same word as {other!r}, apart from case, spaces or hyphens; remove one.",
+                "{key}: this is the same word as {other!r}, apart from case, spaces or hyphens. Remove one of them.",
                 key=key,
                 other=other,
             )
@@ -494,47 +488,47 @@ def _purpose_problems(case: _CountryCase) -> Iterator[str]:
             yield _unknown_operator_problem(case, key, terms.operator)
     if case.terms.purposes and "purpose" in case.fields_marked("never"):
         country = say(case.country.name)
-        yield say("{key}: {country} does not use a purpose; remove it.", key=f"{case.key}.purposes", country=country)
+        yield say("{key}: {country} does not use a purpose. Remove it.", key=f"{case.key}.purposes", country=country)
 
 
 def _number_problems(case: _CountryCase, numbers: files.NumbersData) -> Iterator[str]:
-    for start in case.terms.also_numbers:
-        is_start = re.fullmatch("[0-9]+", start) and len(start) < min(numbers.national_lengths)
-        if not is_start or (numbers.trunk_prefix and start.startswith(numbers.trunk_prefix)):
+    for prefix in case.terms.also_numbers:
+        is_prefix = re.fullmatch("[0-9]+", prefix) and len(prefix) < min(numbers.national_lengths)
+        if not is_prefix or (numbers.trunk_prefix and prefix.startswith(numbers.trunk_prefix)):
             yield say(
                 "{key}: {start!r} is not a valid prefix. Write the first digits after the dialling code, such as "
                 "{example!r}.",
                 key=f"{case.key}.also_numbers",
-                start=start,
+                start=prefix,
                 example=numbers.example[:3],
             )
     if case.terms.former_numbers and case.country.former_numbers is None:
         key, country = f"{case.key}.former_numbers", say(case.country.name)
-        yield say("{key}: the numbers of {country} have not changed; remove it.", key=key, country=country)
+        yield say("{key}: the numbers of {country} have not changed. Remove it.", key=key, country=country)
 
 
 def _amount_problems(case: _CountryCase) -> Iterator[str]:
     low, high, decimals = case.terms.min_amount, case.terms.max_amount, case.decimals
     if decimals > case.country.minor_units:
         yield say(
-            "{key}: {currency} has {units} decimals; write fewer, or remove it.",
+            "{key}: {currency} amounts have at most {units} decimals. Write a smaller number, or remove it.",
             key=f"{case.key}.decimals",
             currency=case.country.currency,
             units=case.country.minor_units,
         )
-    are_valid = True
+    has_valid_limits = True
     for name, amount in (("min_amount", low), ("max_amount", high)):
         if amount is not None and not _is_amount(amount, decimals):
-            are_valid = False
+            has_valid_limits = False
             yield say(
-                "{key}: {amount} is not a valid {currency} amount: write one above 0, with at most {decimals} "
+                "{key}: {amount} is not a valid {currency} amount. Write an amount above 0, with at most {decimals} "
                 "decimals.",
                 key=f"{case.key}.{name}",
                 amount=amount,
                 decimals=decimals,
                 currency=case.country.currency,
             )
-    if are_valid and low is not None and high is not None and low > high:
+    if has_valid_limits and low is not None and high is not None and low > high:
         yield say("{key}: min_amount {low} is above max_amount {high}.", key=case.key, low=low, high=high)
 
 
@@ -552,13 +546,9 @@ def _matches_kind(kind: FieldKind, value: str) -> bool:
     return not KINDS[kind].pattern or re.fullmatch(KINDS[kind].pattern, value) is not None
 
 
-def select_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
-    """Select countries by code, ignoring case. Each is returned once, in the given order.
-
-    Raises `UsageError` for an unknown code, with the nearest known one, and for a country in which the operation cannot
-    be used.
-    """
-    selected = {rule.code: rule for rule in (find_country(word, rules) for word in words)}
+def select_countries(codes: Iterable[str], rules: Rules) -> list[CountryRule]:
+    """Return the rules of countries, each once, in the given order. Raises `UsageError` if one cannot be used."""
+    selected = {rule.code: rule for rule in (find_country(code, rules) for code in codes)}
     for rule in selected.values():
         if rule.form is None:
             raise UsageError(
@@ -569,7 +559,7 @@ def select_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
 
 
 def find_country(word: str, rules: Rules) -> CountryRule:
-    """Find a country by code. Raises `UsageError` for an unknown code, with the nearest known one."""
+    """Return a country's rule by code. Raises `UsageError` for an unknown code, with the nearest known one."""
     code = word.strip().upper()
     if code in rules:
         return rules[code]
@@ -578,6 +568,6 @@ def find_country(word: str, rules: Rules) -> CountryRule:
             raise UsageError(say(rule.confused_codes[code]), hint=say("Write {code}.", code=rule.code))
         if code in {rule.name.upper(), say(rule.name).upper()}:
             raise UsageError(
-                say("{word}: write {code}.", word=word, code=rule.code), hint=say("Countries are named by their codes.")
+                say("{word}: write {code}.", word=word, code=rule.code), hint=say("Use country codes, not names.")
             )
-    raise UsageError(say("{word} is not a known country; {nearest}", word=word, nearest=nearest(code, rules)), hint="")
+    raise UsageError(say("{word} is not a known country. {nearest}", word=word, nearest=nearest(code, rules)), hint="")

@@ -1,4 +1,4 @@
-"""The types of rules for countries, forms and operations, as read from config/."""
+"""Defines the types of rules for countries, forms and operations, as read from config/."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class FieldKind(StrEnum):
-    """The kind of a form field, which determines how a value is checked and written."""
+    """The kind of a form field, which determines how values are checked and formatted."""
 
     TEXT = "text"
     ORDER_ID = "order_id"
@@ -17,24 +17,24 @@ class FieldKind(StrEnum):
     CURRENCY = "currency"
     PURPOSE = "purpose"
     INTERNATIONAL_PHONE = "international_phone"
-    """A phone that begins with `+` and the dialling code."""
+    """A phone number that begins with `+` and the dialling code."""
     MASKED_PHONE = "masked_phone"
-    """A phone that begins with `+` and the dialling code. Some later digits may be hidden as `*`."""
+    """Like `INTERNATIONAL_PHONE`, but some later digits may be masked as `*`."""
     LOCAL_PHONE = "local_phone"
-    """A phone as dialled inside the country."""
+    """A phone number as dialled within the country."""
     WALLET = "wallet"
-    """Digits that begin with the dialling code, without `+`; or a bank account, if the operator's pattern allows it."""
+    """Digits that begin with the dialling code, without `+`, or a bank account if the operator's pattern allows it."""
     COUNTRY = "country"
     EMAIL = "email"
     IPV4 = "ipv4"
     POSTAL_CODE = "postal_code"
     """Letters, digits, spaces and hyphens."""
     OPERATOR_URL = "operator_url"
-    """A URL of the operator, the same for every row, configured under the field's name."""
+    """A URL of the operator, configured under the name of the field and the same for every row."""
     CONTROL = "control"
-    """The hash of order id, amount and currency in a collection."""
+    """The control hash of a collection."""
 
-    __hash__ = str.__hash__  # equal values need equal hashes; Enum's own differ, and are slow
+    __hash__ = str.__hash__  # members must hash like their text, which they equal; Enum's own hash is also slow
 
 
 class AmountForm(StrEnum):
@@ -48,19 +48,19 @@ class AmountForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """A field of a request body. `name` is also its column in the sheet, if there is one."""
+    """A field of a request body. `name` is also its column in a sheet, if any."""
 
     name: str
     kind: FieldKind
     from_sheet: bool
-    """False for a field that only the configuration supplies (`server_callback_url`)."""
+    """Whether a sheet can supply the field. Others, such as `server_callback_url`, come only from the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of an operation's request body (sections 2.1 and 2.2 of the gateway's interface).
+    """The form of a request body (sections 2.1 and 2.2 of the gateway's interface).
 
-    `fields` are in the order of the body. `shown` maps columns of the reconciliation to fields with other names.
+    `fields` are in the order of the body. `shown` pairs columns of the reconciliation with the fields that they show.
     """
 
     name: str
@@ -69,20 +69,20 @@ class Form:
 
 
 class AmountUnit(StrEnum):
-    """The unit in which a reply repeats the amount."""
+    """The unit of the amount in a reply."""
 
     MAJOR = "major"
     MINOR = "minor"
-    """The currency's smallest unit: 1500.50 is repeated as 150050."""
+    """The currency's smallest unit, in which 1500.50 is 150050."""
     UNCHECKED = "unchecked"
-    """The gateway repeats another amount (without its fee), which is not compared."""
+    """The reply may have another amount (such as one without the fee), so it is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyNames:
-    """The names of a reply's fields, as dotted paths. The first one that is present counts.
+    """The names of the fields in a reply, as dotted paths. The first one that is present applies.
 
-    `minor_units` has the number of decimals of each currency, and is needed if `amount_unit` is `minor`.
+    `minor_units` maps currencies to their number of decimals, and is needed if `amount_unit` is `minor`.
     """
 
     order_id: tuple[str, ...]
@@ -92,20 +92,20 @@ class ReplyNames:
     error_code: tuple[str, ...]
     message: tuple[str, ...]
     customer_url: tuple[str, ...] = ()
-    """Fields with the URL of the customer's page."""
+    """The fields with the URL of the customer's page."""
     amount_unit: AmountUnit = AmountUnit.MAJOR
     minor_units: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of the gateway, with its path and the names of its reply's fields.
+    """An operation of the gateway.
 
-    `path` follows the base address and contains `{endpoint_id}` (section 4 of the gateway's interface). `reply` has the
-    names of a reply's fields, of which the interface documents only `status`. `command` is the command for sheets of
-    this operation. `verb` is the action on a row, for messages. `columns` are those of such a sheet, in the order of a
-    row's defects. `amount_forms` are the documented formats; if there are several, the operator's configuration names
-    one.
+    `path` follows the base URL, and contains `{endpoint_id}` (section 4 of the gateway's interface). `reply` names the
+    fields in a reply, of which the interface documents only `status`. `command` is the command for sheets of this
+    operation. `verb` says in messages what the operation does with a row. `columns` are those of a sheet, in the order
+    in which defects are reported. `amount_forms` are the documented formats. If there are several, the operator
+    configures one.
     """
 
     name: str
@@ -119,14 +119,14 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Renumbering:
-    """A country's last change of its numbering plan, for converting numbers to the plan in use.
+    """The latest change to a country's numbering plan, for converting numbers to the plan in use.
 
-    Each of `ways` has a pattern with one group for a whole national number of the other plan, and the new prefix of
-    that group. `to_former` is true if the gateway still requires the former plan.
+    Each of `conversions` pairs a pattern for a whole national number in the other plan with the prefix to put before
+    the pattern's group. With `to_former`, the gateway still requires the former plan.
     """
 
     changed: date
-    ways: tuple[tuple[str, str], ...]
+    conversions: tuple[tuple[str, str], ...]
     to_former: bool = False
 
 
@@ -135,9 +135,9 @@ class MobileNumbers:
     """The format of a country's mobile numbers.
 
     `pattern` is a regular expression for the national significant number (without trunk zero, only `[0-9]`, grouped,
-    not anchored), valid in Python and polars. `trunk_prefix` is dialled before the number inside the country, or is
-    empty. `keeps_zero` is true if a leading 0 is part of the number and follows the dialling code. This applies to all
-    numbers in Cote d'Ivoire and Benin, and to some in Burkina Faso.
+    not anchored), valid in Python and polars. `trunk_prefix`, if any, is dialled before the number inside the country.
+    With `keeps_zero`, a leading 0 is part of the number and follows the dialling code, as in all numbers of Cote
+    d'Ivoire and Benin, and some of Burkina Faso.
     """
 
     dialling_code: str
@@ -148,7 +148,7 @@ class MobileNumbers:
     example: str
     """A valid national significant number."""
     operators: Mapping[str, str] = field(default_factory=dict)
-    """The prefix of national significant numbers -> their first operator. The longest prefix counts."""
+    """Maps prefixes of national significant numbers to mobile operators. The longest matching prefix applies."""
     renumbering: Renumbering | None = None
 
 
@@ -156,7 +156,7 @@ class MobileNumbers:
 class PurposeTerms:
     """A purpose that a row may choose, and the mobile operator of its wallets, if configured.
 
-    `word` is the configured word for the purpose in sheets. If it is empty, the purpose is chosen by its code.
+    `word` is the configured word for the purpose in sheets. If it is empty, a row chooses the purpose by code.
     """
 
     purpose: str
@@ -166,7 +166,7 @@ class PurposeTerms:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTerms:
-    """The operator's settings for a country: `[countries.KE.payout]`. All are optional."""
+    """The operator's terms for a country, such as `[countries.KE.payout]`. All are optional."""
 
     purpose: str | None = None
     min_amount: Decimal | None = None
@@ -176,15 +176,15 @@ class OperatorTerms:
     operator: str | None = None
     """The mobile operator whose wallets `purpose` pays to, as named in config/mobile-operators.toml."""
     purposes: Mapping[str, PurposeTerms] = field(default_factory=dict)
-    """The senders' words in the column `purpose` (M-Pesa) -> the purpose that each means."""
+    """Maps the senders' words in the column `purpose` (M-Pesa) to purposes."""
     phone_is_account: bool | None = None
-    """Whether the phone is the account in a sheet without accounts. If None, it is if each account is a wallet."""
+    """Whether the phone serves as the account in a sheet without accounts. By default, only if no banks are paid."""
     bank_account_pattern: str | None = None
-    """A regular expression for the whole of `account_number`, if banks are paid as well."""
+    """A regular expression for the whole `account_number`, if banks are paid too."""
     decimals: int | None = None
     """The decimals of amounts, if the operator accepts fewer than the currency has."""
     also_numbers: tuple[str, ...] = ()
-    """Prefixes of further mobile numbers, after the dialling code: ranges allotted since this version."""
+    """Prefixes of valid mobile numbers that this version does not know, after the dialling code."""
     former_numbers: bool = False
     """Whether the gateway requires numbers of the former numbering plan."""
     ipaddress: str | None = None
@@ -194,30 +194,30 @@ class OperatorTerms:
     zip_code: str | None = None
     merchant_data: str | None = None
     optional: tuple[str, ...] = ()
-    """Fields that this operator does not require, although the interface's examples all have them."""
+    """Fields in the examples of the interface that this operator does not require."""
     also: tuple[str, ...] = ()
-    """Fields that are sent although the interface's example does not have them."""
+    """Additional fields to send, which the examples of the interface do not have."""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """The default values of fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountryRule:
-    """The rules of one country for one operation, including the operator's terms.
+    """The rules for a country and operation, including the operator's terms.
 
-    - `form` is None if the operation cannot be used. Then `unusable` has the reason, as a message.
-    - `required` has the fields that must be present, and `omitted` those that are never sent for this country.
-    - `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
-    - `defaults` has values for fields that a sheet may leave out (`ipaddress`, `order_desc`).
-    - `max_characters` has maximum lengths that are lower than the usual one.
-    - `operator` is the mobile operator of the wallets that `purpose` is for, if configured.
+    - `form` is None if the operation cannot be used. Then `unusable` is the message that says why.
+    - `required` are the fields that must be present, and `omitted` those that are never sent for this country.
+    - `missing_terms` are the configuration keys without which nothing can be sent here (`purpose`).
+    - `defaults` maps fields that a sheet may leave out (`ipaddress`, `order_desc`) to their values.
+    - `max_characters` maps fields to maximum lengths below the usual one.
+    - `operator` is the mobile operator of the wallets that `purpose` pays to, if configured.
     - `purposes` are those that a row may choose, by normalised word (`fold_word`).
-    - `phone_as_account` is the column that can serve as the account. `account_from` is the same column if the sheet has
-      no accounts. Both are empty if there is none.
-    - `headings`: the columns of the sheet (`for_sheet`) -> the sender's own headings.
-    - `bank_account_pattern` is the operator's pattern, grouped, which must match the whole of an account number.
-    - `notes` are sentences for a person ("Egypt is paid out in cash only").
-    - `confused_codes`: a code that is often confused with this country's -> a message.
+    - `phone_as_account` is the column that can serve as the account, if any. `account_from` is the same column if the
+      sheet has no accounts, or else empty.
+    - `headings` maps the columns of the sheet (`for_sheet`) to the sender's own headings.
+    - `bank_account_pattern` is the operator's pattern, grouped, which must match the whole account number.
+    - `notes` are messages for a person ("Egypt is paid out in cash only").
+    - `confused_codes` maps codes that are often confused with this country's to a message.
     """
 
     operation: str
@@ -228,7 +228,7 @@ class CountryRule:
     currency: str
     minor_units: int
     decimals: int
-    """The decimals that an amount may have: those of the currency, or fewer if the operator's terms say so."""
+    """The maximum number of decimals. The operator's terms may allow fewer than the currency has."""
     numbers: MobileNumbers
     form: Form | None
     unusable: str
@@ -255,14 +255,14 @@ class CountryRule:
         return frozenset(f.name for f in (self.form.fields if self.form else ()) if f.kind is FieldKind.WALLET)
 
     def for_sheet(self, headers: Mapping[str, str]) -> "CountryRule":
-        """Return the rule for a sheet with these columns (column -> heading)."""
+        """Return the rule for a sheet. `headers` maps its columns to headings."""
         has_accounts = not self.accounts.isdisjoint(headers)
         account_from = "" if has_accounts or self.phone_as_account not in headers else self.phone_as_account
         return replace(self, account_from=account_from, headings=headers)
 
 
 WORD_SEPARATORS = r"[\s_-]+"
-"""Characters that are ignored in a sender's word for a purpose. Case is ignored too."""
+"""Matches the characters to ignore in a sender's word for a purpose."""
 
 
 def fold_word(word: str) -> str:
@@ -271,4 +271,4 @@ def fold_word(word: str) -> str:
 
 
 Rules = Mapping[str, CountryRule]
-"""Maps each country code to the country's rule, for one operation."""
+"""Maps country codes to the rules for one operation."""

@@ -1,1 +1,1 @@
-"""Keys that cannot be copied: in a token, or in AWS KMS."""
+"""Signs with keys that cannot be copied: in a token, or in AWS KMS."""

@@ -1,6 +1,6 @@
-"""Signs with a key in AWS KMS (the extra `aws`). Region, endpoint and credentials are found by the AWS SDK.
+"""Signs with a key in AWS KMS (extra `aws`). The AWS SDK finds the region, the endpoint and the credentials.
 
-Only the digest of a text is sent, so that no payee's data reaches AWS.
+Only the digest of a text is sent, so that no personal data reaches AWS.
 """
 
 import base64
@@ -32,15 +32,15 @@ from paygw_batch.gateway.signing.key import (
 )
 
 MAX_RETRY_S = 12.0
-"""How long a signature is retried while AWS throttles or cannot be reached."""
-_FIRST_WAIT_S = 0.1
-_LONGEST_WAIT_S = 2.0
+"""How long to retry a signature while AWS throttles requests or cannot be reached."""
+_MIN_WAIT_S = 0.1
+_MAX_WAIT_S = 2.0
 _CONNECT_TIMEOUT_S = 3
 _READ_TIMEOUT_S = 5
-_REGION_IN_ARN = 3
+_ARN_REGION = 3
 _ALGORITHM = "RSASSA_PKCS1_V1_5_SHA_256"
 _TRANSIENT = {KeyProblem.THROTTLED, KeyProblem.UNREACHABLE}
-_BY_CODE = {
+_AWS_CODES = {
     KeyProblem.KEY_MISSING: ("NotFoundException", "InvalidArnException", "ValidationException"),
     KeyProblem.FORBIDDEN: ("AccessDeniedException", "AccessDenied"),
     KeyProblem.EXPIRED: ("ExpiredTokenException", "ExpiredToken", "RequestExpired"),
@@ -56,7 +56,7 @@ _BY_CODE = {
     KeyProblem.UNREACHABLE: ("KMSInternalException", "DependencyTimeoutException", "KeyUnavailableException"),
     KeyProblem.WRONG_KIND: ("InvalidKeyUsageException", "UnsupportedOperationException"),
 }
-_BY_ERROR: dict[KeyProblem, tuple[type[Exception], ...]] = {
+_SDK_ERRORS: dict[KeyProblem, tuple[type[Exception], ...]] = {
     KeyProblem.NO_REGION: (sdk.NoRegionError, sdk.InvalidRegionError),
     KeyProblem.EXPIRED: (sdk.UnauthorizedSSOTokenError, sdk.SSOTokenLoadError, sdk.TokenRetrievalError),
     KeyProblem.NO_CREDENTIALS: (
@@ -75,7 +75,7 @@ class KmsKey(SigningKey):
     public: PublicHalf
     custody: Custody
     calls: int = 1
-    """The maximum number of simultaneous calls during a run."""
+    """The maximum number of concurrent calls during a run."""
 
     @contextmanager
     def open_signer(self) -> Iterator[Callable[[str], str]]:
@@ -91,8 +91,7 @@ class KmsKey(SigningKey):
         yield sign
 
     def _sign_with_retries(self, client: Any, digest: bytes) -> bytes:
-        """Request a signature, retrying transient errors for up to `MAX_RETRY_S` seconds."""
-        until_s, wait_s = time.monotonic() + MAX_RETRY_S, _FIRST_WAIT_S
+        deadline_s, wait_s = time.monotonic() + MAX_RETRY_S, _MIN_WAIT_S
         while True:
             try:
                 with _translating_errors(self.key_id):
@@ -101,13 +100,13 @@ class KmsKey(SigningKey):
                     )
                     return bytes(response["Signature"])
             except KeyUnusable as error:
-                if error.problem not in _TRANSIENT or time.monotonic() + wait_s > until_s:
+                if error.problem not in _TRANSIENT or time.monotonic() + wait_s > deadline_s:
                     raise
-            time.sleep(wait_s * (0.5 + random.random() / 2))  # noqa: S311 (only the length of a wait depends on it)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            time.sleep(wait_s * (0.5 + random.random() / 2))  # noqa: S311 (jitter needs no secure random numbers)
+            wait_s = min(2 * wait_s, _MAX_WAIT_S)
 
     def serialise(self) -> bytes:
-        """Return the key's name and the maximum number of calls. The other process finds its own credentials."""
+        """Return the key's id and the number of calls. The signing process finds its own credentials."""
         return json.dumps({"kind": KeyKind.AWSKMS, "key_id": self.key_id, "calls": self.calls}).encode("ascii")
 
     def signing_capacity(self, cores: int) -> SigningCapacity:  # noqa: ARG002 (AWS computes the signatures)
@@ -115,12 +114,12 @@ class KmsKey(SigningKey):
 
 
 def deserialise_kms_key(fields: dict[str, Any]) -> KmsKey:
-    """Load the key that `KmsKey.serialise` described to this process. Raises `KeyUnusable`."""
+    """Load the key that `KmsKey.serialise` described. Raises `KeyUnusable`."""
     return load_kms_key(fields["key_id"], fields["calls"])
 
 
 def load_kms_key(key_id: str, calls: int) -> KmsKey:
-    """Load the RSA key in AWS. Raises `KeyUnusable` if it is missing or may not sign."""
+    """Load an RSA key from AWS. Raises `KeyUnusable` if it is missing or must not sign."""
     client = _create_client(key_id, calls)
     with _translating_errors(key_id):
         response = client.get_public_key(KeyId=key_id)
@@ -137,7 +136,7 @@ def load_kms_key(key_id: str, calls: int) -> KmsKey:
     custody = Custody(
         KeyKind.AWSKMS,
         f"{_key_address(key_id)} ({metadata['Arn']})",
-        was_outside=metadata.get("Origin") == "EXTERNAL",
+        was_stored_elsewhere=metadata.get("Origin") == "EXTERNAL",
         expires=None if expires is None else expires.date(),
     )
     return KmsKey(key_id, public_half, custody, calls)
@@ -150,8 +149,8 @@ def _create_client(key_id: str, calls: int) -> Any:
         retries={"total_max_attempts": 1, "mode": "standard"},
         max_pool_connections=calls,
     )
-    arn = key_id.split(":")
-    region = arn[_REGION_IN_ARN] if arn[0] == "arn" and len(arn) > _REGION_IN_ARN else os.environ.get("AWS_REGION")
+    parts = key_id.split(":")
+    region = parts[_ARN_REGION] if parts[0] == "arn" and len(parts) > _ARN_REGION else os.environ.get("AWS_REGION")
     with _translating_errors(key_id):
         return boto3.session.Session().client("kms", region_name=region or None, config=config)
 
@@ -162,13 +161,13 @@ def _key_address(key_id: str) -> str:
 
 @contextmanager
 def _translating_errors(key_id: str) -> Iterator[None]:
-    """Translate SDK errors, leaving out their own text, which may contain internal details."""
+    """Translate SDK errors without their own message, which may contain internal details."""
     try:
         yield
     except sdk.ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
-        problem = next((kind for kind, codes in _BY_CODE.items() if code in codes), KeyProblem.BROKEN)
+        problem = next((kind for kind, codes in _AWS_CODES.items() if code in codes), KeyProblem.BROKEN)
         raise KeyUnusable(_key_address(key_id), problem, code or type(error).__name__) from None
     except (sdk.BotoCoreError, ValueError) as error:
-        problem = next((kind for kind, errors in _BY_ERROR.items() if isinstance(error, errors)), KeyProblem.BROKEN)
+        problem = next((kind for kind, errors in _SDK_ERRORS.items() if isinstance(error, errors)), KeyProblem.BROKEN)
         raise KeyUnusable(_key_address(key_id), problem, type(error).__name__) from None

@@ -1,7 +1,6 @@
-"""Signs with a key in a token, through its vendor's PKCS#11 module (the extra `pkcs11`).
+"""Signs with a key in a token, through the vendor's PKCS#11 module (extra `pkcs11`).
 
-python-pkcs11 promises the module that only one thread calls it. So each process has one session, and a run with several
-sessions has several processes.
+python-pkcs11 allows only one thread to call the module. So a run with several sessions has a process for each.
 """
 
 import base64
@@ -35,11 +34,11 @@ from paygw_batch.gateway.signing.key import (
     SigningCapacity,
     SigningKey,
     TokenAddress,
-    public_half_from,
-    token_address,
+    build_public_half,
+    parse_token_address,
 )
 
-_PROBLEMS: dict[KeyProblem, tuple[type[pkcs11.PKCS11Error], ...]] = {
+_TOKEN_ERRORS: dict[KeyProblem, tuple[type[pkcs11.PKCS11Error], ...]] = {
     KeyProblem.PIN_WRONG: (refused.PinIncorrect, refused.PinInvalid, refused.PinLenRange),
     KeyProblem.PIN_LOCKED: (refused.PinLocked, refused.PinExpired, refused.UserPinNotInitialized),
     KeyProblem.PIN_MISSING: (refused.UserNotLoggedIn,),
@@ -56,27 +55,27 @@ _PROBLEMS: dict[KeyProblem, tuple[type[pkcs11.PKCS11Error], ...]] = {
     KeyProblem.WRONG_KIND: (refused.KeyTypeInconsistent, refused.MechanismInvalid, refused.KeySizeRange),
 }
 _SESSION_LOCK = threading.RLock()
-_TRIES, _PAUSE_S = 250, 0.02
-"""The number of retries while another process opens a token, and the pause between them."""
-_ED25519 = bytes.fromhex("302a300506032b6570032100")
-"""The bytes before the 32 bytes of an Ed25519 public key in its SubjectPublicKeyInfo (RFC 8410)."""
+_LOCK_TRIES, _LOCK_PAUSE_S = 250, 0.02
+"""How often to retry while another process opens a token, and the pause between tries."""
+_ED25519_PREFIX = bytes.fromhex("302a300506032b6570032100")
+"""The bytes before an Ed25519 public key in its SubjectPublicKeyInfo (RFC 8410)."""
 _ED25519_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLocation:
-    """The location of a private key in a token. `pin` is None if the token needs no PIN."""
+    """Where to find a private key in a token. `pin` is None if the token needs no PIN."""
 
     address: TokenAddress
     module: Path
     pin: str | None = field(repr=False)
     sessions: int = 1
-    """The number of sessions that sign simultaneously during a run."""
+    """The number of concurrent sessions during a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenKey(SigningKey):
-    """A key that never leaves its token. `sign` opens a session for each call, and `open_signer` keeps one open."""
+    """A key that never leaves its token. `sign` opens a session for each call. `open_signer` keeps one open."""
 
     location: TokenLocation
     public: PublicHalf
@@ -84,7 +83,7 @@ class TokenKey(SigningKey):
 
     @contextmanager
     def open_signer(self) -> Iterator[Callable[[str], str]]:
-        """Yield a function that signs a text, in one session. Raises `KeyUnusable`."""
+        """Yield a function that signs texts in one session. Raises `KeyUnusable`."""
         with _open_session(self.location) as session:
             key = _require_private_key(self.location.address, session)
 
@@ -98,10 +97,9 @@ class TokenKey(SigningKey):
             yield sign
 
     def serialise(self) -> bytes:
-        """Return the address of the key, the path of the module, and the PIN."""
-        place = self.location
-        fields = {"kind": KeyKind.PKCS11, "uri": place.address.uri, "module": str(place.module), "pin": place.pin}
-        return json.dumps(fields).encode("ascii")
+        """Return the address of the key, the path of the module and the PIN."""
+        uri, module, pin = self.location.address.uri, str(self.location.module), self.location.pin
+        return json.dumps({"kind": KeyKind.PKCS11, "uri": uri, "module": module, "pin": pin}).encode("ascii")
 
     def signing_capacity(self, cores: int) -> SigningCapacity:  # noqa: ARG002 (the token computes the signatures)
         return SigningCapacity(self.location.sessions, is_slow=True)
@@ -109,13 +107,13 @@ class TokenKey(SigningKey):
 
 @dataclass(frozen=True, slots=True)
 class PersonTokenKey:
-    """A person's key in a token, Ed25519 or P-256. `public` is its public half, as SubjectPublicKeyInfo in DER."""
+    """A person's Ed25519 or P-256 key in a token. `public` is its public half (SubjectPublicKeyInfo, DER)."""
 
     location: TokenLocation
     public: bytes
 
     def sign(self, data: bytes) -> bytes:
-        """Sign `data` (or its SHA-256, if the key is P-256). Raises `KeyUnusable`."""
+        """Sign `data`, or its SHA-256 if the key is P-256. Raises `KeyUnusable`."""
         address = self.location.address
         with _open_session(self.location) as session:
             key = _require_private_key(address, session)
@@ -126,56 +124,58 @@ class PersonTokenKey:
                 return bytes(encode_ecdsa_signature(signature))
 
 
-def load_person_token_key(place: TokenLocation) -> PersonTokenKey:
-    """Load a person's key from the token. Raises `KeyUnusable` if it is missing or may not sign."""
-    address = place.address
-    with _open_session(place) as session, _translating_errors(address):
+def load_person_token_key(location: TokenLocation) -> PersonTokenKey:
+    """Load a person's key from a token. Raises `KeyUnusable` if it is missing or must not sign."""
+    address = location.address
+    with _open_session(location) as session, _translating_errors(address):
         key = _require_private_key(address, session)
-        if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _attribute(key, Attribute.SIGN, default=True):
+        if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _read_attribute(
+            key, Attribute.SIGN, default=True
+        ):
             raise KeyUnusable(address.uri, KeyProblem.WRONG_KIND)
         criteria = {Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id}
         public_key = next(iter(session.get_objects(criteria)), None)
         if public_key is None:
             raise KeyUnusable(address.uri, KeyProblem.BROKEN, "no public half")
         if key.key_type is KeyType.EC:
-            return PersonTokenKey(place, encode_ec_public_key(public_key))
-        return PersonTokenKey(place, _ED25519 + public_key[Attribute.EC_POINT][-_ED25519_BYTES:])
+            return PersonTokenKey(location, encode_ec_public_key(public_key))
+        return PersonTokenKey(location, _ED25519_PREFIX + public_key[Attribute.EC_POINT][-_ED25519_BYTES:])
 
 
 def deserialise_token_key(fields: dict[str, str]) -> TokenKey:
-    """Load the key that `TokenKey.serialise` described to this process. Raises `KeyUnusable`."""
-    return load_token_key(TokenLocation(token_address(fields["uri"]), Path(fields["module"]), fields["pin"]))
+    """Load the key that `TokenKey.serialise` described. Raises `KeyUnusable`."""
+    return load_token_key(TokenLocation(parse_token_address(fields["uri"]), Path(fields["module"]), fields["pin"]))
 
 
-def load_token_key(place: TokenLocation) -> TokenKey:
-    """Load the RSA key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
-    address = place.address
-    with _open_session(place) as session, _translating_errors(address):
+def load_token_key(location: TokenLocation) -> TokenKey:
+    """Load an RSA key from a token. Raises `KeyUnusable` if it is missing or must not sign."""
+    address = location.address
+    with _open_session(location) as session, _translating_errors(address):
         key = _require_private_key(address, session)
-        if key.key_type is not KeyType.RSA or not _attribute(key, Attribute.SIGN, default=True):
+        if key.key_type is not KeyType.RSA or not _read_attribute(key, Attribute.SIGN, default=True):
             raise KeyUnusable(address.uri, KeyProblem.WRONG_KIND)
         public_half = _read_public_half(address, session, key)
-        was_outside = not _attribute(key, Attribute.NEVER_EXTRACTABLE, default=False)
-        is_exportable = bool(_attribute(key, Attribute.EXTRACTABLE, default=False))
-        expires = _attribute(key, Attribute.END_DATE, default=None)
+        was_stored_elsewhere = not _read_attribute(key, Attribute.NEVER_EXTRACTABLE, default=False)
+        is_exportable = bool(_read_attribute(key, Attribute.EXTRACTABLE, default=False))
+        expires = _read_attribute(key, Attribute.END_DATE, default=None)
         label = session.token.label
     if public_half.bits < MIN_KEY_BITS:
         raise KeyUnusable(address.uri, KeyProblem.TOO_SHORT, str(public_half.bits))
-    until = expires if isinstance(expires, date) else None
-    custody = Custody(KeyKind.PKCS11, f"{address.uri} ({label})", is_exportable, was_outside, until)
-    return TokenKey(place, public_half, custody)
+    expiry_date = expires if isinstance(expires, date) else None
+    custody = Custody(KeyKind.PKCS11, f"{address.uri} ({label})", is_exportable, was_stored_elsewhere, expiry_date)
+    return TokenKey(location, public_half, custody)
 
 
-def has_token_key(place: TokenLocation) -> bool:
-    """Return whether the token has a key with that name. Raises `KeyUnusable` if the token cannot be read."""
-    with _open_session(place) as session, _translating_errors(place.address):
-        return bool(_find_private_keys(place.address, session))
+def has_token_key(location: TokenLocation) -> bool:
+    """Return whether there is a key at `location`. Raises `KeyUnusable` if the token cannot be read."""
+    with _open_session(location) as session, _translating_errors(location.address):
+        return bool(_find_private_keys(location.address, session))
 
 
-def make_token_key(place: TokenLocation) -> None:
-    """Create a new RSA key, which cannot be exported, in the token. Raises `KeyUnusable`."""
-    address = place.address
-    with _open_session(place, writes=True) as session, _translating_errors(address):
+def create_token_key(location: TokenLocation) -> None:
+    """Create an RSA key that cannot be exported in the token. Raises `KeyUnusable`."""
+    address = location.address
+    with _open_session(location, write=True) as session, _translating_errors(address):
         session.generate_keypair(
             KeyType.RSA,
             NEW_KEY_BITS,
@@ -188,32 +188,33 @@ def make_token_key(place: TokenLocation) -> None:
 
 
 @contextmanager
-def _open_session(place: TokenLocation, *, writes: bool = False) -> Iterator[Any]:
-    """Yield a logged-in session. Afterwards the module keeps nothing, including the PIN."""
-    address = place.address
-    with _SESSION_LOCK, ExitStack() as undo:
-        with _token_lock(place.module):
+def _open_session(location: TokenLocation, *, write: bool = False) -> Iterator[Any]:
+    """Yield a logged-in session. Afterwards the module is finalised, so that it does not keep the PIN."""
+    address = location.address
+    with _SESSION_LOCK, ExitStack() as cleanup:
+        with _token_lock(location.module):
             try:
-                module = pkcs11.lib(str(place.module))
+                module = pkcs11.lib(str(location.module))
             except pkcs11.PKCS11Error:
-                raise KeyUnusable(address.uri, KeyProblem.MODULE, str(place.module)) from None
-            undo.callback(_close_quietly, module.finalize)
+                raise KeyUnusable(address.uri, KeyProblem.MODULE, str(location.module)) from None
+            cleanup.callback(_close_quietly, module.finalize)
             with _translating_errors(address):
                 token = _find_token(address, module)
                 if TokenFlag.USER_PIN_LOCKED in token.flags:
                     raise KeyUnusable(address.uri, KeyProblem.PIN_LOCKED)
-                if place.pin is None and TokenFlag.LOGIN_REQUIRED in token.flags:
+                if location.pin is None and TokenFlag.LOGIN_REQUIRED in token.flags:
                     raise KeyUnusable(address.uri, KeyProblem.PIN_MISSING)
-                session = token.open(rw=writes, user_pin=place.pin)
-                undo.callback(_close_quietly, session.close)
+                session = token.open(rw=write, user_pin=location.pin)
+                cleanup.callback(_close_quietly, session.close)
         yield session
 
 
 @contextmanager
 def _token_lock(module: Path) -> Iterator[None]:
-    """Let only one process of this machine open a token at a time, because otherwise it might not find the token.
+    """Lock the module's file, so that only one process on this machine opens a token at a time.
 
-    SoftHSM rewrites its token at each login. The lock is on the module's own file, and the wait for it is limited.
+    SoftHSM rewrites its token at each login, so another process might not find it. If the lock is not released in time,
+    continue without it.
     """
     try:
         descriptor = os.open(module, os.O_RDONLY | os.O_CLOEXEC)
@@ -221,12 +222,12 @@ def _token_lock(module: Path) -> Iterator[None]:
         yield  # the module itself reports the error
         return
     try:
-        for _ in range(_TRIES):
+        for _ in range(_LOCK_TRIES):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
-                time.sleep(_PAUSE_S)
+                time.sleep(_LOCK_PAUSE_S)
         yield
     finally:
         os.close(descriptor)
@@ -239,18 +240,18 @@ def _close_quietly(close: Callable[[], object]) -> None:
 
 def _find_token(address: TokenAddress, module: Any) -> Any:
     tokens = [slot.get_token() for slot in module.get_slots(token_present=True)]
-    matches = [token for token in tokens if _is_match(address, token)]
+    matches = [token for token in tokens if _matches_address(address, token)]
     if len(matches) != 1:
         raise KeyUnusable(address.uri, KeyProblem.SEVERAL_TOKENS if matches else KeyProblem.TOKEN_GONE)
     return matches[0]
 
 
-def _is_match(address: TokenAddress, token: Any) -> bool:
+def _matches_address(address: TokenAddress, token: Any) -> bool:
     serial = token.serial.decode("ascii", "replace").strip()
-    actual = (token.label, serial, token.manufacturer_id, token.model, token.slot.slot_id)
-    criteria = (address.token, address.serial, address.manufacturer, address.model, address.slot)
+    actual_values = (token.label, serial, token.manufacturer_id, token.model, token.slot.slot_id)
+    expected_values = (address.token, address.serial, address.manufacturer, address.model, address.slot)
     return TokenFlag.TOKEN_INITIALIZED in token.flags and all(
-        want is None or want == value for want, value in zip(criteria, actual, strict=True)
+        expected is None or expected == value for expected, value in zip(expected_values, actual_values, strict=True)
     )
 
 
@@ -272,17 +273,16 @@ def _require_private_key(address: TokenAddress, session: Any) -> Any:
 
 
 def _read_public_half(address: TokenAddress, session: Any, key: Any) -> PublicHalf:
-    """Return the public half from the private key's attributes or, if these lack it, from the public key object."""
     sources = [key, *session.get_objects({Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id})]
     for source in sources:
-        modulus = _attribute(source, Attribute.MODULUS, default=None)
-        exponent = _attribute(source, Attribute.PUBLIC_EXPONENT, default=None)
+        modulus = _read_attribute(source, Attribute.MODULUS, default=None)
+        exponent = _read_attribute(source, Attribute.PUBLIC_EXPONENT, default=None)
         if modulus and exponent:
-            return public_half_from(modulus, exponent)
+            return build_public_half(modulus, exponent)
     raise KeyUnusable(address.uri, KeyProblem.BROKEN, "no public half")
 
 
-def _attribute(source: Any, attribute: Attribute, *, default: Any) -> Any:
+def _read_attribute(source: Any, attribute: Attribute, *, default: Any) -> Any:
     try:
         return source[attribute]
     except (pkcs11.PKCS11Error, ValueError, NotImplementedError):
@@ -294,5 +294,5 @@ def _translating_errors(address: TokenAddress) -> Iterator[None]:
     try:
         yield
     except pkcs11.PKCS11Error as error:
-        problem = next((kind for kind, errors in _PROBLEMS.items() if isinstance(error, errors)), KeyProblem.BROKEN)
+        problem = next((kind for kind, errors in _TOKEN_ERRORS.items() if isinstance(error, errors)), KeyProblem.BROKEN)
         raise KeyUnusable(address.uri, problem, type(error).__name__) from None

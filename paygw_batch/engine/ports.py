@@ -1,4 +1,4 @@
-"""The ports of the engine: transport, signing, progress and clock. Tests and the simulation replace each of them."""
+"""The engine's ports: transport, signing, progress and clock. Tests and the simulation replace them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Gateway(Protocol):
     """Sends requests to the payment gateway."""
 
     async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> RawReply | TransportFault:
-        """Send a request and return its reply or the fault. Network errors are never raised.
+        """Send a request and return the reply or the fault. Network errors are never raised.
 
         `may_send` is called immediately before the first byte. If it returns False, nothing is sent.
         """
@@ -25,7 +25,7 @@ class Prepare(Protocol):
     """Turns attempts into signed requests, outside the event loop if possible."""
 
     async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
-        """Return the signed request of each attempt. May be called again while an earlier call is in progress."""
+        """Return the signed request for each attempt. Calls may overlap."""
         ...
 
 
@@ -37,11 +37,11 @@ class Progress(Protocol):
         ...
 
     def record_outcome(self, row: DueRow, outcome: Outcome) -> None:
-        """Record the durable outcome of an attempt."""
+        """Record the outcome of an attempt, which is already durable."""
         ...
 
     def echo(self, sentence: str) -> None:
-        """Show a sentence to a person immediately."""
+        """Show a message immediately."""
         ...
 
 
@@ -52,6 +52,6 @@ class Runtime:
     now: Now
     elapsed_s: ElapsedS
     nonce: Callable[[], str]
-    """Returns a nonce that is unique for each attempt, with at least 128 random bits."""
-    chance: Callable[[], float] = field(default=lambda: 0.5)
-    """Returns a number from 0 up to 1, for the jitter of waits."""
+    """Returns a new nonce with at least 128 random bits."""
+    random: Callable[[], float] = field(default=lambda: 0.5)
+    """Returns a random number from 0 to 1, for jitter."""

@@ -1,8 +1,8 @@
 """Checks this machine's clock, on which the quarantine depends.
 
-Our clock is compared with the newest time in the journal and with the `Date` of the gateway's replies. It can be behind
-the newest time only if it was set back. While either contradicts our clock, nothing is settled, released or amended. A
-slow clock dates attempts too early, so the run stops, and the quarantine is extended by the difference.
+This machine's clock ("our clock") is compared with the newest time in the journal, and with the `Date` of the gateway's
+replies. If either contradicts it, nothing is settled, released or amended. A slow clock dates attempts too early, so it
+stops the run, and the quarantine is extended by the difference.
 """
 
 from dataclasses import dataclass, replace
@@ -16,20 +16,20 @@ from paygw_batch.gateway.message import RawReply, TransportFault
 from paygw_batch.journal import ClockComparison, Journal, JournalReader
 from paygw_batch.language import say
 
-MAX_AHEAD_S = 600
-"""The maximum by which our clock may be ahead of the gateway's, or behind the journal's newest time."""
-OBSERVE_EVERY = timedelta(seconds=1)
-RECORDED_FROM_S = 60
-"""The change of the difference, in seconds, above which it is recorded again."""
-MAX_LONGER = timedelta(days=3650)
-"""The maximum that a `Date`, of any year, can add to a quarantine."""
+CLOCK_TOLERANCE_S = 600
+"""The largest tolerated difference between our clock and the gateway's, or the journal's newest time."""
+COMPARISON_INTERVAL = timedelta(seconds=1)
+MIN_RECORDED_CHANGE_S = 60
+"""A clock difference is recorded again only if it has changed by more than this."""
+MAX_EXTENSION = timedelta(days=3650)
+"""The maximum extension of a quarantine, because a `Date` may name any year."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """The time after its latest attempt during which a row must not be sent again: `hours` plus `longer`.
+    """How long a row must not be sent again after an attempt: `hours` plus `extension`.
 
-    `longer` covers attempts dated too early because our clock was behind the gateway's.
+    `extension` covers attempts dated too early because our clock was behind the gateway's.
     """
 
     hours: float
@@ -40,7 +40,7 @@ class Quarantine:
         return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.extension
 
     def cutoff(self, now: datetime) -> str:
-        """Return the cutoff at `now`: attempts sent at or before it are out of quarantine."""
+        """Return the time of the newest attempts whose quarantine has ended by `now`."""
         return timestamp(now - timedelta(hours=self.hours) - self.extension)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Quarantine:
         if not minutes:
             return say("a quarantine of {hours:g} h", hours=self.hours)
         return say(
-            "a quarantine of {hours:g} h, and the clock was up to {minutes:,} minutes behind the gateway's",
+            "a quarantine of {hours:g} h, and the clock was up to {minutes:,} minutes behind the gateway's clock",
             hours=self.hours,
             minutes=minutes,
         )
@@ -56,128 +56,127 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class JournalClock:
-    """Our clock at `now`, with the journal's two comparisons, read once for each decision by a person."""
+    """The time `now` by our clock, with the two values in the journal that may contradict it."""
 
     now: datetime
     newest_time: str
-    """The newest time in the journal: no fact and no evidence is later."""
+    """The time of the newest fact or evidence in the journal."""
     last_comparison: ClockComparison | None
-    """The last recorded difference between our clock and the gateway's."""
+    """The last recorded comparison of our clock with the gateway's."""
 
     @classmethod
     def read(cls, journal: JournalReader, now: datetime) -> "JournalClock":
         return cls(now, *journal.clock())
 
     def quarantine(self, hours: float) -> Quarantine:
-        """Return the current quarantine, extended if an attempt within it may have been dated too early."""
+        """Return the quarantine, extended if recent attempts may have been dated too early."""
         if self.last_comparison is None:
             return Quarantine(hours)
         behind_s = _behind_s(self.last_comparison)
         if self.last_comparison.behind_until > timestamp(self.now - timedelta(hours=hours)):
             behind_s = max(behind_s, self.last_comparison.was_behind_s)
-        return Quarantine(hours, min(timedelta(seconds=behind_s), MAX_LONGER))
+        return Quarantine(hours, min(timedelta(seconds=behind_s), MAX_EXTENSION))
 
     def days_ago(self, days: int) -> str:
-        """Return the time `days` ago, or an earlier one if a slow clock may have dated facts since then.
+        """Return the time `days` ago, or an earlier time if our clock may have been slow.
 
-        Any batch opened after that time by the gateway's clock has no earlier time in the journal (decision 0141). With
-        0 days the time is `now`, and no batch was opened after it.
+        A batch opened within the last `days` by the gateway's clock has no earlier time in the journal (decision 0141).
         """
         return self.quarantine(24.0 * days).cutoff(self.now) if days else timestamp(self.now)
 
-    def behind_sentence(self, *, at_most_s: float = 0) -> str | None:
-        """Return a sentence if our clock is over `at_most_s` behind the journal's newest time, or None."""
-        if timestamp(self.now + timedelta(seconds=at_most_s)) >= self.newest_time:
+    def behind_message(self, *, tolerance_s: float = 0) -> str | None:
+        """Return a message if our clock is more than `tolerance_s` behind the newest time in the journal."""
+        if timestamp(self.now + timedelta(seconds=tolerance_s)) >= self.newest_time:
             return None
         return say(
-            "The clock shows {now}, but the newest time in the journal is {newest}: the clock was set back.",
+            "The clock shows {now}, which is before the newest time in the journal, {newest}. The clock was set back.",
             now=timestamp(self.now),
             newest=self.newest_time,
         )
 
-    def ahead_sentence(self) -> str | None:
-        """Return a sentence if our clock was too far ahead of the gateway's when last compared, or None."""
+    def ahead_message(self) -> str | None:
+        """Return a message if our clock was too far ahead of the gateway's when last compared."""
         comparison = self.last_comparison
-        if comparison is None or comparison.ahead_s <= MAX_AHEAD_S:
+        if comparison is None or comparison.ahead_s <= CLOCK_TOLERANCE_S:
             return None
         return say(
-            "The clock was {minutes:,} minutes ahead of the gateway's: it showed {our_time} when a reply was "
+            "The clock was {minutes:,} minutes ahead of the gateway's clock: it showed {our_time} when a reply was "
             "dated {gateway_date}.",
             minutes=comparison.ahead_s // 60,
             our_time=comparison.our_time,
             gateway_date=comparison.gateway_date,
         )
 
-    def sentences(self) -> list[str]:
-        return [sentence for sentence in (self.behind_sentence(), self.ahead_sentence()) if sentence is not None]
+    def messages(self) -> list[str]:
+        return [message for message in (self.behind_message(), self.ahead_message()) if message is not None]
 
-    def require_sound(self) -> None:
-        """Raise `UsageError` if another clock contradicts ours, because the quarantine depends on it."""
-        if flaws := self.sentences():
+    def require_plausible(self) -> None:
+        """Raise `UsageError` if the journal contradicts our clock, on which the quarantine depends."""
+        if found := self.messages():
             raise UsageError(
-                say("{wrong} Nothing is settled, released or amended while the clock is wrong.", wrong=" ".join(flaws)),
+                say("{wrong} Nothing can be settled, released or replaced until it is correct.", wrong=" ".join(found)),
                 hint=say(
-                    "Correct the clock, and run the command again. A clock that was ahead is trusted again "
-                    "after the next reply of the gateway (`submit`, `resume` or `refresh`), and after the "
-                    "newest time in the journal."
+                    "Correct the clock, then run the command again. If the clock was ahead, it is trusted again after "
+                    "the gateway's next reply (`submit`, `resume` or `refresh`), once the newest time in the journal "
+                    "has passed."
                 ),
                 for_terminal=True,
             )
 
 
-def latest_send_time(clock: ClockComparison | None, intended_at: str) -> str:
-    """Return the latest time, by the gateway's clock, at which an attempt dated `intended_at` was sent."""
-    if clock is None or intended_at < clock.behind_from:
+def latest_send_time(comparison: ClockComparison | None, intended_at: str) -> str:
+    """Return the latest time, by the gateway's clock, at which an attempt may have been sent."""
+    if comparison is None or intended_at < comparison.behind_from:
         return intended_at
-    behind_s = max(_behind_s(clock), clock.was_behind_s if intended_at <= clock.behind_until else 0)
-    delay = min(timedelta(seconds=behind_s), MAX_LONGER)
-    return timestamp(datetime.fromisoformat(intended_at) + delay) if delay else intended_at
+    behind_s = max(_behind_s(comparison), comparison.was_behind_s if intended_at <= comparison.behind_until else 0)
+    extension = min(timedelta(seconds=behind_s), MAX_EXTENSION)
+    return timestamp(datetime.fromisoformat(intended_at) + extension) if extension else intended_at
 
 
-def _behind_s(clock: ClockComparison) -> int:
-    """Return how far our clock was behind when last compared, or 0 within the tolerance."""
-    return -clock.ahead_s if clock.ahead_s < -MAX_AHEAD_S else 0
+def _behind_s(comparison: ClockComparison) -> int:
+    """Return the seconds by which our clock was behind, or 0 if that is tolerated."""
+    return -comparison.ahead_s if comparison.ahead_s < -CLOCK_TOLERANCE_S else 0
 
 
-def _merge_slow_clock(new: ClockComparison, old: ClockComparison | None) -> ClockComparison:
-    """Return the record `new`, merged with the slow clock in the previous record `old`.
+def _merge_comparison(new: ClockComparison, old: ClockComparison | None) -> ClockComparison:
+    """Return `new`, with what `old` and earlier comparisons found about a slow clock.
 
-    `was_behind_s` is the largest recorded delay. Attempts from `behind_from` (our clock's last correct time) to
-    `behind_until` (the gateway's next time) may be dated too early by that much.
+    `was_behind_s` is the largest recorded lag. Attempts from `behind_from` (when our clock was last correct) to
+    `behind_until` (the gateway's time at the next comparison) may be dated too early by up to that lag.
     """
     if old is None:
         return new
     if behind_s := _behind_s(old):
         max_behind_s = max(behind_s, old.was_behind_s)
         return replace(new, was_behind_s=max_behind_s, behind_from=old.behind_from, behind_until=new.gateway_date)
-    becomes_slow = _behind_s(new) and not old.was_behind_s
+    has_become_slow = _behind_s(new) and not old.was_behind_s
     return replace(
         new,
         was_behind_s=old.was_behind_s,
-        behind_from=old.our_time if becomes_slow else old.behind_from,
+        behind_from=old.our_time if has_become_slow else old.behind_from,
         behind_until=old.behind_until,
     )
 
 
-class DateWatch:
-    """Keeps the newest difference between our clock and the `Date` of a reply."""
+class ClockComparer:
+    """Compares our clock with the `Date` of replies, and holds the latest comparison."""
 
     def __init__(self, now: Now) -> None:
         self.comparison: ClockComparison | None = None
         self._now = now
-        self._next_observation: datetime | None = None
+        self._next_comparison_at: datetime | None = None
 
     def observe_reply(self, reply: RawReply | TransportFault) -> None:
-        """Compare our clock with the time of a reply, at most once a second."""
-        now, next_at = self._now(), self._next_observation
-        is_too_soon = next_at is not None and next_at - OBSERVE_EVERY <= now < next_at
+        """Compare our clock with the `Date` of a reply, at most once a second."""
+        now, next_at = self._now(), self._next_comparison_at
+        is_too_soon = next_at is not None and next_at - COMPARISON_INTERVAL <= now < next_at
         if is_too_soon or isinstance(reply, TransportFault) or (date := reply_date(reply)) is None:
             return
-        self._next_observation = now + OBSERVE_EVERY
+        self._next_comparison_at = now + COMPARISON_INTERVAL
         self.comparison = ClockComparison(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
     def stop_if_clock_is_slow(self, verdict: Verdict) -> Verdict:
-        """Return the verdict, or one that stops the run because a slow clock dates attempts too early."""
+        """Return the verdict, with the advice to stop the run if our clock is too far behind."""
         if (
             self.comparison is None
             or not (behind_s := _behind_s(self.comparison))
@@ -185,7 +184,7 @@ class DateWatch:
         ):
             return verdict
         reason = say(
-            "The clock is {minutes:,} minutes behind the gateway's: it showed {our_time} when a reply was dated "
+            "The clock is {minutes:,} minutes behind the gateway's clock: it showed {our_time} when a reply was dated "
             "{gateway_date}. Correct the clock.",
             minutes=behind_s // 60,
             our_time=self.comparison.our_time,
@@ -196,9 +195,9 @@ class DateWatch:
         return replace(verdict, advice=StopRun(reason))
 
     def record_in(self, journal: Journal) -> None:
-        """Record the clock difference in the journal if it is the first or has changed."""
+        """Record the comparison in the journal if it is the first or the difference has changed."""
         if self.comparison is None:
             return
         _, recorded = journal.clock()
-        if recorded is None or abs(self.comparison.ahead_s - recorded.ahead_s) > RECORDED_FROM_S:
-            journal.settle([], note=_merge_slow_clock(self.comparison, recorded))
+        if recorded is None or abs(self.comparison.ahead_s - recorded.ahead_s) > MIN_RECORDED_CHANGE_S:
+            journal.settle([], note=_merge_comparison(self.comparison, recorded))

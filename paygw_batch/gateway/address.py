@@ -1,4 +1,4 @@
-"""Checks the addresses of the gateway and its proxy, and defines the connection settings."""
+"""Checks the URLs of the gateway and its proxy, and defines the connection settings."""
 
 import ipaddress
 import re
@@ -13,9 +13,9 @@ from paygw_batch.countries.rules import Operation
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
 
-_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_ADDRESS = re.compile(
-    rf"(?P<scheme>[A-Za-z]+)://(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>{_LABEL}(?:\.{_LABEL})*))(?::(?P<port>[0-9]{{1,5}}))?"
+_HOST_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_URL = re.compile(
+    rf"(?P<scheme>[A-Za-z]+)://(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>{_HOST_LABEL}(?:\.{_HOST_LABEL})*))(?::(?P<port>[0-9]{{1,5}}))?"
     r"(?P<path>(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]*)*)"
 )
 _DEFAULT_PORTS = {"https": 443, "http": 80}
@@ -24,20 +24,20 @@ _MAX_PORT = 65535
 
 
 class Connections(StrEnum):
-    """Whether a connection carries one payout or several."""
+    """Whether connections are reused."""
 
     FRESH = "fresh"
-    """Each connection carries one payout, so no late reply to an earlier payout can be mistaken for its reply."""
+    """Each connection carries one payout, so that a late reply to another payout cannot be mistaken for the reply."""
     REUSE = "reuse"
-    """A connection carries as many payouts as the gateway allows, if it is silent between them."""
+    """A connection carries as many payouts as the gateway allows, as long as it is silent between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """Settings for connections to the gateway. None comes from the environment.
+    """Settings for connections to the gateway. The environment never overrides them.
 
     `connect_timeout_s` covers name resolution, TCP, the proxy and TLS. `read_timeout_s` limits silence before a reply
-    and stalls while writing. `total_timeout_s` limits a whole request. `ca_bundle` replaces the default certificate
+    and stalls while writing. `total_timeout_s` limits the whole request. `ca_bundle` replaces the default certificate
     authorities. `proxy` is `http://host:port`.
     """
 
@@ -59,28 +59,27 @@ class Origin:
     port: int
 
     @classmethod
-    def from_url(cls, url: str, *, setting: str) -> tuple[Self, str]:
-        """Split `url` into its origin and path.
+    def split_url(cls, url: str, *, setting: str) -> tuple[Self, str]:
+        """Split `url` into origin and path. Raises `ConfigurationError`, naming `setting`, if `url` cannot be used.
 
-        Raises `ConfigurationError`, naming `setting`, if `url` cannot be used. The error does not repeat `url`, because
-        a wrong address may contain a password.
+        The error never quotes `url`, which may contain a password.
         """
-        address = _ADDRESS.fullmatch(url)
-        host = address and (address["host"] or _parse_ipv6(address["six"]))
-        scheme = address and address["scheme"].lower()
-        has_dots = address is not None and not {".", ".."}.isdisjoint(unquote(address["path"]).split("/"))
-        if not address or not host or scheme not in _DEFAULT_PORTS or len(host) > _MAX_HOST_CHARACTERS or has_dots:
+        match = _URL.fullmatch(url)
+        host = match and (match["host"] or _parse_ipv6(match["six"]))
+        scheme = match and match["scheme"].lower()
+        has_dot_segment = match is not None and not {".", ".."}.isdisjoint(unquote(match["path"]).split("/"))
+        if not match or not host or scheme not in _DEFAULT_PORTS or len(host) > _MAX_HOST_CHARACTERS or has_dot_segment:
             raise ConfigurationError(
-                say("{setting} is not an address that can be used.", setting=setting),
+                say("{setting} is not a valid address.", setting=setting),
                 hint=say(
-                    "Write https://host, with a port and a path if needed, but no user name, query or fragment. "
-                    "Write names outside ASCII in their xn-- form."
+                    "Write https://host, with a port and a path if needed, but without a user name, query or "
+                    "fragment. Write names with non-ASCII characters in their xn-- form."
                 ),
             )
-        port = int(address["port"]) if address["port"] else _DEFAULT_PORTS[scheme]
+        port = int(match["port"]) if match["port"] else _DEFAULT_PORTS[scheme]
         if not 0 < port <= _MAX_PORT:
-            raise ConfigurationError(say("{setting} has a port that does not exist.", setting=setting))
-        return cls(scheme, host.lower(), port), address["path"].rstrip("/")
+            raise ConfigurationError(say("{setting} has an invalid port.", setting=setting))
+        return cls(scheme, host.lower(), port), match["path"].rstrip("/")
 
     @property
     def is_tls(self) -> bool:
@@ -88,7 +87,7 @@ class Origin:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the host is `localhost` or a loopback address, so that bytes sent to it stay on this machine."""
+        """Whether the host is `localhost` or a loopback address, so that no byte leaves this machine."""
         if self.host == "localhost":
             return True
         try:
@@ -103,7 +102,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """The authority for a Host header or a URL, without the scheme's default port."""
+        """The `host:port` for a Host header or a URL, without a default port."""
         is_default = self.port == _DEFAULT_PORTS[self.scheme]
         return self.host_and_port.removesuffix(f":{self.port}") if is_default else self.host_and_port
 
@@ -118,9 +117,9 @@ def _parse_ipv6(text: str | None) -> str | None:
         return None
 
 
-def gateway_origin(base_url: str) -> tuple[Origin, str]:
-    """Return the gateway's origin and path. Raises `ConfigurationError`, also for plain HTTP to another machine."""
-    origin, path = Origin.from_url(base_url, setting="gateway.base_url")
+def parse_gateway_url(base_url: str) -> tuple[Origin, str]:
+    """Split the gateway's URL. Raises `ConfigurationError` if it is invalid, or plain HTTP to another machine."""
+    origin, path = Origin.split_url(base_url, setting="gateway.base_url")
     if not origin.is_tls and not origin.is_loopback:
         raise ConfigurationError(
             say("gateway.base_url would send payouts to {host} unencrypted.", host=origin.host),
@@ -133,48 +132,48 @@ def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
     """Return the proxy's origin. Raises `ConfigurationError` unless the proxy uses plain HTTP and the gateway TLS."""
     if not gateway.is_tls:
         raise ConfigurationError(
-            say("gateway.proxy is set, but gateway.base_url is plain HTTP."),
+            say("gateway.proxy is set, but gateway.base_url does not use https://."),
             hint=say("A proxy can be used only with https://."),
         )
-    origin, path = Origin.from_url(proxy, setting="gateway.proxy")
+    origin, path = Origin.split_url(proxy, setting="gateway.proxy")
     if origin.is_tls or path:
-        raise ConfigurationError(
-            say("gateway.proxy is not an address that can be used."), hint=say("Write http://host:port.")
-        )
+        raise ConfigurationError(say("gateway.proxy is not a valid address."), hint=say("Write http://host:port."))
     return origin
 
 
 def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
-    """Return the URL of `operation`, exactly as it is sent and signed (section 4 of the gateway's interface).
+    """Return the URL of an operation, exactly as sent and signed (section 4 of the gateway's interface).
 
     Scheme and host are in lower case, and a default port is omitted, as RFC 5849 section 3.4.1.2 requires for signing.
-    Raises `ConfigurationError` if `base_url` contains a part of the operation's path, because that part would be in the
-    URL twice.
+    Raises `ConfigurationError` if `base_url` contains part of the operation's path, which would then occur twice.
     """
-    origin, path = gateway_origin(base_url)
+    origin, path = parse_gateway_url(base_url)
     if (prefix := _path_before_operation(path, operation.path)) is not None:
         raise ConfigurationError(
             say(
                 "gateway.base_url contains {path}, which is part of an operation's path.",
                 path=path.removeprefix(prefix),
             ),
-            hint=say("Nothing was sent. Write the address without it: {origin}{before}", origin=origin, before=prefix),
+            hint=say("Nothing was sent. Write the address as {origin}{before}", origin=origin, before=prefix),
         )
     if endpoint_id in {"", ".", ".."}:
-        raise ConfigurationError(say("gateway.endpoint_id is not an identifier."))
+        raise ConfigurationError(say("gateway.endpoint_id is not a valid id."))
     return f"{origin}{path}{operation.path.replace('{endpoint_id}', quote(endpoint_id, safe=''))}"
 
 
 def _path_before_operation(path: str, operation_path: str) -> str | None:
-    """Return the prefix of `path` before a part of an operation's path, or None if there is no such part.
+    """Return the prefix of `path` before a part of an operation's path, or None if it contains no such part.
 
-    Such a part is the beginning of the operation's path, two of its segments in order, or its last segment.
+    A part is the operation's first segment, two successive segments of it, or its last segment at the end of `path`.
     """
-    parts, wanted = path.split("/")[1:], [part for part in operation_path.split("/")[1:] if not part.startswith("{")]
-    names = [unquote(part).casefold() for part in parts]
-    pairs = list(pairwise(wanted))
+    segments, expected = (
+        path.split("/")[1:],
+        [name for name in operation_path.split("/")[1:] if not name.startswith("{")],
+    )
+    names = [unquote(segment).casefold() for segment in segments]
+    pairs = list(pairwise(expected))
     for index, name in enumerate(names):
         next_name = names[index + 1] if index + 1 < len(names) else None
-        if name == wanted[0] or (name, next_name) in pairs or (name == wanted[-1] and next_name is None):
-            return "".join(f"/{part}" for part in parts[:index])
+        if name == expected[0] or (name, next_name) in pairs or (name == expected[-1] and next_name is None):
+            return "".join(f"/{segment}" for segment in segments[:index])
     return None

@@ -1,8 +1,8 @@
 """Decides the outcome of an attempt, and the advice for the run, from a reply or a fault.
 
-Only a complete, strict JSON reply about this payout decides its outcome. If a byte of the request may have been sent,
-any other reply or fault is UNKNOWN, and an UNKNOWN payout is never sent again. Source: rule 5 of section 4 and section
-7 of the gateway's interface. The field `status` decides, and the HTTP status alone never does.
+Only a complete, strict JSON reply about this payout decides its outcome, by its field `status` and never by the HTTP
+status alone. If a byte of the request may have been sent, any other reply or fault is UNKNOWN, and an UNKNOWN payout is
+never sent again. Source: rule 5 of section 4, and section 7, of the gateway's interface.
 """
 
 import re
@@ -38,18 +38,18 @@ from paygw_batch.language import say
 STATUS_FIELD = "status"
 """The only reply field that the interface shows (section 4, rule 5)."""
 MAX_URL_CHARACTERS = 2000
-"""A longer address is dropped, because a shortened one would not work."""
+"""A longer URL is dropped, because a shortened one would not work."""
 MAX_PAUSE_S = 900.0
-"""The longest single pause of a run, even if the gateway asks for more."""
-UNSTATED_PAUSE_S = 60.0
-"""The pause if the gateway asks for one but states no readable length."""
+"""The longest pause of a run, even if the gateway asks for more."""
+DEFAULT_PAUSE_S = 60.0
+"""The pause if the gateway asks for one, but its length is missing or unreadable."""
 
 _OTHER_PAYOUT = "reply.other_payout"
 _URL = re.compile(rf"(?=.{{1,{MAX_URL_CHARACTERS}}}$)https?://[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,12}")
 _REDIRECTS = range(HTTPStatus.MULTIPLE_CHOICES, HTTPStatus.BAD_REQUEST)
-_SERVER_ERRORS = HTTPStatus.INTERNAL_SERVER_ERROR.value
-"""The lowest HTTP status of an error."""
+_MIN_SERVER_ERROR = HTTPStatus.INTERNAL_SERVER_ERROR.value
+"""The lowest HTTP status of a server error."""
 _CREDENTIALS_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _PAUSE_REQUESTED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
@@ -62,9 +62,9 @@ def classify(
     *,
     now: datetime | None = None,
 ) -> Verdict:
-    """Return an attempt's outcome, and the advice for the run. Never raises.
+    """Return the outcome of an attempt and the advice for the run. Never raises.
 
-    `words` maps the status words of the operator's `[outcomes]` to outcomes, and is matched exactly. `now` (with a time
+    `words` maps the operator's status words (`[outcomes]`) to outcomes, and is matched exactly. `now` (with a time
     zone) is needed only for a Retry-After date in a reply without a Date header.
     """
     if isinstance(reply, TransportFault):
@@ -73,21 +73,21 @@ def classify(
     if isinstance(members, str):
         kind, cause, members = OutcomeKind.UNKNOWN, members, {}
     else:
-        kind, cause = _object_outcome(reply, members, expected, words, operation)
+        kind, cause = _stated_outcome(reply, members, expected, words, operation)
     is_conflict = cause == _OTHER_PAYOUT
-    # A 5xx or a redirect may come from a proxy although the gateway behind it paid, so the body is not trusted. Only a
-    # reply about another payout still counts, because it must stop the run.
-    if (cause_by_http := _http_cause(reply.http_status)) is not None and not is_conflict:
-        kind, cause = OutcomeKind.UNKNOWN, cause_by_http
+    # A 5xx or a redirect may come from a proxy even though the gateway behind it paid, so the body is not trusted. But
+    # a reply about another payout must still stop the run.
+    if (http_cause := _http_cause(reply.http_status)) is not None and not is_conflict:
+        kind, cause = OutcomeKind.UNKNOWN, http_cause
     outcome = Outcome(
         kind,
         cause,
         # The gateway's own words are cleaned before they are stored and displayed.
         gateway_status=printable_text(members.get(STATUS_FIELD)),
-        gateway_reference=_first_evidence(members, operation.reply.reference),
+        gateway_reference=_first_printable_text(members, operation.reply.reference),
         http_status=reply.http_status,
-        error_code=_first_evidence(members, operation.reply.error_code),
-        message=_first_evidence(members, operation.reply.message),
+        error_code=_first_printable_text(members, operation.reply.error_code),
+        message=_first_printable_text(members, operation.reply.message),
         conflict=is_conflict,
         customer_url=None if is_conflict else _customer_url(members, expected, operation),
     )
@@ -95,17 +95,17 @@ def classify(
 
 
 def reply_date(reply: RawReply) -> datetime | None:
-    """Return the gateway's time from the `Date` header of a reply, or None if the header is missing or unreadable."""
-    stated = _single_header(reply, "date")
-    date = _parse_http_date(stated) if stated is not None else None
+    """Return the `Date` of a reply in UTC, or None if the header is missing or unreadable."""
+    header = _single_header(reply, "date")
+    date = _parse_http_date(header) if header is not None else None
     try:
         return date.astimezone(UTC) if date is not None else None
-    except OverflowError:  # a date at the end of the calendar, moved past it by its time zone
+    except OverflowError:  # the time zone moves the date past the end of the calendar
         return None
 
 
 def _fault_verdict(fault: TransportFault) -> Verdict:
-    """Judge a fault from its first-byte witness alone. Written bytes also mean UNKNOWN."""
+    """Return UNKNOWN if a byte of the request may have been sent, or else NOT_SENT."""
     if fault.first_byte_sent or fault.bytes_written > 0:
         return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
     outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)
@@ -119,27 +119,25 @@ def _fault_verdict(fault: TransportFault) -> Verdict:
 
 
 def _http_cause(http_status: int) -> str | None:
-    """Return the cause if this HTTP status leaves a payout undecided, or None if the body can decide it."""
-    if http_status >= _SERVER_ERRORS:
+    if http_status >= _MIN_SERVER_ERROR:
         return "reply.server_error"
     if http_status in _REDIRECTS:
         return "reply.redirect"
     return None
 
 
-def _object_outcome(
+def _stated_outcome(
     reply: RawReply,
     members: Mapping[str, Any],
     expected: ExpectedReply,
     words: Mapping[str, OutcomeKind],
     operation: Operation,
 ) -> tuple[OutcomeKind, str]:
-    """Return the payout's outcome according to a strict JSON object, and the cause if it is UNKNOWN."""
+    """Return the outcome that a JSON object states, and the cause if it is UNKNOWN."""
     order_id = first_value(members, operation.reply.order_id)
-    if not _is_ours(order_id, members, expected, operation.reply):
+    if not _matches_request(order_id, members, expected, operation.reply):
         return OutcomeKind.UNKNOWN, _OTHER_PAYOUT
-    # On a reused connection, a late reply to an earlier request would look like ours. Only an order id tells the two
-    # apart. Without it, the row waits for a person.
+    # On a reused connection, only an order id distinguishes this reply from a late reply to an earlier request.
     if reply.reused_connection and order_id is None:
         return OutcomeKind.UNKNOWN, "reply.not_echoed"
     status = members.get(STATUS_FIELD)
@@ -147,25 +145,24 @@ def _object_outcome(
         return OutcomeKind.UNKNOWN, "reply.status_missing"
     if not isinstance(status, str):
         return OutcomeKind.UNKNOWN, "reply.status_not_text"
-    # The word is matched exactly, without trimming or changing case: a word that the operator did not list may mean
-    # anything.
+    # The word is neither trimmed nor case-folded, because a word that the operator did not list may mean anything.
     kind = words.get(status)
     if kind not in ANSWERS:
         return OutcomeKind.UNKNOWN, "reply.status_unlisted"
     return kind, ""
 
 
-def _is_ours(order_id: object, members: Mapping[str, Any], expected: ExpectedReply, names: ReplyNames) -> bool:
-    """Return whether the reply's order id, amount and currency are those sent. Missing values count as equal."""
+def _matches_request(order_id: object, members: Mapping[str, Any], expected: ExpectedReply, names: ReplyNames) -> bool:
+    """Return whether the reply's order id, amount and currency, if present, are those in the request."""
     amount, currency = first_value(members, names.amount), first_value(members, names.currency)
     return (
         (order_id is None or scalar_text(order_id) == expected.order_id)
-        and (amount is None or _is_our_amount(amount, expected, names))
+        and (amount is None or _is_expected_amount(amount, expected, names))
         and (currency is None or currency == expected.currency)
     )
 
 
-def _is_our_amount(echoed_amount: object, expected: ExpectedReply, names: ReplyNames) -> bool:
+def _is_expected_amount(echoed_amount: object, expected: ExpectedReply, names: ReplyNames) -> bool:
     match names.amount_unit:
         case AmountUnit.UNCHECKED:
             return True
@@ -179,18 +176,17 @@ def _is_our_amount(echoed_amount: object, expected: ExpectedReply, names: ReplyN
 
 
 def _customer_url(members: Mapping[str, Any], expected: ExpectedReply, operation: Operation) -> str | None:
-    """Return the first complete customer URL in the reply that does not just repeat ours."""
+    """Return the first customer URL in the reply that is well-formed and does not repeat one of ours."""
     for value in values_at(members, operation.reply.customer_url):
         if isinstance(value, str) and value not in expected.own_urls and _URL.fullmatch(value):
             return value
     return None
 
 
-def _first_evidence(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    """Return the first text or number under `names` that can be stored as evidence, or None."""
-    for value in values_at(members, names):
-        if (evidence := printable_text(value)) is not None:
-            return evidence
+def _first_printable_text(members: Mapping[str, Any], paths: tuple[str, ...]) -> str | None:
+    for value in values_at(members, paths):
+        if (text := printable_text(value)) is not None:
+            return text
     return None
 
 
@@ -198,27 +194,27 @@ def _choose_advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> A
     if outcome.conflict:
         return StopRun(say("The gateway's answer was about a different payout."))
     if reply.http_status in _CREDENTIALS_REFUSED:
-        return StopRun(say("The gateway refuses our credentials (HTTP {http_status}).", http_status=reply.http_status))
+        return StopRun(say("The gateway rejects our credentials (HTTP {http_status}).", http_status=reply.http_status))
     if reply.http_status in _PAUSE_REQUESTED:
-        return _requested_pause(reply, now)
+        return _pause_advice(reply, now)
     return ContinueRun()
 
 
-def _requested_pause(reply: RawReply, now: datetime | None) -> Advice:
-    """Return the pause that HTTP 429 or 503 asks for. HTTP 429 implies one even without Retry-After."""
+def _pause_advice(reply: RawReply, now: datetime | None) -> Advice:
+    """Return the advice after HTTP 429 or 503. Without Retry-After, only 429 pauses the run."""
     retry_after = _single_header(reply, "retry-after")
     if retry_after is None:
-        return PauseRun(UNSTATED_PAUSE_S) if reply.http_status == HTTPStatus.TOO_MANY_REQUESTS else ContinueRun()
+        return PauseRun(DEFAULT_PAUSE_S) if reply.http_status == HTTPStatus.TOO_MANY_REQUESTS else ContinueRun()
     pause_s = _retry_after_seconds(retry_after, _single_header(reply, "date"), now)
     if pause_s is None:
-        return PauseRun(UNSTATED_PAUSE_S)
+        return PauseRun(DEFAULT_PAUSE_S)
     return PauseRun(min(pause_s, MAX_PAUSE_S)) if pause_s > 0 else ContinueRun()
 
 
 def _retry_after_seconds(retry_after: str, date: str | None, now: datetime | None) -> float | None:
-    """Return the seconds in a Retry-After header (RFC 9110 section 10.2.3), or None if it is missing or unreadable.
+    """Return the seconds that a Retry-After header asks for (RFC 9110 section 10.2.3), or None if unreadable.
 
-    A date is compared with the reply's own Date header, which is from the same clock, or otherwise with `now`.
+    If the header is a date, it is compared with `date`, which comes from the same clock, or else with `now`.
     """
     if _SECONDS.fullmatch(retry_after):
         return float(retry_after)
@@ -239,6 +235,5 @@ def _parse_http_date(text: str) -> datetime | None:
 
 
 def _single_header(reply: RawReply, name: str) -> str | None:
-    """Return the value of a header, or None if it is absent or repeated."""
     values = [value.strip() for header, value in reply.headers if header == name]
     return values[0] if len(values) == 1 else None

@@ -1,8 +1,8 @@
 """Encodes an instruction as a request body, once: the same bytes are signed and sent.
 
 The control hash of a collection covers its order id, amount and currency (section 5 of the gateway's interface). The
-interface does not document the order of these parts, the separator, the amount's format, or whether a secret is part of
-the text or the key of the hash. So the operator must configure them; there is no default.
+interface does not document the order of these parts, the separator, the format of the amount, or whether a secret is
+part of the text or the key of the hash. So the operator must configure them. There is no default.
 """
 
 import hashlib
@@ -22,24 +22,24 @@ from paygw_batch.language import say
 
 
 class ControlPart(StrEnum):
-    """A part of the text covered by the control hash."""
+    """A part of the text that the control hash covers."""
 
     ORDER_ID = "client_orderid"
     AMOUNT = "amount"
     CURRENCY = "currency"
     SECRET = "secret"  # noqa: S105 (the name of a part, not a secret)
-    """A secret that merchant and gateway share. It is part of the text only if the configured order names it."""
+    """A secret shared by merchant and gateway. It is part of the text only if the configured order names it."""
 
 
 class ControlAmount(StrEnum):
-    """The amount's format in the text covered by the control hash."""
+    """The format of the amount in the text that the control hash covers."""
 
     AS_SENT = "as-sent"
-    """Written as in the body."""
+    """As in the body."""
     TWO_DECIMALS = "two-decimals"
-    """Written with two decimals, for every currency."""
+    """With two decimals in every currency."""
     MINOR_UNITS = "minor-units"
-    """Written in whole minor units: 1500.50 KES is 150050, and 1500 UGX is 1500, because UGX has no minor units."""
+    """In minor units: 1500.50 KES is 150050, and 1500 UGX is 1500, because UGX has no minor units."""
 
 
 class ControlAlgorithm(StrEnum):
@@ -48,12 +48,12 @@ class ControlAlgorithm(StrEnum):
     SHA256 = "sha256"
     """SHA-256, as in the examples of the interface."""
     HMAC_SHA256 = "hmac-sha256"
-    """HMAC with SHA-256 and the secret as its key."""
+    """HMAC-SHA-256 with the secret as its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlProfile:
-    """The configuration of the control hash. `secret` is empty if neither `order` nor `algorithm` needs one."""
+    """The configuration of the control hash. `secret` is empty if it is not used."""
 
     order: tuple[ControlPart, ...]
     separator: str
@@ -62,23 +62,23 @@ class ControlProfile:
     algorithm: ControlAlgorithm = ControlAlgorithm.SHA256
 
     def text(self, instruction: Instruction, *, order_id: str, amount_sent: str, minor_units: int) -> str:
-        """Return the text to hash, which may contain the secret. `amount_sent` is the amount in the body."""
+        """Return the text to hash, which may contain the secret. `amount_sent` is the amount as in the body."""
         amount = instruction.amount
-        written: Mapping[ControlAmount, str] = {
+        amounts: Mapping[ControlAmount, str] = {
             ControlAmount.AS_SENT: amount_sent,
             ControlAmount.TWO_DECIMALS: format_two_decimals(amount),
             ControlAmount.MINOR_UNITS: str(to_minor(Decimal(amount), minor_units=minor_units)),
         }
         parts: Mapping[ControlPart, str] = {
             ControlPart.ORDER_ID: order_id,
-            ControlPart.AMOUNT: written[self.amount],
+            ControlPart.AMOUNT: amounts[self.amount],
             ControlPart.CURRENCY: instruction.currency,
             ControlPart.SECRET: self.secret,
         }
         return self.separator.join(parts[part] for part in self.order)
 
     def control(self, instruction: Instruction, *, order_id: str, amount_sent: str, minor_units: int) -> str:
-        """Return the control hash in lower-case hex. Takes the parameters of `text`."""
+        """Return the control hash in lower-case hex."""
         text = self.text(instruction, order_id=order_id, amount_sent=amount_sent, minor_units=minor_units)
         if self.algorithm is ControlAlgorithm.HMAC_SHA256:
             return hmac.digest(self.secret.encode(), text.encode(), hashlib.sha256).hex()
@@ -91,15 +91,14 @@ _quote_json = json.encoder.encode_basestring
 _ORDER_ID, _AMOUNT_KIND, _CURRENCY = FieldKind.ORDER_ID, FieldKind.AMOUNT, FieldKind.CURRENCY
 _PURPOSE, _COUNTRY, _CONTROL_KIND = FieldKind.PURPOSE, FieldKind.COUNTRY, FieldKind.CONTROL
 _OPERATOR_URL = FieldKind.OPERATOR_URL
-"""A constant, because Python 3.11 calls a function to name a member of an enum, and a body has many fields."""
+"""These are constants because Python 3.11 is slow to look up enum members, and a body has many fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBody:
-    """A request body, and its fields as (name, text) in the form's order.
+    """A request body, and its fields as (name, text) in the order of the form.
 
-    The text of `amount` has exactly the digits of the body. The repr shows neither body nor fields, because they name a
-    payee.
+    The text of `amount` has the same digits as in the body. The repr omits both, because they contain personal data.
     """
 
     body: bytes = field(repr=False)
@@ -107,8 +106,8 @@ class EncodedBody:
 
 
 @dataclass(frozen=True, slots=True)
-class Supplies:
-    """The configured values that are added to every body of an operation.
+class BodyConstants:
+    """The configured values that go into every request body of an operation.
 
     `urls` maps fields to the operator's own URLs. `control` is None if no form has a control hash.
     """
@@ -118,31 +117,31 @@ class Supplies:
     control: ControlProfile | None = None
 
 
-def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, supplies: Supplies) -> EncodedBody:
-    """Encode `instruction` as JSON, in the form of its country.
+def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, constants: BodyConstants) -> EncodedBody:
+    """Encode `instruction` as JSON, with the fields of its country's form in order.
 
-    Fields are in the form's order, without those that the country omits and optional fields without a value. `amount`
-    is a JSON number with the sheet's own digits, or a text with two decimals. It is never converted to a float. Source:
-    sections 2.1 and 2.2 of the gateway's interface.
+    Fields that the country omits and optional fields without a value are left out. `amount` is a JSON number with the
+    digits from the sheet, or a string with two decimals. It is never converted to a float. Source: sections 2.1 and 2.2
+    of the gateway's interface.
 
-    Raises `ConfigurationError` if the country is not configured for sending, or if its form changed since validation.
-    Raises `InternalError` if the instruction lacks a field that its form requires.
+    Raises `ConfigurationError` if the country is not configured for sending, or its form has changed since validation.
+    Raises `InternalError` if the instruction lacks a field that the form requires.
     """
-    form = _require_form(rule, instruction)
+    form = _require_usable_form(rule, instruction)
     if _AMOUNT.fullmatch(instruction.amount) is None:
         raise InternalError("an instruction reached the gateway with an amount that is not plain digits")
-    is_number = supplies.amount_form is AmountForm.NUMBER
+    is_number = constants.amount_form is AmountForm.NUMBER
     amount = instruction.amount if is_number else format_two_decimals(instruction.amount)
-    supplied: dict[FieldKind, str | None] = {
+    values_by_kind: dict[FieldKind, str | None] = {
         _ORDER_ID: order_id,
         _AMOUNT_KIND: amount,
         _CURRENCY: instruction.currency,
         _PURPOSE: instruction.fields.get("purpose") or rule.purpose,
         _COUNTRY: rule.code,
     }
-    supplied[_CONTROL_KIND] = (
+    values_by_kind[_CONTROL_KIND] = (
         None
-        if (profile := supplies.control) is None
+        if (profile := constants.control) is None
         else profile.control(instruction, order_id=order_id, amount_sent=amount, minor_units=rule.minor_units)
     )
     params = []
@@ -152,23 +151,22 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
         if name in rule.omitted:
             continue
         if kind is _OPERATOR_URL:
-            value = supplies.urls.get(name)
+            value = constants.urls.get(name)
         else:
-            value = supplied[kind] if kind in supplied else instruction.fields.get(name)
+            value = values_by_kind[kind] if kind in values_by_kind else instruction.fields.get(name)
         if not value:
-            _require_optional(rule, form_field)
+            _raise_if_required(rule, form_field)
             continue
         params.append((name, value))
         members.append(f"{_quote_json(name)}:{value if kind is _AMOUNT_KIND and is_number else _quote_json(value)}")
     try:
         return EncodedBody(f"{{{','.join(members)}}}".encode(), tuple(params))
     except UnicodeEncodeError:
-        # The original error would carry the text, which names a payee.
+        # The original error would contain the text, which is personal data.
         raise InternalError("an instruction reached the gateway with text that is not Unicode") from None
 
 
-def _require_form(rule: CountryRule, instruction: Instruction) -> Form:
-    """Return the country's form. Raises `ConfigurationError` if the country cannot be used or its form changed."""
+def _require_usable_form(rule: CountryRule, instruction: Instruction) -> Form:
     if rule.form is None:
         raise ConfigurationError(rule.unusable)
     if rule.missing_terms:
@@ -186,7 +184,7 @@ def _require_form(rule: CountryRule, instruction: Instruction) -> Form:
     if instruction.form != rule.form.name:
         raise ConfigurationError(
             say(
-                "{name} is configured for the {other} form now; this batch was validated for the {form} form.",
+                "{name} is now configured for the {other} form, but this batch was checked for the {form} form.",
                 name=rule.name,
                 other=rule.form.name,
                 form=instruction.form,
@@ -196,7 +194,7 @@ def _require_form(rule: CountryRule, instruction: Instruction) -> Form:
     return rule.form
 
 
-def _require_optional(rule: CountryRule, form_field: FormField) -> None:
+def _raise_if_required(rule: CountryRule, form_field: FormField) -> None:
     if form_field.name not in rule.required:
         return
     if not form_field.from_sheet:

@@ -1,6 +1,6 @@
-"""Asks the gateway for the state of an order and parses its answer.
+"""Builds enquiries about the state of an order, and parses the answers.
 
-The published interface of the gateway has no such request, so this is an extension: see `config/enquiries/`.
+The gateway's published interface has no such request, so this is an extension: see `config/enquiries/`.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from paygw_batch.gateway.sign import SignatureProfile, authorization, base_strin
 from paygw_batch.gateway.signing.signers import Signers
 
 UNLISTED = "reply.status_unlisted"
-"""The cause if a reply is sound but its status word is unknown."""
+"""The cause of an outcome if the reply's status word is not in `[outcomes]`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Enquirer:
-    """Signs enquiries about orders. `urls` returns the URL for enquiries of an endpoint, exactly as signed."""
+class EnquirySigner:
+    """Signs enquiries about orders. `url_for` returns the enquiry URL of an endpoint, exactly as signed."""
 
-    urls: Callable[[str], str]
+    url_for: Callable[[str], str]
     consumer_key: str
     profile: SignatureProfile
     signers: Signers = field(repr=False)
@@ -34,8 +34,8 @@ class Enquirer:
     async def prepare(
         self, expected: ExpectedReply, *, endpoint_id: str, nonce: str, timestamp_s: int
     ) -> PreparedRequest:
-        """Return the signed request that asks an endpoint for the state of one order. Raises `SigningFailed`."""
-        url = self.urls(endpoint_id)
+        """Return a signed enquiry about the order of `expected`. Raises `SigningFailed`."""
+        url = self.url_for(endpoint_id)
         name, order_id = "client_orderid", expected.order_id
         encoded = EncodedBody(json.dumps({name: order_id}, ensure_ascii=False).encode(), ((name, order_id),))
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
@@ -55,7 +55,7 @@ class Enquirer:
 
 @dataclass(frozen=True, slots=True)
 class EnquiryAnswer:
-    """The result of an enquiry: a claim or the cause of its absence, and the advice for later enquiries."""
+    """The result of an enquiry: a claim, or the `cause` if there is none, and the advice for later enquiries."""
 
     claim: Claim | None
     cause: str
@@ -64,7 +64,7 @@ class EnquiryAnswer:
 
 
 def parse_answer(
-    response: RawReply | TransportFault,
+    reply: RawReply | TransportFault,
     expected: ExpectedReply,
     words: Mapping[str, OutcomeKind],
     operation: Operation,
@@ -72,14 +72,13 @@ def parse_answer(
     not_found: Collection[str],
     now: datetime,
 ) -> EnquiryAnswer:
-    """Return the result of an enquiry about one order, from the reply or the fault.
+    """Return the result of an enquiry about an order. The reply is read as in `classify`.
 
-    The rules of `classify` apply. If the reply does not repeat a value, the value is taken from the enquiry.
-    `not_found` has the gateway's words for an order that it does not know.
+    `not_found` has the words for an unknown order. Values that the reply omits are taken from the enquiry.
     """
-    verdict = classify(response, expected, words, operation, now=now)
+    verdict = classify(reply, expected, words, operation, now=now)
     outcome = verdict.outcome
-    has_replied = isinstance(response, RawReply)
+    has_replied = isinstance(reply, RawReply)
     is_answer = outcome.kind in {OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED}
     is_not_found = outcome.cause == UNLISTED and outcome.gateway_status in not_found
     if not is_answer and not is_not_found:

@@ -1,4 +1,4 @@
-"""Requests, replies and faults as frozen values without behaviour."""
+"""Defines requests, replies and faults as frozen values without behaviour."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,23 +8,23 @@ from enum import StrEnum
 from paygw_batch.core.batch import Instruction
 
 SendGuard = Callable[[], bool]
-"""Returns whether a request may still be sent. It is called just before the first byte, and never waits."""
+"""Returns whether a request may still be sent. It is called just before the first byte, and never blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReply:
-    """The values that a reply about this payout must repeat, if it repeats any."""
+    """The values in a request that its reply must not contradict."""
 
     order_id: str
     amount: Decimal
     currency: str
     own_urls: tuple[str, ...] = ()
-    """The operator's own addresses in the request. If a reply repeats them, they are not a page for the customer."""
+    """The operator's own URLs in the request. A reply may repeat them, but they are not pages for the customer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt to deliver one instruction, with the values from which its request is built."""
+    """One attempt to deliver an instruction, with the values that go into its request."""
 
     instruction: Instruction = field(repr=False)
     order_id: str
@@ -34,7 +34,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A signed request, ready to be sent. `body` has exactly the bytes that were signed.
+    """A signed request, ready to be sent. `body` holds exactly the bytes that were signed.
 
     The repr omits header and body, because they contain a signature and a payee's data.
     """
@@ -52,7 +52,7 @@ class PreparedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """A complete HTTP reply as received, with a decompressed body. `headers` has lower-case names."""
+    """A complete HTTP reply, with the body decompressed and header names in lower case."""
 
     http_status: int
     headers: tuple[tuple[str, str], ...]
@@ -62,9 +62,9 @@ class RawReply:
 
 @dataclass(frozen=True, slots=True)
 class IncomingRequest:
-    """A request from the gateway to us, as received. Its repr shows no text that may name a payee.
+    """A request from the gateway to us, with header names in lower case.
 
-    `query` is the text after the `?`, not decoded. `headers` has lower-case names.
+    `query` is the text after the `?`, not decoded. The repr omits whatever may name a payee.
     """
 
     method: str
@@ -75,7 +75,7 @@ class IncomingRequest:
 
 
 class FaultKind(StrEnum):
-    """The reason why there is no complete reply. The value becomes the outcome's `cause`, so it must never change."""
+    """Why there is no complete reply. The value is stored as the outcome's `cause`, so it must never change."""
 
     NAME_NOT_RESOLVED = "connect.name"
     CONNECT_REFUSED = "connect.refused"
@@ -84,7 +84,7 @@ class FaultKind(StrEnum):
     PROXY_FAILED = "connect.proxy"
     TLS_FAILED = "tls.failed"
     TLS_UNTRUSTED = "tls.untrusted"
-    """The certificate, host name or key is wrong, so another try would not help."""
+    """The certificate, host name or key is wrong, so a retry would not help."""
     WRITE_FAILED = "write.failed"
     WRITE_TIMEOUT = "write.timeout"
     READ_TIMEOUT = "read.timeout"
@@ -92,21 +92,20 @@ class FaultKind(StrEnum):
     CONNECTION_LOST = "read.closed"
     PROTOCOL_ERROR = "reply.protocol"
     EARLY_REPLY = "reply.early"
-    """The gateway sent bytes too early: before the request if the witness is unset, otherwise during the request."""
+    """The gateway replied during the request, or even before it if `first_byte_sent` is False."""
     REPLY_TOO_LARGE = "reply.too_large"
     REPLY_ENCODED = "reply.encoded"
     CANCELLED = "cancelled"
     INTENT_STALE = "intent.stale"
-    """The request could no longer be sent: its intent was too old, or the journal can no longer be written."""
+    """The request was not sent, because its intent was too old or the journal could no longer be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransportFault:
-    """The reason why there is no complete reply, and whether bytes of the request may have been sent.
+    """Why there is no complete reply, and whether bytes of the request may have been sent.
 
     `first_byte_sent` is the first-byte witness. It is set before the first byte of the request is passed to the socket
-    or TLS layer, so only False proves that nothing was sent. `detail` is for the log and contains no
-    payee's data.
+    or TLS layer, so only False proves that nothing was sent. `detail` is for the log and contains no personal data.
     """
 
     kind: FaultKind

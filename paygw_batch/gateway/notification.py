@@ -1,8 +1,8 @@
-"""Reads a notification from the gateway, and decides whether it is proven.
+"""Parses a notification from the gateway and checks its authenticity.
 
 Section 6 of the gateway's interface mentions notifications, but documents neither their content nor their
-authentication. So the field names are configured, and by default are those of the request. The operator also configures
-the check's profile, which has no default: its algorithm, header, encoding and fields.
+authentication. So the field names can be configured, and default to those of the request. The operator must also
+configure the authenticity check (algorithm, header, encoding and fields), which has no default.
 """
 
 import base64
@@ -24,28 +24,28 @@ SECRET = "{secret}"  # noqa: S105 (a placeholder among the hashed fields, not a 
 
 
 class AuthenticityCheck(Protocol):
-    """The check for one profile of `[notifications] authenticity`."""
+    """Checks the authenticity of notifications, by a method in `[notifications] authenticity`."""
 
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:
-        """Return whether these values prove a notification. Never raises."""
+        """Return how strong the proof is that the gateway sent `request`, whose fields are `values`. Never raises."""
         ...
 
 
 class HashAlgorithm(StrEnum):
-    """The algorithm of a hash with a shared secret."""
+    """A hash algorithm that uses a shared secret."""
 
     SHA256 = "sha256"
     """SHA-256 over the joined values, one of which is the secret."""
     SHA1 = "sha1"
-    """SHA-1 over the joined values, which some gateways use. It proves nothing; it is a reason to ask the gateway."""
+    """SHA-1 over the joined values, as some gateways use it. It proves nothing, but can prompt an enquiry."""
     HMAC_SHA256 = "hmac-sha256"
-    """HMAC with SHA-256 and the secret as its key."""
+    """HMAC-SHA-256 with the secret as its key."""
     HMAC_SHA512 = "hmac-sha512"
-    """HMAC with SHA-512 and the secret as its key."""
+    """HMAC-SHA-512 with the secret as its key."""
 
 
 class HeaderEncoding(StrEnum):
-    """The encoding of a hash or a signature in a header."""
+    """The encoding of a hash or signature in a header."""
 
     HEX = "hex"
     BASE64 = "base64"
@@ -53,10 +53,9 @@ class HeaderEncoding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SharedSecretHash:
-    """A hash (hex) in a field of the notification, over other fields and a secret shared with the gateway.
+    """Checks a hash (hex) over fields of the notification and a secret shared with the gateway.
 
-    `fields` has the names of the hashed fields in order, with `SECRET` as a placeholder. `hash_field` contains the
-    hash.
+    `fields` lists the hashed fields in order, with `SECRET` as a placeholder. `hash_field` is the field with the hash.
     """
 
     algorithm: HashAlgorithm
@@ -66,9 +65,9 @@ class SharedSecretHash:
     secret: bytes = field(repr=False)
 
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return FORGED unless the notification has the right hash. The comparison takes constant time.
+        """Return FORGED unless the notification contains the correct hash, compared in constant time.
 
-        Returns FORGED for a value with the separator too, because other values could give the same joined text.
+        A value that contains the separator also gives FORGED, because other values could give the same joined text.
         """
         sent, parts = values.get(self.hash_field), []
         for name in self.fields:
@@ -87,16 +86,16 @@ class SharedSecretHash:
 
 @dataclass(frozen=True, slots=True)
 class SignedHeader:
-    """A header with a hash or a signature of the raw body. `prefix` is the text before it (`sha256=`)."""
+    """A header that contains a hash or signature of the raw body, after a `prefix` such as `sha256=`."""
 
     name: str
     encoding: HeaderEncoding
     prefix: str = ""
 
     def decode_value(self, request: IncomingRequest) -> bytes | None:
-        """Return the decoded bytes of the header, or None if it is absent or repeated, or cannot be decoded.
+        """Return the decoded value of the header, or None if it is missing, repeated or not decodable.
 
-        Returns None for GET requests too, whose content is in the URL and not in the hashed body.
+        For GET requests, it also returns None, because their content is in the URL and not in the hashed body.
         """
         values = [value for name, value in request.headers if name == self.name.lower()]
         if request.method == "GET" or len(values) != 1 or not values[0].startswith(self.prefix):
@@ -117,7 +116,7 @@ class HeaderHash:
     secret: bytes = field(repr=False)
 
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return PROVEN if the header has the hash of the received body, or FORGED otherwise."""
+        """Return PROVEN if the header contains the hash of the body, or else FORGED."""
         value = self.header.decode_value(request)
         expected = _digest(self.algorithm, self.secret, request.body)
         return Proof.PROVEN if value is not None and hmac.compare_digest(value, expected) else Proof.FORGED
@@ -131,7 +130,7 @@ class HeaderSignature:
     key: GatewayKey
 
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return PROVEN if the header has the gateway's signature of the received body, or FORGED otherwise."""
+        """Return PROVEN if the header contains the gateway's signature of the body, or else FORGED."""
         signature = self.header.decode_value(request)
         is_proven = signature is not None and self.key.has_signed(request.body, signature)
         return Proof.PROVEN if is_proven else Proof.FORGED
@@ -146,10 +145,10 @@ def _digest(algorithm: HashAlgorithm, secret: bytes, text: bytes) -> bytes:
 MAX_FIELDS = 200
 MAX_VALUE_CHARACTERS = 256
 """A longer order id or status word cannot be ours."""
-_JSON = frozenset({"application/json", "text/json", ""})
-"""The media types that are read as JSON. Some gateways send no media type."""
-_JSON_FAMILY = re.compile(r"application/[a-z0-9!#$&^_.+-]*\+json")
-_FORM = "application/x-www-form-urlencoded"
+_JSON_TYPES = frozenset({"application/json", "text/json", ""})
+"""The media types to parse as JSON. Some gateways send none."""
+_JSON_SUFFIX_TYPE = re.compile(r"application/[a-z0-9!#$&^_.+-]*\+json")
+_FORM_TYPE = "application/x-www-form-urlencoded"
 _RELEVANT_HEADER = re.compile(
     r"sign|hmac|hash|digest|timestamp|nonce|event|webhook|delivery|request-id|correlation|trace|idempotency|forwarded"
     r"|real-ip|user-agent|^date$|^content-type$"
@@ -173,7 +172,7 @@ class NotificationFields:
 def read_notification(
     request: IncomingRequest, names: NotificationFields, check: AuthenticityCheck | None
 ) -> Claim | str:
-    """Parse a notification's claim and its proof. Returns the reason if it cannot be read. Never raises."""
+    """Return the claim in a notification, or the reason if it cannot be read. Never raises."""
     members = _parse_members(request)
     if isinstance(members, str):
         return members
@@ -185,16 +184,16 @@ def read_notification(
     proof = Proof.UNPROVEN if check is None else check.proof(request, values)
     return Claim(
         order_id,
-        _without_overlong(amount),
-        _without_overlong(currency),
-        _without_overlong(status),
+        _none_if_overlong(amount),
+        _none_if_overlong(currency),
+        _none_if_overlong(status),
         next((reference for name in names.reference if (reference := printable_text(values.get(name)))), None),
         proof,
     )
 
 
 def relevant_headers(request: IncomingRequest, header: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the headers to store: sender, time, authenticity and `header`. Others may contain secrets."""
+    """Return the headers to store: `header`, and those on sender, time and authenticity. Others may be secret."""
     configured = (header or "").lower()
     relevant = [
         (name, value[:MAX_HEADER_CHARACTERS])
@@ -204,12 +203,11 @@ def relevant_headers(request: IncomingRequest, header: str | None) -> tuple[tupl
     return tuple(sorted(relevant, key=lambda pair: pair[0] != configured)[:MAX_HEADERS])
 
 
-def _without_overlong(value: str | None) -> str | None:
+def _none_if_overlong(value: str | None) -> str | None:
     return None if value is None or len(value) > MAX_VALUE_CHARACTERS else value
 
 
 def _parse_members(request: IncomingRequest) -> Mapping[str, Any] | str:
-    """Parse the names and values of a form or a JSON object. Returns the reason if there are none."""
     if request.method == "GET":
         return _parse_form(request.query.encode("latin-1", "replace"))
     media_type, *parameters = (part.strip().lower() for part in request.content_type.split(";"))
@@ -217,13 +215,13 @@ def _parse_members(request: IncomingRequest) -> Mapping[str, Any] | str:
         name, _, value = parameter.partition("=")
         if name == "charset" and value.strip('"') not in {"utf-8", "utf8"}:
             return "notification.charset"
-    if media_type in _JSON or _JSON_FAMILY.fullmatch(media_type):
+    if media_type in _JSON_TYPES or _JSON_SUFFIX_TYPE.fullmatch(media_type):
         return strict_object(request.body)
-    return _parse_form(request.body) if media_type == _FORM else "notification.content_type"
+    return _parse_form(request.body) if media_type == _FORM_TYPE else "notification.content_type"
 
 
 def _parse_form(text: bytes) -> Mapping[str, str] | str:
-    """Parse the fields of a form (URL standard, UTF-8, unique names). Returns the reason if it cannot be read."""
+    """Parse a form in UTF-8 with unique names (URL standard). Returns the reason if it cannot be read."""
     try:
         pairs = parse_qsl(
             text.decode("ascii"),

@@ -1,11 +1,11 @@
-"""Signs requests: builds the text to sign and the Authorization header, and explains each step.
+"""Builds the text to sign and the Authorization header of a request, and explains each step.
 
 Sources: section 5 of the gateway's interface, RFC 5849 sections 3.4.1 and 3.6 for the base string, RFC 3986 section 2
-for the encoding, RFC 8017 section 8.2 for the signature. If the interface leaves a choice, the operator configures a
+for the encoding, RFC 8017 section 8.2 for the signature. Where the interface is ambiguous, the operator configures a
 profile.
 
-If the gateway answers 403, the explanation can be compared with another implementation. It builds the request that
-would be sent, and parses the parameters from the signed text, so it has no encoding code of its own.
+If the gateway answers 403, the explanation can be compared with another implementation. It describes a
+request that is built with the same code as those that are sent.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.rules import CountryRule, Rules
-from paygw_batch.gateway.encode import ControlAlgorithm, EncodedBody, Supplies, encode_body
+from paygw_batch.gateway.encode import BodyConstants, ControlAlgorithm, EncodedBody, encode_body
 from paygw_batch.gateway.message import Attempt, ExpectedReply, PreparedRequest
 from paygw_batch.gateway.signing.key import SIGNATURE_METHOD, SigningKey
 from paygw_batch.gateway.signing.signers import Signers
@@ -31,28 +31,28 @@ _ENCODED_TWICE = [text.replace("%", "%25") for text in _ENCODED]
 
 
 class SignatureProfile(StrEnum):
-    """The parts signed besides method and URL. The interface documents none, so the operator configures them."""
+    """What is signed besides method and URL. The interface does not say, so the operator configures it."""
 
     JSON_PARAMS = "json-params"
-    """The body's fields and the `oauth_` parameters, sorted together, as RFC 5849 sorts the fields of a form."""
+    """The fields of the body and the `oauth_` parameters, sorted together, as RFC 5849 does with a form."""
     RAW_BODY = "raw-body"
-    """The `oauth_` parameters alone, followed by the body as text."""
+    """The `oauth_` parameters, followed by the raw body."""
 
 
 def percent_encode(text: str) -> str:
-    """Return `text` as UTF-8, percent-encoded except for the unreserved characters of RFC 3986 section 2.3."""
+    """Percent-encode `text` in UTF-8, except for the unreserved characters of RFC 3986 section 2.3."""
     if text.isascii() and text.isalnum():
         return text
-    # Latin-1 maps each byte to the character with its value, so that `translate` encodes at C speed.
+    # Latin-1 maps each byte to the character with the same number, so that `translate` does the encoding quickly.
     return text.encode().decode("latin-1").translate(_ENCODED)
 
 
 _encode_constant = lru_cache(maxsize=256)(percent_encode)
-"""Encodes field names and addresses, which all requests share. Never for values: a cache must hold no payee's data."""
+"""Encodes field names and URLs, which requests share. Never use it for values: the cache must hold no personal data."""
 
 
 def oauth_parameters(*, consumer_key: str, nonce: str, timestamp_s: int) -> tuple[tuple[str, str], ...]:
-    """Return the five `Authorization` parameters that are signed, sorted by name."""
+    """Return the five signed parameters of the `Authorization` header, sorted by name."""
     return (
         ("oauth_consumer_key", consumer_key),
         ("oauth_nonce", nonce),
@@ -63,24 +63,23 @@ def oauth_parameters(*, consumer_key: str, nonce: str, timestamp_s: int) -> tupl
 
 
 def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth: Iterable[tuple[str, str]]) -> str:
-    """Return the text to sign for a POST of `encoded` to `url`, which is exactly as sent and has no query."""
-    # Every byte counts. If `url` has a default port, a trailing slash or a query that is not sent, the gateway refuses
-    # the signature with 403 and gives no reason.
+    """Return the text to sign for a POST of `encoded` to `url`, which must be exactly as sent, without a query."""
+    # Every byte matters: the gateway refuses a wrong signature with 403 and gives no reason.
     match profile:
         case SignatureProfile.JSON_PARAMS:
-            return f"POST&{_encode_constant(url)}&{_normalise_params([*encoded.params, *oauth])}"
+            return f"POST&{_encode_constant(url)}&{_encode_params([*encoded.params, *oauth])}"
         case SignatureProfile.RAW_BODY:
             body = percent_encode(encoded.body.decode())
-            return f"POST&{_encode_constant(url)}&{_normalise_params(oauth)}&{body}"
+            return f"POST&{_encode_constant(url)}&{_encode_params(oauth)}&{body}"
         case _:
             assert_never(profile)
 
 
-def _normalise_params(params: Iterable[tuple[str, str]]) -> str:
-    """Encode, sort, join and again encode parameters (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2).
+def _encode_params(params: Iterable[tuple[str, str]]) -> str:
+    """Encode, sort and join parameters, and encode the result (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2).
 
-    For speed, names and values are encoded twice in one step and joined by separators encoded once. The order is the
-    same, because the second encoding only adds two fixed digits after every `%`.
+    For speed, names and values are encoded twice in one step, and joined by encoded separators. That does not change
+    their order, because the second encoding only inserts `25` after every `%`.
     """
     pairs = [
         (_encode_constant_twice(name), value if value.isalnum() and value.isascii() else _encode_twice(value))
@@ -100,14 +99,14 @@ _encode_constant_twice = lru_cache(maxsize=256)(_encode_twice)
 def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:
     """Build the `Authorization` header: the scheme `OAuth` and six parameters, sorted by name."""
     params = [(name, value if value.isalnum() and value.isascii() else percent_encode(value)) for name, value in oauth]
-    # In base64 only these three characters need encoding, so this equals `percent_encode` and is much cheaper.
+    # Base64 has only these three reserved characters, so this gives the same result as `percent_encode`, but faster.
     params.append(("oauth_signature", signature.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")))
     return "OAuth " + ", ".join([f'{name}="{value}"' for name, value in sorted(params)])
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A request without its signature. `text` is the text to sign."""
+    """An unsigned request. `text` is the text to sign."""
 
     attempt: Attempt
     url: str
@@ -118,7 +117,7 @@ class Draft:
     text: str = field(repr=False)
 
     def with_signature(self, signature: str) -> PreparedRequest:
-        """Return the signed request. `signature` is the key's signature of `text`, in base64."""
+        """Return the signed request. `signature` is the signature of `text` in base64."""
         attempt, body = self.attempt, self.encoded.body
         instruction = attempt.instruction
         return PreparedRequest(
@@ -136,49 +135,46 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Drafts the requests of one endpoint. Frozen and thread-safe.
-
-    `url` is the operation's URL at that endpoint (`operation_url`), exactly as sent and signed.
-    """
+    """Drafts requests to one endpoint. `url` is exactly as sent and signed (`operation_url`). Thread-safe."""
 
     url: str
     endpoint_id: str
     consumer_key: str
-    supplies: Supplies
+    constants: BodyConstants
     profile: SignatureProfile
     key: SigningKey = field(repr=False)
 
     def draft(self, rule: CountryRule, attempt: Attempt) -> Draft:
-        """Return an attempt's request without its signature. Raises the errors of `encode_body`."""
-        encoded = encode_body(rule, attempt.instruction, order_id=attempt.order_id, supplies=self.supplies)
+        """Return the unsigned request for an attempt. Raises the errors of `encode_body`."""
+        encoded = encode_body(rule, attempt.instruction, order_id=attempt.order_id, constants=self.constants)
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=attempt.nonce, timestamp_s=attempt.timestamp_s)
-        own_urls = tuple([url for url in self.supplies.urls.values() if url])
+        own_urls = tuple([url for url in self.constants.urls.values() if url])
         text = base_string(self.profile, self.url, encoded, oauth)
         return Draft(attempt, self.url, self.endpoint_id, own_urls, encoded, oauth, text)
 
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Turns attempts into signed requests: drafts them in this process, and lets `signers` sign them."""
+    """Turns attempts into signed requests. `signer` drafts them, and `signers` sign the drafts."""
 
     rules: Rules
     signer: Signer
     signers: Signers
 
     async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
-        """Return each attempt's signed request. Raises `SigningFailed` and the errors of `encode_body`."""
+        """Return the signed request for each attempt. Raises `SigningFailed` and the errors of `encode_body`."""
         drafts = [self.signer.draft(self.rules[attempt.instruction.country], attempt) for attempt in attempts]
         signatures = await self.signers.sign([draft.text for draft in drafts])
         return [draft.with_signature(signature) for draft, signature in zip(drafts, signatures, strict=True)]
 
 
 METHOD = "POST"
-SECRET_SHOWN = "<secret>"  # noqa: S105 (it replaces one)
+SECRET_PLACEHOLDER = "<secret>"  # noqa: S105 (a replacement for one)
 
 
 @dataclass(frozen=True, slots=True)
 class SignedParameter:
-    """A signed parameter: its plain name and value, and its percent-encoded `name=value`."""
+    """A signed parameter: name, value, and both as percent-encoded `name=value`."""
 
     name: str
     value: str
@@ -187,7 +183,7 @@ class SignedParameter:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the signature: its description and its result."""
+    """One step of signing, with its description and result."""
 
     name: str
     meaning: str
@@ -196,7 +192,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedControl:
-    """The control hash of a collection, and the hashed text, in which `SECRET_SHOWN` replaces a secret."""
+    """The control hash of a collection, and the hashed text with the secret replaced by `SECRET_PLACEHOLDER`."""
 
     text: str
     value: str
@@ -204,21 +200,23 @@ class ExplainedControl:
     """Whether the secret is the key of the hash."""
 
     def steps(self) -> tuple[Step, Step]:
-        """Return the steps that compute the control, before those of the body."""
-        covered = say("the text covered by the control hash; {secret} replaces a secret", secret=SECRET_SHOWN)
-        hashed = (
-            say("its HMAC with SHA-256 and the secret, which goes into the body before the body is signed")
-            if self.is_keyed
-            else say("its SHA-256, which goes into the body before the body is signed")
+        """Return the steps that compute the control hash, which goes into the body."""
+        text_meaning = say(
+            "the text covered by the control hash, with {secret} in place of a secret", secret=SECRET_PLACEHOLDER
         )
-        return Step("control_text", covered, self.text), Step("control", hashed, self.value)
+        value_meaning = (
+            say("its HMAC with SHA-256 and the secret, which is added to the body before the body is signed")
+            if self.is_keyed
+            else say("its SHA-256, which is added to the body before the body is signed")
+        )
+        return Step("control_text", text_meaning, self.text), Step("control", value_meaning, self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A signed request with the result of each step. `parameters` are in the order in which they are signed.
+    """A signed request with the result of each step. `parameters` are in the signed order.
 
-    It contains a payee's data and a valid signature, so the repr shows neither.
+    The repr omits the payee's data and the signature, which is valid.
     """
 
     profile: SignatureProfile
@@ -231,40 +229,40 @@ class Explanation:
     signature: str = field(repr=False)
     authorization: str = field(repr=False)
     control: ExplainedControl | None = field(default=None, repr=False)
-    """None if the operation has no control."""
+    """None if the operation has no control hash."""
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the base string, in hex. The key signs this digest."""
+        """The SHA-256 of the base string, which the key signs, in hex."""
         return hashlib.sha256(self.base_string.encode()).hexdigest()
 
     def steps(self) -> list[Step]:
-        """Return all steps in the order of any implementation."""
-        size = say("the {count} bytes that are sent and signed, UTF-8", count=len(self.body))
-        parameters = (
-            say("{method}, the URL, the parameters and the body joined by &, each encoded once more", method=METHOD)
+        """Return all steps of signing in order."""
+        body_meaning = say("the {count} bytes that are sent and signed, in UTF-8", count=len(self.body))
+        base_string_meaning = (
+            say("{method}, the URL, the parameters and the body, each encoded again and joined by &", method=METHOD)
             if self.profile is SignatureProfile.RAW_BODY
-            else say("{method}, the URL and the parameters joined by &, each encoded once more", method=METHOD)
+            else say("{method}, the URL and the parameters, each encoded again and joined by &", method=METHOD)
         )
-        key = say("SHA-256 of the public key (SubjectPublicKeyInfo, DER), RSA, {bits} bits", bits=self.key_bits)
+        key_meaning = say("SHA-256 of the public key (SubjectPublicKeyInfo, DER), RSA, {bits} bits", bits=self.key_bits)
         return [
             *(() if self.control is None else self.control.steps()),
-            Step("body", size, self.body.decode()),
+            Step("body", body_meaning, self.body.decode()),
             Step("body_sha256", say("SHA-256 of the body"), hashlib.sha256(self.body).hexdigest()),
             Step(
                 "parameters",
                 say("percent-encoded (RFC 3986), sorted by encoded name, then value"),
                 "\n".join(parameter.encoded for parameter in self.parameters),
             ),
-            Step("base_string", parameters, self.base_string),
+            Step("base_string", base_string_meaning, self.base_string),
             Step("digest", say("SHA-256 of the base string"), self.digest),
-            Step("key_fingerprint", key, self.key_fingerprint),
+            Step("key_fingerprint", key_meaning, self.key_fingerprint),
             Step("signature", say("RSASSA-PKCS1-v1_5 over the digest, base64"), self.signature),
             Step("authorization", say("the header, as sent"), f"Authorization: {self.authorization}"),
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the explanation as the documented JSON object, with the keys of the published test vectors."""
+        """Return the documented JSON object, with the keys of the published test vectors."""
         control = None if self.control is None else {"text": self.control.text, "value": self.control.value}
         return {
             "profile": self.profile.value,
@@ -285,29 +283,29 @@ class Explanation:
 def explain(
     signer: Signer, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
 ) -> Explanation:
-    """Explain the request of `signer` for `instruction`. Raises the errors of `encode_body`."""
-    request_draft = signer.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
-    signature = signer.key.sign(request_draft.text)
-    request = request_draft.with_signature(signature)
+    """Explain the signature of the request for `instruction`. Raises the errors of `encode_body`."""
+    draft = signer.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
+    signature = signer.key.sign(draft.text)
+    request = draft.with_signature(signature)
     return Explanation(
         profile=signer.profile,
         url=request.url,
         body=request.body,
-        parameters=_parse_parameters(request_draft.text),
-        base_string=request_draft.text,
+        parameters=_parse_parameters(draft.text),
+        base_string=draft.text,
         key_bits=signer.key.public.bits,
         key_fingerprint=signer.key.public.fingerprint(),
         signature=signature,
         authorization=request.authorization,
-        control=_explain_control(signer, rule, request_draft),
+        control=_explain_control(signer, rule, draft),
     )
 
 
-def _explain_control(signer: Signer, rule: CountryRule, request_draft: Draft) -> ExplainedControl | None:
-    params, attempt = dict(request_draft.encoded.params), request_draft.attempt
-    if (profile := signer.supplies.control) is None or "control" not in params:
+def _explain_control(signer: Signer, rule: CountryRule, draft: Draft) -> ExplainedControl | None:
+    params, attempt = dict(draft.encoded.params), draft.attempt
+    if (profile := signer.constants.control) is None or "control" not in params:
         return None
-    text = replace(profile, secret=SECRET_SHOWN).text(
+    text = replace(profile, secret=SECRET_PLACEHOLDER).text(
         attempt.instruction, order_id=attempt.order_id, amount_sent=params["amount"], minor_units=rule.minor_units
     )
     return ExplainedControl(text, params["control"], profile.algorithm is ControlAlgorithm.HMAC_SHA256)

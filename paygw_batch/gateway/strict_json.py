@@ -1,4 +1,4 @@
-"""Parses the gateway's JSON strictly, so that it is unambiguous, and returns only values that can be stored."""
+"""Parses the gateway's JSON strictly, and returns only values that can be stored."""
 
 import json
 import re
@@ -16,10 +16,10 @@ class _AmbiguousJson(ValueError):
 
 
 def strict_object(body: bytes) -> Mapping[str, Any] | str:
-    """Parse the JSON object in `body`. Returns the reason if there is none.
+    """Parse the JSON object in `body`. Returns the reason if it cannot be parsed.
 
-    The text must be UTF-8 without a byte order mark, duplicate names, NaN or Infinity, and have at most `MAX_NESTING`
-    levels. Numbers become `Decimal` with every digit. Source: RFC 8259, read strictly.
+    `body` must be UTF-8 without a byte order mark, duplicate names, NaN or Infinity, and have at most `MAX_NESTING`
+    levels. Numbers become exact `Decimal` values. Source: RFC 8259, applied strictly.
     """
     try:
         text = body.decode()
@@ -28,7 +28,7 @@ def strict_object(body: bytes) -> Mapping[str, Any] | str:
         return "reply.not_json"
     if not isinstance(members, dict):
         return "reply.not_object"
-    if text.count("[") + text.count("{") > MAX_NESTING and _is_deeper(members, MAX_NESTING):
+    if text.count("[") + text.count("{") > MAX_NESTING and _is_nested_deeper(members, MAX_NESTING):
         return "reply.not_json"
     return members
 
@@ -40,17 +40,16 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _reject_constant(_: str) -> None:
+def _reject_non_number(_: str) -> None:
     raise _AmbiguousJson("NaN and Infinity are not numbers")
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_build_object, parse_float=Decimal, parse_int=Decimal, parse_constant=_reject_constant
+    object_pairs_hook=_build_object, parse_float=Decimal, parse_int=Decimal, parse_constant=_reject_non_number
 )
 
 
-def _is_deeper(value: object, levels: int) -> bool:
-    """Return whether lists and objects are nested more than `levels` deep."""
+def _is_nested_deeper(value: object, levels: int) -> bool:
     layer = [value]
     for _ in range(levels):
         layer = [inner for outer in layer for inner in _child_values(outer)]
@@ -66,10 +65,7 @@ def _child_values(value: object) -> list[object]:
 
 
 def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]:
-    """Yield the value at each of `paths` (`error.message` is the member `message` of the object `error`).
-
-    A path that leads to no value or to null is skipped.
-    """
+    """Yield the values at dotted `paths` (`error.message`), without those that are missing or null."""
     for path in paths:
         value = _value_at_path(members, path) if "." in path else members.get(path)
         if value is not None:
@@ -84,12 +80,12 @@ def _value_at_path(members: Mapping[str, Any], path: str) -> Any:
 
 
 def first_value(members: Mapping[str, Any], paths: Iterable[str]) -> Any:
-    """Return the value at the first of `paths` that is present, or None."""
+    """Return the first value at `paths` that is not missing or null, or None."""
     return next(values_at(members, paths), None)
 
 
 def parse_decimal(value: object) -> Decimal | None:
-    """Parse an exact amount from a number or a plain decimal text. Returns None for anything else."""
+    """Parse an exact amount from a number or a plain decimal string. Returns None for anything else."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         return Decimal(value)
     return value if isinstance(value, Decimal) else None
@@ -103,7 +99,7 @@ def scalar_text(value: object) -> str | None:
 
 
 def printable_text(value: object) -> str | None:
-    """Return a text or number as text without control characters, cut to `MAX_EVIDENCE_CHARACTERS`, or None."""
+    """Return a string or number as printable text of at most `MAX_EVIDENCE_CHARACTERS`, or None."""
     text = scalar_text(value)
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""The values and interfaces of journals, without any database: `file_place` and `database_place` open journals."""
+"""The values and interfaces of journals, without a database: `file_location` and `database_location` open journals."""
 
 from paygw_batch.journal.audit import AuditEntry, AuditNote, AuditResult
 from paygw_batch.journal.evidence import Notification, decode_notification, encode_notification
@@ -24,7 +24,7 @@ from paygw_batch.journal.port import (
     SharedWork,
     TimetableJob,
     UnfinishedRun,
-    WorkerLife,
+    WorkerStatus,
 )
 from paygw_batch.journal.values import (
     LINE_COLUMNS,

@@ -1,7 +1,7 @@
-"""Adopts a journal: a person confirms that a copy is the newest one.
+"""Adopts a journal: a person confirms that a copy of the journal is the newest.
 
-This is needed if this machine does not know the journal, or if its sent log has facts that the copy lacks. Only the
-rows that were sent since the copy was made are put in doubt or held.
+This is needed if this machine does not know the journal, or if the machine's sent log has facts that are missing from
+the copy. Only rows sent after the copy was made are put in doubt or held.
 """
 
 from array import array
@@ -13,9 +13,9 @@ import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalMissing, SentLogDamaged
-from paygw_batch.journal.file_place import (
+from paygw_batch.journal.file_location import (
     ExaminedJournal,
-    FilePlace,
+    FileLocation,
     check_home,
     check_journal_files,
     examine,
@@ -35,65 +35,67 @@ _COMMAND = "journal adopt"
 
 
 class Adoption:
-    """A journal for a person to confirm as the newest. It is locked and replayed. Only `carry_out` writes to it.
+    """A locked and replayed copy of a journal that a person may confirm as the newest. Only `carry_out` writes to it.
 
-    Raises `JournalTooOld` if the original still exists, `JournalCorrupt` if the copy is damaged, `SentLogDamaged` if it
-    is older and not all later attempts are known, and `JournalError` if it cannot be adopted for another reason.
+    Raises `JournalTooOld` if the original still exists, `JournalCorrupt` if the copy is damaged, `SentLogDamaged` if
+    the copy is older and not all later attempts are known, and `JournalError` if the copy cannot be adopted for another
+    reason.
     """
 
     loss: Loss
-    """The attempts that were sent from this host since the copy was made."""
+    """The attempts sent from this host after the copy was made."""
 
-    def __init__(self, location: FilePlace, *, beside: str | None) -> None:
-        self.path, self._place, self._beside = location.path, location, beside
+    def __init__(self, place: FileLocation, *, beside: str | None) -> None:
+        self.path, self._place, self._beside = place.path, place, beside
         if not self.path.parent.exists() or not check_journal_files(self.path):
             raise JournalMissing(
                 say("There is no journal at {path}.", path=self.path), hint=say("Give its path with --journal.")
             )
-        with ExitStack() as undo:
-            undo.callback(RunLock(lock_path(self.path), now=location.now(), command=_COMMAND).close)
+        with ExitStack() as stack:
+            stack.callback(RunLock(lock_path(self.path), now=place.now(), command=_COMMAND).close)
             self._examined, self.loss = self._examine_copy()
-            self.other_journals = self._other_journals()
+            self.other_journals = self._find_other_journals()
             if self.is_needed:
                 check_other_journals(self.other_journals, beside, command=_COMMAND)
-            self._connection = undo.enter_context(closing(connect(self.path, write=True)))
+            self._connection = stack.enter_context(closing(connect(self.path, write=True)))
             self._begin_and_verify()
-            self._undo = undo.pop_all()
+            self._stack = stack.pop_all()
 
     @property
     def is_needed(self) -> bool:
-        """Whether a run can use the journal only after its adoption."""
-        is_named = any(name.host == self._place.endpoint.host for name in self._examined.names)
-        return not is_known(self._place.known_journals, self.journal_id) or bool(self.loss.commits) or not is_named
+        """Whether the journal must be adopted before a run can use it."""
+        is_known_host = self._place.endpoint.host in self.hosts
+        return not is_known(self._place.known_journals, self.journal_id) or bool(self.loss.commits) or not is_known_host
 
     @property
     def journal_id(self) -> str:
         return self._examined.identity.journal_id
 
     @property
-    def names(self) -> Sequence[str]:
-        """The gateway hosts that the journal knows."""
-        return sorted({name.host for name in self._examined.names})
+    def hosts(self) -> Sequence[str]:
+        """The gateway hosts recorded in the journal."""
+        return sorted({endpoint.host for endpoint in self._examined.endpoints})
 
     def last_fact(self) -> tuple[int, str]:
-        """Return the number and time of the last fact, or 0 and the time of creation if the journal has no facts."""
+        """Return the last fact's number and time, or 0 and the time of creation if the journal has no facts."""
         lines = fetch(self._connection, "SELECT number, at FROM fact ORDER BY number DESC LIMIT 1")
         return lines[0] if lines else (0, self._examined.identity.created_at)
 
     def carry_out(self, by: str) -> AcceptedRows:
-        """Record the loss and that `by` confirmed the copy as the newest, and register the journal for this user."""
+        """Record that person `by` accepted the loss and confirmed the copy. Makes the journal known to this user."""
         known_journals, now, identity = self._place.known_journals, self._place.now(), self._examined.identity
         with known_journals.hold_lock(now):
-            # Another journal may have been created since.
-            check_other_journals(self._other_journals(), self._beside, command=_COMMAND)
+            # Another journal may have been created in the meantime.
+            check_other_journals(self._find_other_journals(), self._beside, command=_COMMAND)
             try:
-                # The journal is written first, then the entry and the sent log. After a crash in between, the journal
-                # is still unknown, and the command can be repeated. In the other order, runs would use the journal
-                # although its loss is not recorded.
-                rows, names = self._commit_adoption(by, now)
+                # The journal is written before the entry and the sent log. After a crash in between, the journal is
+                # still unknown and the command can be repeated. In the opposite order, runs could use the journal
+                # before its loss had been recorded.
+                rows, endpoints = self._commit_adoption(by, now)
                 previous = known_journals.entry(identity.journal_id)
-                names = tuple(dict.fromkeys((*names, *(() if previous is None else previous.names))))
-                known_journals.register(KnownJournal(identity.journal_id, names, str(self.path), identity.created_at))
+                all_endpoints = tuple(dict.fromkeys((*endpoints, *(() if previous is None else previous.names))))
+                entry = KnownJournal(identity.journal_id, all_endpoints, str(self.path), identity.created_at)
+                known_journals.register(entry)
                 folder = known_journals.folder(identity.journal_id)
                 log_accepted_loss(folder, {RUN, *writer_names(folder)}, lambda: chain_end(self._connection).log_fields)
             except (apsw.Error, OSError) as error:
@@ -103,54 +105,53 @@ class Adoption:
         return rows
 
     def _commit_adoption(self, by: str, at: str) -> tuple[AcceptedRows, tuple[EndpointIdentity, ...]]:
-        """Commit the facts of the adoption. Returns the new states of lost rows, and the merchant's recorded names."""
-        record, endpoint = partial(append_facts, self._connection), self._place.endpoint
+        """Commit the adoption. Returns the rows it changed, and the endpoints recorded in the journal."""
+        append, endpoint = partial(append_facts, self._connection), self._place.endpoint
         lost_rows = LostRows(SqliteTables(self._connection), self.loss, by=by, at=at)
-        for facts in lost_rows.judge(lost_rows.numbers) if lost_rows.numbers else ():
-            record(facts)
-        lost_rows.record_unknown_orders(record)
+        for facts in lost_rows.decide(lost_rows.numbers) if lost_rows.numbers else ():
+            append(facts)
+        lost_rows.record_unknown_orders(append)
         notes = [Remark(AdoptionNote(by, str(self.path)), at)]
-        if endpoint not in self._examined.names:
+        if endpoint not in self._examined.endpoints:
             notes.append(Remark(EndpointNote(endpoint, by), at))
-        record(notes)
+        append(notes)
         fetch(self._connection, "UPDATE identity SET home = ?", (str(self.path),))
-        names = evidence_log(self._connection).names(self._examined.identity)
+        endpoints = evidence_log(self._connection).endpoints(self._examined.identity)
         fetch(self._connection, "COMMIT")
-        return lost_rows.rows, names
+        return lost_rows.rows, endpoints
 
     def close(self) -> None:
         """Close the journal, unchanged unless `carry_out` was called."""
-        self._undo.close()
+        self._stack.close()
 
     def _examine_copy(self) -> tuple[ExaminedJournal, Loss]:
-        """Examine the journal without changing it and compare it with this host's sent log."""
+        """Examine the copy without changing it, and find the attempts sent from this host after it was made."""
         known_journals = self._place.known_journals
         with closing(connect(self.path, write=False)) as connection:
-            examination = examine(
-                connection, self.path, endpoint=self._place.endpoint, sent_log=lambda _: (), is_any_name_fine=True
-            )
-            if examination is None:
+            endpoint = self._place.endpoint
+            examined = examine(connection, self.path, endpoint=endpoint, sent_log=lambda _: (), allow_other_host=True)
+            if examined is None:
                 raise JournalMissing(
                     say("The journal {path} is empty.", path=self.path), hint=say("Give its path with --journal.")
                 )
-            journal_id = examination.identity.journal_id
-            check_home(self.path, examination.identity, known_journals.entry(journal_id))
+            journal_id = examined.identity.journal_id
+            check_home(self.path, examined.identity, known_journals.entry(journal_id))
             loss = find_loss(known_journals.folder(journal_id), partial(find_present_lines, connection))
-        if not loss.is_whole:
+        if not loss.is_complete:
             raise SentLogDamaged(
                 say(
-                    "This computer's record of payments sent after this copy was made is incomplete: {folder}.",
+                    "This computer's record of the payments it sent after this copy was made is incomplete: {folder}.",
                     folder=known_journals.folder(journal_id),
                 )
             )
-        return examination, loss
+        return examined, loss
 
-    def _other_journals(self) -> Sequence[KnownJournal]:
-        names = (*self._examined.names, self._place.endpoint)
-        return self._place.known_journals.merchant_journals(names, except_id=self.journal_id)
+    def _find_other_journals(self) -> Sequence[KnownJournal]:
+        endpoints = (*self._examined.endpoints, self._place.endpoint)
+        return self._place.known_journals.merchant_journals(endpoints, except_id=self.journal_id)
 
     def _begin_and_verify(self) -> None:
-        """Upgrade the tables and replay all facts in a transaction that only `carry_out` commits."""
+        """Upgrade the tables and replay all facts, in a transaction that only `carry_out` commits."""
         try:
             fetch(self._connection, "BEGIN IMMEDIATE")
             migrate(self._connection, self._examined.version, now=self._place.now())
@@ -163,9 +164,8 @@ class Adoption:
 
 
 def find_present_lines(connection: apsw.Connection, lines: Sequence[SentLogLine]) -> Collection[SentLogLine]:
-    """Return the log lines whose facts are in the journal."""
     if not lines:
-        return ()  # SQLite cannot read an empty array, which may have no address
+        return ()  # an empty array may have no address for SQLite to read
     numbers = apsw.carray(array("q", {line.number for line in lines}))
     hashes = dict(fetch(connection, "SELECT number, hash FROM fact WHERE number IN carray(?)", (numbers,)))
     return {line for line in lines if not line.number or hashes.get(line.number) == bytes.fromhex(line.hash)}

@@ -1,7 +1,7 @@
-"""Chains the entries of the audit trail by hashes, so that changed, missing or foreign entries are detected.
+"""Chains the entries of the audit trail by hashes, to detect changed, missing or foreign entries.
 
-The hash of an entry is SHA-256 over the previous hash and the entry's text. The first entry follows a hash of the
-journal's id, so that a trail fits only one journal.
+An entry's hash is the SHA-256 of the previous entry's hash and the entry's text. The chain starts with a hash of the
+journal's id, so a trail belongs to exactly one journal.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from paygw_batch.journal.values import canonical
 from paygw_batch.language import mark, say
 
 MAX_AUDIT_TEXT = 500
-"""The maximum length of a text in an entry. A longer one is cut, so that no request can fill the trail."""
+"""The maximum length of a text in an entry. Longer texts are truncated, so that no request can flood the trail."""
 _HINT = mark(
     "Find out who has write access to the journal. The chain of facts, which contains the payments, is intact."
 )
@@ -30,11 +30,11 @@ class AuditResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditNote:
-    """An entry for the audit trail, not stored yet: an action, a refusal or a download on the console.
+    """An audit entry that is not stored yet: an action, refusal or download on the console.
 
     `who` is a person's name (empty if nobody is signed in), and `act` the console's name for the action (`approve`,
-    `download`). `thing` identifies its object: a batch by its id, a row by its number, a file by its kind. `said` is a
-    reason. None of them contains a payee, account, amount or order id.
+    `download`). `thing` identifies what was acted on: a batch by id, a row by number, a file by kind. `said` is the
+    reason, if any. No field contains a payee, account, amount or order id.
     """
 
     who: str
@@ -45,7 +45,7 @@ class AuditNote:
 
 
 class AuditEntry(NamedTuple):
-    """A stored entry of the trail. `hash` is in hex."""
+    """A stored audit entry. `hash` is in hex."""
 
     number: int
     at: str
@@ -58,7 +58,7 @@ class AuditEntry(NamedTuple):
 
 
 def trail_start(journal_id: str) -> AuditEntry:
-    """Return the start of a journal's trail, which has only a hash."""
+    """Return a placeholder for the entry before a journal's first one. Only its hash is set."""
     digest = hashlib.sha256(f"paygw-batch audit trail 1\n{journal_id}".encode()).hexdigest()
     return AuditEntry(0, "", "", "", "", "", "", digest)
 
@@ -69,12 +69,12 @@ def next_audit_entry(previous: AuditEntry, note: AuditNote, at: str) -> AuditEnt
 
 
 def verify_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
-    """Verify a whole trail and return the number of its entries. Raises `JournalCorrupt` at the first wrong entry."""
+    """Verify a whole audit trail and return its number of entries. Raises `JournalCorrupt` at the first wrong entry."""
     last = trail_start(journal_id)
     for entry in entries:
         if entry.number != last.number + 1:
-            missing = say("Entry {number} is missing from the audit trail.", number=last.number + 1)
-            raise JournalCorrupt(missing, hint=say(_HINT))
+            message = say("Entry {number} is missing from the audit trail.", number=last.number + 1)
+            raise JournalCorrupt(message, hint=say(_HINT))
         if _with_hash(last, entry) != entry:
             raise JournalCorrupt(
                 say(

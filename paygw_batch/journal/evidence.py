@@ -1,8 +1,8 @@
-"""Stores evidence and notes as facts in the journal, and reads them back, for all stores.
+"""Stores evidence and notes as facts in the journal and reads them back, for all stores.
 
-Evidence that moves a row is stored with its move, in one fact. A notification waiting to be judged is stored as the
-received bytes, with the claim parsed from them. So is the gateway's reply to an enquiry that a notification caused,
-with another source.
+Evidence that moves a row is stored in the same fact as the move. An unprocessed notification is stored as the received
+bytes and the claim parsed from them. The gateway's reply to an enquiry caused by a notification is stored in the same
+way, with another source.
 """
 
 import base64
@@ -28,8 +28,8 @@ from paygw_batch.core.evidence import (
     SignedOrder,
     StatedTimes,
     TimeInterval,
-    judge_claim,
-    unknown_attempt_candidates,
+    assess_claim,
+    candidates_with_unknown_attempt,
 )
 from paygw_batch.core.lifecycle import Concluded, FactKind, Standing
 from paygw_batch.core.outcome import OutcomeKind
@@ -46,9 +46,9 @@ from paygw_batch.journal.values import (
     FirstReading,
     Hold,
     Identity,
-    JudgedArrivals,
     Messages,
     Note,
+    ProcessedArrivals,
     Remark,
     StatementNote,
     WaitingEvidence,
@@ -62,8 +62,8 @@ from paygw_batch.language import say
 class Notification:
     """A stored notification. `received_at` is UTC, ISO 8601 with `Z`.
 
-    `problem` is the reason why the notification could not be read, or empty. The `body` of an unreadable notification
-    may be truncated; it was `length` bytes long. It is never shown, because it may name a payee.
+    `problem` says why the notification could not be read, or is empty. The `body` of an unreadable notification may be
+    truncated from `length` bytes. It is never shown, because it may name a payee.
     """
 
     received_at: str
@@ -80,31 +80,30 @@ class Notification:
 
 
 def encode_notification(notification: Notification) -> str:
-    """Return `notification` as a line of text."""
     fields = asdict(notification)
     fields["said"], fields["body"] = fields.pop("claim"), base64.b64encode(notification.body).decode("ascii")
     return canonical(fields)
 
 
 def decode_notification(text: str) -> Notification:
-    """Return the notification encoded in `text`. Raises `JournalCorrupt` if it cannot be read."""
+    """Decode the output of `encode_notification`. Raises `JournalCorrupt` if it cannot be read."""
     try:
         fields = json.loads(text)
-        values = fields.pop("said")
-        claim = Claim(**{**values, "proof": Proof(values["proof"]), "times": _parse_times(values["times"])})
+        claim_fields = fields.pop("said")
+        proof, times = Proof(claim_fields["proof"]), _parse_times(claim_fields["times"])
         decoded = {
             "body": base64.b64decode(fields["body"], validate=True),
-            "claim": claim,
+            "claim": Claim(**{**claim_fields, "proof": proof, "times": times}),
             "headers": tuple((name, value) for name, value in fields["headers"]),
             "source": EvidenceSource(fields["source"]),
         }
         return Notification(**{**fields, **decoded})
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise JournalCorrupt(say("A notification that was received cannot be read.")) from None
+        raise JournalCorrupt(say("A received notification cannot be read.")) from None
 
 
 def arrival_evidence(arrival: int, content: str) -> Evidence:
-    """Convert a stored notification to evidence. An unreadable line becomes evidence without a claim."""
+    """Convert a stored notification to evidence. The claim is empty if the notification is unreadable."""
     try:
         notification = decode_notification(content)
     except JournalCorrupt:
@@ -112,9 +111,9 @@ def arrival_evidence(arrival: int, content: str) -> Evidence:
     return Evidence(notification.source, notification.claim, content, arrival)
 
 
-def _parse_times(claim_fields: Mapping[str, Any]) -> StatedTimes:
-    sent_at = claim_fields["sent_at"]
-    true_at = tuple(TimeInterval(**span) for span in claim_fields["true_at"])
+def _parse_times(fields: Mapping[str, Any]) -> StatedTimes:
+    sent_at = fields["sent_at"]
+    true_at = tuple(TimeInterval(**interval) for interval in fields["true_at"])
     return StatedTimes(true_at, None if sent_at is None else TimeInterval(**sent_at))
 
 
@@ -123,117 +122,115 @@ PARTS: Mapping[str, str] = {
     "proven": PROVEN_STATEMENT,
     "resolutions": ", ".join(f"'{kind}'" for kind in FactKind if kind.startswith("resolved_")),
 }
-"""The constants of the program that SQL statements name in braces."""
-_ANSWER = EvidenceRecord(EvidenceSource.PERSON, Finding.RESOLVED)
-
-
+"""The text that replaces each name in braces in the SQL statements."""
+_RESOLUTION = EvidenceRecord(EvidenceSource.PERSON, Finding.RESOLVED)
 Record = Callable[[Sequence[Entry | Remark]], Sequence[tuple[int, str, bool]]]
-"""Appends facts inside the open transaction. Returns for each its number, its time, and whether it moved its row."""
+"""Appends facts in the open transaction. Returns each fact's number, its time, and whether it moved its row."""
 
 
 class EvidenceQueries(ABC):
     """Reads a journal's evidence and notes."""
 
     @abstractmethod
-    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         """Run a statement and return all its rows."""
 
     def messages(self, batch: int | None = None) -> Messages:
-        """Return the gateway's messages that a person must check, about one batch (None: all)."""
+        """Return the gateway's messages that a person must check, about one batch or (if None) all batches."""
         contradictions = [
-            Contradiction(number, batch_id, row, order_id, STATES[state], *attempt_and_time)
-            for number, batch_id, row, order_id, state, *attempt_and_time in self._run("contradictions", batch=batch)
+            Contradiction(number, batch_id, row, order_id, STATES[state], *rest)
+            for number, batch_id, row, order_id, state, *rest in self._query("contradictions", batch=batch)
         ]
         waiting = [
             WaitingEvidence(
                 number, batch_id, row, order_id, STATES[state], Finding(finding), means, EvidenceSource(source), at
             )
-            for number, batch_id, row, order_id, state, finding, means, source, at in self._run("waiting", batch=batch)
+            for number, batch_id, row, order_id, state, finding, means, source, at in self._query(
+                "waiting", batch=batch
+            )
         ]
         return Messages(contradictions, waiting)
 
     def message_counts(self, batch: int | None = None) -> Mapping[str, int]:
-        """Count the messages about one batch (None: all) by finding."""
-        return dict(self._run("counts") if batch is None else self._run("counts_of_batch", batch=batch))
+        """Count the gateway's messages about one batch, or about all if it is None, by finding."""
+        return dict(self._query("counts") if batch is None else self._query("counts_of_batch", batch=batch))
 
     def carried_out_statements(self, batch: str) -> Sequence[StatementNote]:
-        """Return the statements carried out for a batch, oldest first."""
+        """Return the statements applied to a batch, oldest first."""
         notes = self._notes(NoteKind.CARRIED_OUT)
         return [note for note in notes if isinstance(note, StatementNote) and note.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return the evidence that holds ready rows of a batch, keyed by row number."""
-        by_row: dict[int, Hold] = {}
-        for row, number, source, means, at in self._run("holds", batch=batch):
+        """Return the evidence that holds ready rows of a batch, by row number."""
+        holds: dict[int, Hold] = {}
+        for row, number, source, means, at in self._query("holds", batch=batch):
             last_sent_at = at if source == EvidenceSource.WITNESS.value else ""
-            if row in by_row:
-                last_sent_at = last_sent_at or by_row[row].last_sent_at
-            by_row[row] = Hold(number, EvidenceSource(source), means, at, last_sent_at)
-        return by_row
+            if row in holds:
+                last_sent_at = last_sent_at or holds[row].last_sent_at
+            holds[row] = Hold(number, EvidenceSource(source), means, at, last_sent_at)
+        return holds
 
     def first_reading(self, sha256: str) -> FirstReading:
-        """Return the first reading of the statement file with this digest, for any batch."""
+        """Return the first reading, for any batch, of the statement file with this digest."""
         first_at, attempts = "", dict[int, int]()
-        for details, at in self._run("readings", sha256=sha256):
+        for details, at in self._query("readings", sha256=sha256):
             first_at = first_at or at
-            for number, attempts_then in json.loads(details)["attempts"]:
-                attempts.setdefault(number, attempts_then)
+            for number, attempt_count in json.loads(details)["attempts"]:
+                attempts.setdefault(number, attempt_count)
         return FirstReading(first_at, attempts)
 
     def withdrawals(self) -> Sequence[Withdrawal]:
-        """Return the withdrawn plans and orders, oldest first."""
         return [note for note in self._notes(NoteKind.WITHDRAWN) if isinstance(note, Withdrawal)]
 
     def signed_orders(self, batch: str = "") -> Sequence[str]:
-        """Return the signed orders carried out for a batch, oldest first. Orders to forget people have no batch."""
-        orders = (order for order in self._notes(NoteKind.ORDER) if isinstance(order, SignedOrder))
-        return [order.document for order in orders if order.batch == batch]
+        """Return the signed orders carried out for a batch, oldest first. Orders to forget people name no batch."""
+        notes = self._notes(NoteKind.ORDER)
+        return [note.document for note in notes if isinstance(note, SignedOrder) and note.batch == batch]
 
-    def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
-        """Return all recorded names of the merchant's endpoints, oldest first."""
+    def endpoints(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
+        """Return the merchant's recorded endpoints, oldest first."""
         notes = self._notes(NoteKind.NAMED)
-        return (identity.name, *(note.endpoint for note in notes if isinstance(note, EndpointNote)))
+        return (identity.endpoint_identity, *(note.endpoint for note in notes if isinstance(note, EndpointNote)))
 
     def clock(self) -> tuple[str, ClockComparison | None]:
-        """Return the newest time in the journal, and the last comparison of our clock with the gateway's."""
-        ((newest,),) = self._run("newest_time")
-        lines = self._run("newest_notes", kind=NoteKind.CLOCK.value, limit=1)
+        """Return the newest time in the journal, and the latest comparison of our clock with the gateway's, if any."""
+        ((newest,),) = self._query("newest_time")
+        lines = self._query("newest_notes", kind=NoteKind.CLOCK.value, limit=1)
         notes = (parse_note(NoteKind.CLOCK, *columns) for columns in lines)
         return newest or "", next((note for note in notes if isinstance(note, ClockComparison)), None)
 
-    def last_judged_arrival(self) -> int:
-        """Return the fact number of the last judged notification's arrival, or 0 if none was judged."""
-        ((number,),) = self._run("taken_in")
+    def last_processed_arrival(self) -> int:
+        """Return the fact number of the last processed notification, or 0 if there is none."""
+        ((number,),) = self._query("taken_in")
         return int(number)
 
     def arrivals(self, limit: int) -> list[tuple[int, str]]:
-        """Return up to `limit` notifications to judge, oldest first, each with its fact number."""
-        return self._run("arrivals", limit=limit)
+        """Return up to `limit` unprocessed notifications with their fact numbers, oldest first."""
+        return self._query("arrivals", limit=limit)
 
-    def contested_instructions(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Return which of these instructions evidence holds."""
+    def held_instructions(self, numbers: Iterable[int]) -> frozenset[int]:
+        """Return which of these instructions evidence contradicts, in any state. It holds those that are ready."""
         wanted = sorted(set(numbers))
-        return frozenset(number for (number,) in self._run("contested", numbers=wanted)) if wanted else frozenset()
+        return frozenset(number for (number,) in self._query("contested", numbers=wanted)) if wanted else frozenset()
 
-    def orders(self, order_id: str) -> Sequence[Candidate]:
-        """Return the instructions of all operations that use or used an order id.
+    def candidates(self, order_id: str) -> Sequence[Candidate]:
+        """Return the instructions of all operations that use, or once used, an order id.
 
-        If the id is unknown and has the form of a later attempt's, this returns the instructions that use or used the
-        first attempt's id, each with `is_attempt_unknown`.
+        If the id is unknown but looks like the id of a later attempt, returns the instructions that use the id of the
+        first attempt, each marked `is_attempt_unknown`.
         """
         candidates = self._candidates_by_id(order_id)
         if not candidates and (first := first_order_id(order_id)) is not None:
-            return unknown_attempt_candidates(first, self._candidates_by_id(first))
+            return candidates_with_unknown_attempt(first, self._candidates_by_id(first))
         return candidates
 
     def _notes(self, kind: NoteKind) -> list[Note]:
-        """Return the notes of one kind, oldest first."""
-        return [parse_note(kind, *columns) for columns in self._run("notes", kind=kind.value)]
+        return [parse_note(kind, *columns) for columns in self._query("notes", kind=kind.value)]
 
     def _candidates_by_id(self, order_id: str) -> list[Candidate]:
         if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
-            return []  # it has NUL or a lone surrogate, which none of our ids has and no database can look up
-        lines = self._run("known_as", order_id=order_id)
+            return []  # NUL and lone surrogates occur in none of our ids, and no database can look them up
+        lines = self._query("known_as", order_id=order_id)
         return [
             Candidate(
                 number,
@@ -251,86 +248,89 @@ class EvidenceQueries(ABC):
 
 
 class EvidenceLog(EvidenceQueries):
-    """Reads and writes a journal's evidence and notes inside the open transaction."""
+    """Reads and writes a journal's evidence and notes in the open transaction."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         return self._tables.run(name, **values)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: Record, at: str
     ) -> list[Finding]:
-        """Record evidence in order, up to the first about a row in flight, and return the findings."""
+        """Record evidence in order and return the findings. Stops at the first piece about a row in flight."""
         findings: list[Finding] = []
         pending: list[Entry | Remark] = []
-        before = arrival = self.last_judged_arrival() if any(piece.arrival is not None for piece in evidence) else 0
+        has_arrivals = any(piece.arrival is not None for piece in evidence)
+        previous_arrival = last_arrival = self.last_processed_arrival() if has_arrivals else 0
         for piece in evidence:
-            if piece.arrival is not None and piece.arrival <= arrival:
+            if piece.arrival is not None and piece.arrival <= last_arrival:
                 raise InternalError("a notification was about to be recorded twice")
-            ruling = judge_claim(piece.claim, self._lock_candidates(piece.claim.order_id), words)
+            ruling = assess_claim(piece.claim, self._lock_candidates(piece.claim.order_id), words)
             if isinstance(ruling, Deferral):
                 break
             findings.append(ruling.finding)
             if piece.arrival is not None:
-                arrival = piece.arrival
+                last_arrival = piece.arrival
             pending += _build_facts(piece, ruling, at)
-            if ruling.outcome is not None:  # the next claim must be judged in the resulting state
+            if ruling.outcome is not None:  # the next claim must be checked against the row's new state
                 *_, (_, _, has_moved) = record(pending)
                 if has_moved is not (ruling.finding is Finding.MOVED):
                     raise InternalError("evidence wrongly moved a row, or did not move its row")
                 pending = []
-        # This note shares the transaction of the facts, because after a crash in between they would be judged twice.
-        if arrival != before:
-            pending.append(Remark(JudgedArrivals(arrival), at))
+        # Recorded in one transaction with the facts. Otherwise a crash could make notifications be processed twice.
+        if last_arrival != previous_arrival:
+            pending.append(Remark(ProcessedArrivals(last_arrival), at))
         if pending:
             record(pending)
         return findings
 
     def settle(self, entries: Sequence[Entry], record: Record) -> None:
-        """Record people's decisions, and lift the holds on their rows. Raises `StaleRows` (see `Journal.settle`)."""
+        """Record people's decisions and lift the holds on their rows. Raises `StaleRows` (see `Journal.settle`)."""
         if not entries:
             return
-        held_rows = dict(self._run("ready_and_held", numbers=[entry.instruction for entry in entries]))
-        if not all(held_rows.values()):
+        ready_rows = dict(self._query("ready_and_held", numbers=[entry.instruction for entry in entries]))
+        if not all(ready_rows.values()):
             raise StaleRows
-        updated = [replace(entry, heard=_ANSWER) if entry.instruction in held_rows else entry for entry in entries]
-        if not all(has_moved for _, _, has_moved in record(updated)):
+        facts = [
+            replace(entry, evidence=_RESOLUTION) if entry.instruction in ready_rows else entry for entry in entries
+        ]
+        if not all(has_moved for _, _, has_moved in record(facts)):
             raise StaleRows
 
     def record_notes(
         self, record: Record, *notes: StatementNote | ClockComparison | SignedOrder | ConcurrentNote | None
     ) -> None:
-        """Record notes about the whole journal. Raises `DocumentWithdrawn` for an order that was withdrawn."""
-        recorded = [note for note in notes if note is not None]
-        for order in recorded:
-            if isinstance(order, SignedOrder):
-                self.require_in_force(order.sha256)
-        if any(isinstance(note, Withdrawal) for note in recorded):
+        """Record the given notes about the whole journal. Raises `DocumentWithdrawn` for a withdrawn order."""
+        present = [note for note in notes if note is not None]
+        for note in present:
+            if isinstance(note, SignedOrder):
+                self.require_in_force(note.sha256)
+        if any(isinstance(note, Withdrawal) for note in present):
             self._tables.lock_withdrawals()
-        if recorded:
-            record([Remark(note, note.our_time if isinstance(note, ClockComparison) else note.at) for note in recorded])
+        if present:
+            record([Remark(note, note.our_time if isinstance(note, ClockComparison) else note.at) for note in present])
 
     def require_in_force(self, sha256: str) -> None:
-        """Raise `DocumentWithdrawn` for a withdrawn document. Others cannot be withdrawn until the transaction ends."""
+        """Raise `DocumentWithdrawn` if the document was withdrawn. Blocks withdrawals until the transaction ends."""
         if sha256:
             self._tables.lock_withdrawals()
-            if self._run("withdrawn", sha256=sha256):
+            if self._query("withdrawn", sha256=sha256):
                 raise DocumentWithdrawn
 
     def _lock_candidates(self, order_id: str | None) -> Sequence[Candidate]:
-        """Lock and return the instructions with an order id. None is sent before the evidence is recorded."""
-        candidates = [] if order_id is None else self.orders(order_id)
+        """Return the instructions with an order id. Locks them, so that none is sent before evidence is recorded."""
+        candidates = [] if order_id is None else self.candidates(order_id)
         if order_id is None or not candidates or not self._tables.lock_rows([row.number for row in candidates]):
             return candidates
-        return self.orders(order_id)
+        return self.candidates(order_id)  # another process may have moved one of them
 
 
 def _build_facts(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:
-    """Return the facts for evidence: the move that it proves, or a remark about each possible instruction."""
+    """Return the facts that record evidence: a proven move, or a remark about each possible instruction."""
     record = EvidenceRecord(evidence.source, ruling.finding, ruling.meaning, evidence.content, evidence.lasting)
     if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
-        return [Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at, heard=record)]
-    remarks = (Remark(record, at, other) for other in ruling.others)
+        return [Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at, evidence=record)]
+    remarks = (Remark(record, at, instruction) for instruction in ruling.others)
     return [Remark(record, at, ruling.instruction, ruling.attempt), *remarks]

@@ -1,4 +1,4 @@
--- The statements of `evidence.py` for every store; `tables.py` adapts them to each.
+-- The statements of `evidence.py` for all stores. `tables.py` adapts them to each store.
 
 -- part: notes_of_kind
 -- The facts of one kind about the whole journal, in the columns of `parse_note`, except those whose texts were forgotten.
@@ -20,7 +20,7 @@ SELECT 1 FROM fact f INDEXED BY fact_of_journal
 WHERE f.kind = 'withdrawn' AND f.instruction IS NULL AND f.batch IS NULL AND f.agreement = :sha256 LIMIT 1
 
 -- name: readings
--- The facts of each reading of a statement's file, oldest first.
+-- The facts about readings of a statement file, oldest first.
 SELECT details, at FROM (
     SELECT f.number, f.details, f.at FROM fact f INDEXED BY fact_heard
     WHERE f.finding IS NOT NULL AND f.source = 'statement' AND strpos(f.details, :sha256) > 0
@@ -30,16 +30,16 @@ SELECT details, at FROM (
 ) read_before ORDER BY number
 
 -- part: last_taken_in
--- The fact by which the last judged notification arrived.
+-- The fact about the last processed notification.
 coalesce((SELECT CAST(t.details AS BIGINT) FROM fact t INDEXED BY fact_of_journal
     WHERE t.kind = 'taken_in' AND t.instruction IS NULL AND t.batch IS NULL ORDER BY t.number DESC LIMIT 1), 0)
 
 -- name: taken_in
--- The number of the fact by which the last judged notification arrived, or 0.
+-- The fact number of the last processed notification, or 0.
 SELECT {last_taken_in}
 
 -- name: arrivals
--- The notifications that wait to be judged, oldest first.
+-- The unprocessed notifications, oldest first.
 SELECT f.number, d.text FROM fact f INDEXED BY fact_of_journal JOIN said d ON d.fact = f.number
 WHERE f.kind = 'arrived' AND f.instruction IS NULL AND f.batch IS NULL AND f.number > {last_taken_in} ORDER BY f.number LIMIT :limit
 
@@ -48,12 +48,12 @@ WHERE f.kind = 'arrived' AND f.instruction IS NULL AND f.batch IS NULL AND f.num
 SELECT {newest_fact}
 
 -- name: counts
--- The number of facts of each finding, without people's decisions.
+-- The number of facts with each finding, without people's decisions.
 SELECT finding, count(*) FROM fact INDEXED BY fact_heard WHERE finding IS NOT NULL AND finding <> 'resolved'
 GROUP BY 1 ORDER BY 1
 
 -- name: known_as
--- The instructions of every operation that use, or used, an order id, in the columns of `Candidate`.
+-- The instructions in all operations that use, or once used, an order id, in the columns of `Candidate`.
 SELECT i.number, i.client_orderid, i.amount, i.currency, s.state, s.attempt, s.generation, s.possible_duplicate_of,
     n.order_id, (s.first_sent IS NULL OR s.first_sent = s.intent) AND s.inherited_attempts = 0, n.at, n.endpoint_id
 FROM instruction i {told} WHERE i.number IN (
@@ -62,28 +62,28 @@ FROM instruction i {told} WHERE i.number IN (
 ) ORDER BY i.number
 
 -- name: ready_and_held
--- The given instructions that are ready, and whether evidence holds them.
+-- The given instructions that are ready, and whether they are held by evidence.
 SELECT s.instruction, EXISTS (SELECT 1 FROM unanswered e WHERE e.instruction = s.instruction)
 FROM state s WHERE s.instruction = ANY (:numbers) AND s.state = 'ready'
 
 -- name: contested
--- The given instructions that evidence contradicts.
+-- The given instructions that evidence contradicts, in any state.
 SELECT DISTINCT instruction FROM unanswered WHERE instruction = ANY (:numbers)
 
 -- part: about_batch
--- The rows of a batch for facts `e`, found from the facts.
+-- The rows of a batch that the facts `e` are about.
 JOIN instruction i ON i.number = e.instruction
     JOIN batch b ON b.number = coalesce(CAST(:batch AS BIGINT), i.batch)
     LEFT JOIN known k ON k.batch = b.number AND k.instruction = e.instruction AND i.batch <> b.number
 
 -- name: holds
--- The ready rows of a batch that evidence holds, with all of that evidence, the latest last.
+-- The held rows of a batch, with all evidence that holds them, oldest first.
 SELECT coalesce(k.row, i.row), e.number, e.source, e.means, e.at
 FROM unanswered e {about_batch} JOIN state s ON s.instruction = i.number
 WHERE s.state = 'ready' AND (k.row IS NOT NULL OR i.batch = b.number) ORDER BY 1, 2
 
 -- name: contradictions
--- The facts that changed nothing, of one batch or of all, except those that a person has since answered.
+-- The facts that changed nothing and that nobody has answered yet, about one batch or all.
 SELECT e.number, b.batch, coalesce(k.row, i.row), i.client_orderid, x.state, e.kind, e.attempt, e.at
 FROM contradiction x CROSS JOIN fact e ON e.number = x.fact {about_batch}
 WHERE (k.row IS NOT NULL OR i.batch = b.number) AND NOT EXISTS (
@@ -92,14 +92,14 @@ WHERE (k.row IS NOT NULL OR i.batch = b.number) AND NOT EXISTS (
 ) ORDER BY e.number
 
 -- name: waiting
--- The evidence that waits for a person, of one batch or of all, because its row has not moved since.
+-- The evidence that a person must check, because its row has not moved since, about one batch or all.
 SELECT e.number, b.batch, coalesce(k.row, i.row), i.client_orderid, s.state, e.finding, e.means, e.source, e.at
 FROM fact e {about_batch} JOIN state s ON s.instruction = i.number
 WHERE e.finding IN ({for_a_person}) AND (k.row IS NOT NULL OR i.batch = b.number) AND coalesce(s.fact, 0) < e.number
 ORDER BY e.number
 
 -- name: counts_of_batch
--- The number of facts of each finding about the rows of a batch.
+-- The number of facts with each finding about a batch's rows.
 SELECT e.finding, count(*) FROM fact e {about_batch}
 WHERE e.finding IS NOT NULL AND e.finding <> 'resolved' AND (k.row IS NOT NULL OR i.batch = b.number)
 GROUP BY 1 ORDER BY 1
@@ -109,7 +109,7 @@ GROUP BY 1 ORDER BY 1
 SELECT d.text FROM fact f JOIN said d ON d.fact = f.number WHERE f.finding = 'unknown_order' AND f.source = 'witness'
 
 -- name: lost_before
--- The lost attempts of the given instructions that were restored or held before, by the names of their commits.
+-- The given instructions' lost attempts that were already restored or held, by the names of their commits.
 SELECT instruction, nonce FROM fact WHERE kind = 'intended' AND instruction = ANY (:numbers)
 UNION ALL
 SELECT instruction, details FROM fact INDEXED BY fact_heard

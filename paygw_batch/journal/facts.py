@@ -1,6 +1,6 @@
-"""Encodes facts as lines with columns, chains each line to the previous one, and checks personal data.
+"""Encodes facts as lines, chains each line to the previous one, and checks personal data.
 
-A fact's personal data is in a separate line, with a salt. The chain has only its digest, so that people can be
+A fact's personal data is in a separate line, with a salt. The chain contains only its digest, so people can be
 forgotten without breaking the chain.
 """
 
@@ -38,9 +38,9 @@ from paygw_batch.journal.values import (
     EndpointNote,
     Entry,
     HistoryEntry,
-    JudgedArrivals,
     Link,
     Note,
+    ProcessedArrivals,
     Remark,
     StatementNote,
     Withdrawal,
@@ -49,13 +49,11 @@ from paygw_batch.journal.values import (
 from paygw_batch.language import say
 
 BATCH_OPENED = "batch_opened"
-"""The kind of the fact that opens a batch; it belongs to no instruction."""
 BATCH_FORGOTTEN = "batch_forgotten"
-"""The kind of the fact that forgets people of a batch; it belongs to no instruction."""
 HEARD = "heard"
-"""The kind of the fact that keeps evidence which moved no row; it may be about an instruction or about none."""
+"""The kind of a fact that records evidence which moved no row. The fact may name an instruction."""
 SALT_BYTES = 16
-"""The length of a salt: random bytes without which the digest of a forgotten value reveals nothing."""
+"""The length of a salt. The salt is forgotten too, so that a digest does not reveal a forgotten value."""
 
 
 class NoteKind(StrEnum):
@@ -68,18 +66,17 @@ class NoteKind(StrEnum):
     NAMED = "named"
     ORDER = "order"
     TAKEN_IN = "taken_in"
-    """All notifications that had arrived by a certain fact were judged."""
+    """All notifications up to a certain fact were processed."""
     WITHDRAWN = "withdrawn"
 
 
 CONCURRENT_KINDS = (NoteKind.WITHDRAWN.value, NoteKind.ARRIVED.value)
-"""The kinds of the facts in `values.ConcurrentNote`, which are recorded while a run holds the journal."""
+"""The kinds of notes that may be recorded while a run holds the journal (`values.ConcurrentNote`)."""
 NewSalt = Callable[[], bytes]
-"""Returns a salt."""
 
 
 class FactColumns(NamedTuple):
-    """The columns of a fact that describe its event."""
+    """The columns that describe a fact's event."""
 
     order_id: str | None = None
     nonce: str | None = None
@@ -102,7 +99,7 @@ class FactColumns(NamedTuple):
 
 
 class PersonalData(NamedTuple):
-    """A fact's personal data: the gateway's message or a person's evidence, and other texts of a reply."""
+    """A fact's personal data. `text` is the gateway's message or a person's evidence. The rest is from a reply."""
 
     text: str | None = None
     customer_url: str | None = None
@@ -111,12 +108,12 @@ class PersonalData(NamedTuple):
 
 _NO_PERSONAL_DATA = PersonalData()
 _FORBIDDEN_IN_WORD = re.compile(r"[\x00-\x1f\ud800-\udfff]")
-"""The characters that would end a column in the text of a line, and half a surrogate pair, which a gateway may send."""
+"""Control characters, which would break a line's text, and lone surrogates, which a gateway may send."""
 _FORBIDDEN_IN_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def fact_columns(fact: Fact) -> tuple[FactColumns, PersonalData]:
-    """Return a fact's stored columns. No text is empty or "None", or has characters that databases cannot store."""
+    """Return a fact's stored columns and personal data. Characters that databases cannot store are replaced."""
     match fact:
         case Intended():
             purpose, endpoint_id = _clean_word(fact.purpose), _clean_word(fact.endpoint_id)
@@ -149,14 +146,14 @@ def fact_columns(fact: Fact) -> tuple[FactColumns, PersonalData]:
             assert_never(fact)
 
 
-def add_evidence(event: FactColumns, personal: PersonalData, entry: EvidenceRecord) -> tuple[FactColumns, PersonalData]:
-    columns = _evidence_columns(entry)
-    event = event._replace(source=columns.source, finding=columns.finding, means=columns.means, details=columns.details)
-    return event, personal._replace(text=_clean_text(entry.content)) if entry.content else personal
+def add_evidence(event: FactColumns, personal: PersonalData, fact: EvidenceRecord) -> tuple[FactColumns, PersonalData]:
+    new = _evidence_columns(fact)
+    event = event._replace(source=new.source, finding=new.finding, means=new.means, details=new.details)
+    return event, personal._replace(text=_clean_text(fact.content)) if fact.content else personal
 
 
 def remark_columns(fact: EvidenceRecord | Note | BatchFact) -> tuple[str, FactColumns, PersonalData]:
-    """Return the kind and the stored columns of a fact that does not move an instruction."""
+    """Return the kind, stored columns and personal data of a fact that does not move an instruction."""
     match fact:
         case EvidenceRecord():
             return HEARD, _evidence_columns(fact), PersonalData(_clean_text(fact.content))
@@ -168,38 +165,38 @@ def remark_columns(fact: EvidenceRecord | Note | BatchFact) -> tuple[str, FactCo
             return _note_columns(fact)
 
 
-def _note_columns(fact: Note) -> tuple[str, FactColumns, PersonalData]:
-    match fact:
+def _note_columns(note: Note) -> tuple[str, FactColumns, PersonalData]:
+    match note:
         case StatementNote():
-            details = canonical({"attempts": fact.attempts, "batch": fact.batch, "sha256": fact.sha256})
-            event = FactColumns(by=_clean_word(fact.by), details=details)
-            return NoteKind.CARRIED_OUT.value, event, PersonalData(_clean_text(fact.name))
+            details = canonical({"attempts": note.attempts, "batch": note.batch, "sha256": note.sha256})
+            event = FactColumns(by=_clean_word(note.by), details=details)
+            return NoteKind.CARRIED_OUT.value, event, PersonalData(_clean_text(note.name))
         case ClockComparison():
-            return NoteKind.CLOCK.value, FactColumns(details=canonical(asdict(fact))), _NO_PERSONAL_DATA
+            return NoteKind.CLOCK.value, FactColumns(details=canonical(asdict(note))), _NO_PERSONAL_DATA
         case SignedOrder():
-            event = FactColumns(details=canonical(fact.batch))
-            return NoteKind.ORDER.value, event, PersonalData(_clean_text(fact.document))
+            event = FactColumns(details=canonical(note.batch))
+            return NoteKind.ORDER.value, event, PersonalData(_clean_text(note.document))
         case Withdrawal():
-            event = FactColumns(by=_clean_word(fact.by), agreement=_clean_word(fact.sha256))
-            return NoteKind.WITHDRAWN.value, event, PersonalData(_clean_text(fact.document))
+            event = FactColumns(by=_clean_word(note.by), agreement=_clean_word(note.sha256))
+            return NoteKind.WITHDRAWN.value, event, PersonalData(_clean_text(note.document))
         case Arrival():
-            return NoteKind.ARRIVED.value, FactColumns(), PersonalData(_clean_text(fact.content))
-        case JudgedArrivals():
-            return NoteKind.TAKEN_IN.value, FactColumns(details=canonical(fact.number)), _NO_PERSONAL_DATA
+            return NoteKind.ARRIVED.value, FactColumns(), PersonalData(_clean_text(note.content))
+        case ProcessedArrivals():
+            return NoteKind.TAKEN_IN.value, FactColumns(details=canonical(note.number)), _NO_PERSONAL_DATA
         case AdoptionNote():
-            event = FactColumns(by=_clean_word(fact.by), details=canonical(fact.path))
+            event = FactColumns(by=_clean_word(note.by), details=canonical(note.path))
             return NoteKind.ADOPTED.value, event, _NO_PERSONAL_DATA
         case EndpointNote():
-            details = canonical(astuple(fact.endpoint))
-            return NoteKind.NAMED.value, FactColumns(by=_clean_word(fact.by), details=details), _NO_PERSONAL_DATA
+            details = canonical(astuple(note.endpoint))
+            return NoteKind.NAMED.value, FactColumns(by=_clean_word(note.by), details=details), _NO_PERSONAL_DATA
         case _:
-            assert_never(fact)
+            assert_never(note)
 
 
 def parse_note(
     kind: NoteKind, by: str | None, agreement: str | None, details: str | None, text: str | None, at: str
 ) -> Note:
-    """Parse a fact about the whole journal. Raises `JournalCorrupt` if it cannot be read."""
+    """Parse a stored note about the whole journal. Raises `JournalCorrupt` if it cannot be read."""
     try:
         return _build_note(kind, by, agreement, json.loads(details or "null"), text, at)
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -209,7 +206,7 @@ def parse_note(
 def _build_note(kind: NoteKind, by: str | None, agreement: str | None, details: Any, text: str | None, at: str) -> Note:
     match kind:
         case NoteKind.CARRIED_OUT:
-            attempts = tuple((number, attempts) for number, attempts in details["attempts"])
+            attempts = tuple((number, count) for number, count in details["attempts"])
             return StatementNote(details["batch"], text or "", details["sha256"], by or "", at, attempts)
         case NoteKind.CLOCK:
             return ClockComparison(**details)
@@ -217,7 +214,7 @@ def _build_note(kind: NoteKind, by: str | None, agreement: str | None, details: 
             return SignedOrder(details, text or "")
         case NoteKind.WITHDRAWN:
             return Withdrawal(agreement or "", by or "", text or "", at)
-        case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # the statements `arrivals` and `last_judged_arrival` read these
+        case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # the statements `arrivals` and `last_processed_arrival` read these
             raise ValueError(kind)
         case NoteKind.ADOPTED:
             return AdoptionNote(by or "", details)
@@ -228,12 +225,12 @@ def _build_note(kind: NoteKind, by: str | None, agreement: str | None, details: 
 
 
 def _evidence_columns(fact: EvidenceRecord) -> FactColumns:
-    kind = None if fact.means is None else fact.means.value
-    return FactColumns(source=fact.source.value, finding=fact.finding.value, means=kind, details=fact.lasting or None)
+    means = None if fact.means is None else fact.means.value
+    return FactColumns(source=fact.source.value, finding=fact.finding.value, means=means, details=fact.lasting or None)
 
 
 def personal_data_digest(salt: bytes, personal: PersonalData) -> bytes:
-    """Return the SHA-256 of a salt and personal data, joined by NUL, which no text contains."""
+    """Return the SHA-256 of a salt and the texts of `personal`, joined by NUL, which no text contains."""
     return hashlib.sha256(salt + "\0".join(text or "" for text in personal).encode()).digest()
 
 
@@ -250,7 +247,6 @@ def _clean_text(text: str | None) -> str | None:
 
 
 def _reject_float(number: str) -> None:
-    """Reject numbers that are not integers, because none is ever written."""
     raise ValueError(number)
 
 
@@ -258,7 +254,6 @@ _decode_json = json.JSONDecoder(parse_float=_reject_float).decode
 
 
 def encode_batch(opening: BatchOpened) -> str:
-    """Encode the fact that opens a batch as canonical text."""
     approvals = tuple(_clean_text(approval) or "" for approval in opening.approvals)
     fields = asdict(opening) | {"by": _clean_text(opening.by) or "", "approvals": approvals}
     if not opening.plan_sha256:
@@ -282,7 +277,6 @@ def decode_batch(details: str) -> BatchOpened:
 
 
 def encode_forgetting(forgetting: BatchForgotten) -> str:
-    """Encode the fact that forgets people of a batch as canonical text."""
     return canonical(asdict(forgetting) | {"by": _clean_text(forgetting.by) or ""})
 
 
@@ -295,12 +289,12 @@ def decode_forgetting(details: str) -> BatchForgotten:
     except (ValueError, TypeError, KeyError, RecursionError):
         is_exact = False
     if not is_exact:
-        raise JournalCorrupt(say("The fact that forgets people of a batch cannot be read."))
+        raise JournalCorrupt(say("The fact that records which people in a batch were forgotten cannot be read."))
     return forgetting
 
 
 class HistoryFact(NamedTuple):
-    """A fact in the history of a batch. `row` is a row of the sheet, or None if the fact is about the batch."""
+    """A fact in a batch's history. `row` is the row in the sheet, or None if the fact is about the whole batch."""
 
     number: int
     at: str
@@ -315,7 +309,7 @@ class HistoryFact(NamedTuple):
 
 
 def history_entries(fact: HistoryFact) -> Iterator[HistoryEntry]:
-    """Yield history entries for people's actions in one fact."""
+    """Yield a history entry for each fact that records a person's action."""
     number, at, details = fact.number, fact.at, fact.details or ""
     if fact.kind == BATCH_OPENED:
         opening = decode_batch(details)
@@ -328,8 +322,8 @@ def history_entries(fact: HistoryFact) -> Iterator[HistoryEntry]:
     if fact.kind == BATCH_FORGOTTEN:
         forgetting = decode_forgetting(details)
         rows, before = forgetting.instructions, forgetting.before
-        many = rows if rows != 1 else None
-        text = encode_record("forgotten_before", many, before) if before else encode_record("forgotten_person", many)
+        count = rows if rows != 1 else None
+        text = encode_record("forgotten_before", count, before) if before else encode_record("forgotten_person", count)
         yield HistoryEntry(number, at, "forgotten", None, None, forgetting.by, text, forgetting.order)
         return
     match FactKind(fact.kind):
@@ -343,7 +337,7 @@ def history_entries(fact: HistoryFact) -> Iterator[HistoryEntry]:
 
 
 class Line(NamedTuple):
-    """A stored line of the chain. `seq` is its position."""
+    """A stored line of a chain. `seq` is its position in the chain."""
 
     seq: int
     at: str
@@ -384,50 +378,46 @@ class PersonalDataLine(NamedTuple):
 
 
 def line_text(columns: Iterable[Any]) -> str:
-    """Return the hashed text of a line: all columns except the last two.
+    """Return the text to hash for a line: its columns without the two hashes, separated by line breaks.
 
-    Each column is on its own line, without line breaks, and is never "None". So different facts always have different
-    texts.
+    No column contains a line break or the text "None", so different facts have different texts.
     """
     return "\n".join(map(str, columns))
 
 
 def line_text_sql(fact: str, seq: str, newline: str, as_text: str = "") -> str:
-    """Return SQL for the hashed text of the stored line `fact`. `as_text` is SQL that converts a number to text."""
+    """Return SQL that computes the `line_text` of the stored line `fact`. `as_text` casts a number to text."""
     columns = (f"coalesce({fact}.{name}{as_text}, 'None')" for name in Line._fields[1:-2])
     return f"concat_ws({newline}, {seq}, {', '.join(columns)})"
 
 
-def link_hash(before: bytes, text: str, said_sha256: bytes | None) -> bytes:
-    """Return the SHA-256 of the previous line's hash, a line's text, and the digest of its personal data."""
-    return hashlib.sha256(before + text.encode() + (said_sha256 or b"")).digest()
+def link_hash(previous_hash: bytes, text: str, said_sha256: bytes | None) -> bytes:
+    """Return the SHA-256 of the previous line's hash, this line's text, and the digest of its personal data."""
+    return hashlib.sha256(previous_hash + text.encode() + (said_sha256 or b"")).digest()
 
 
-def verify_links(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Verify stored lines (seq, text, digest of personal data, hash, others) and yield them.
-
-    Raises `JournalCorrupt` at the first line that does not follow the previous one.
-    """
-    seq, before = end.seq, end.hash
+def verify_links(start: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yield stored lines (seq, text, digest, hash, ...) once verified. Raises `JournalCorrupt` at a wrong line."""
+    seq, previous_hash = start.seq, start.hash
     for line in lines:
         seq += 1
         if line[0] != seq:
             raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
-        if link_hash(before, line[1], line[2]) != line[3]:
+        if link_hash(previous_hash, line[1], line[2]) != line[3]:
             raise JournalCorrupt(say("Fact {number} or the one before it was changed: its hash is wrong.", number=seq))
-        before = line[3]
+        previous_hash = line[3]
         yield line
 
 
 def chain_facts(
     entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt
 ) -> tuple[list[Line], list[PersonalDataLine]]:
-    """Return the lines for `entries` after `end`, and their personal data.
+    """Return the lines that append `entries` to the chain at `end`, and their personal data.
 
-    Times in a chain never decrease: after a clock was set back, a fact gets the previous fact's time.
+    Times in a chain never decrease. If the clock was set back, a fact gets the previous fact's time.
     """
-    lines, texts = [], []
-    seq, before, at = end
+    lines, personal_lines = [], []
+    seq, previous_hash, at = end
     for entry in entries:
         seq, at = seq + 1, max(entry.at, at)
         batch = None
@@ -435,14 +425,14 @@ def chain_facts(
             batch, (kind, event, personal) = entry.batch, remark_columns(entry.fact)
         else:
             kind, (event, personal) = fact_kind(entry.fact), fact_columns(entry.fact)
-            if entry.heard is not None:
-                event, personal = add_evidence(event, personal, entry.heard)
+            if entry.evidence is not None:
+                event, personal = add_evidence(event, personal, entry.evidence)
         digest = None
         if any(personal):
             salt = new_salt()
             digest = personal_data_digest(salt, personal)
-            texts.append(PersonalDataLine(seq, salt, *personal))
+            personal_lines.append(PersonalDataLine(seq, salt, *personal))
         columns = (seq, at, kind, batch, entry.instruction, entry.attempt, *event)
-        before = link_hash(before, line_text(columns), digest)
-        lines.append(Line(*columns, digest, before))
-    return lines, texts
+        previous_hash = link_hash(previous_hash, line_text(columns), digest)
+        lines.append(Line(*columns, digest, previous_hash))
+    return lines, personal_lines

@@ -1,7 +1,7 @@
--- The statements of `journal.py` for every store; `tables.py` adapts them to each.
+-- The statements of `journal.py` for all stores. `tables.py` adapts them to each store.
 
 -- name: batch_title
--- The names of a batch for people.
+-- The id, sheet name and opening time of a batch.
 SELECT batch, sheet_name, opened_at FROM batch WHERE number = :batch
 
 -- name: operation_of
@@ -9,7 +9,7 @@ SELECT batch, sheet_name, opened_at FROM batch WHERE number = :batch
 SELECT operation FROM batch WHERE number = :batch
 
 -- name: operations
--- The operations that batches were opened for.
+-- The operations that have batches.
 SELECT DISTINCT operation FROM batch
 
 -- name: any_order_id
@@ -54,7 +54,7 @@ FROM instruction i JOIN batch b ON b.number = i.batch {told} WHERE i.number = AN
 f.number, f.at, f.kind, i.row, f.attempt, f.order_id, f.by, f.agreement, f.details, d.text
 
 -- name: history
--- People's acts on a batch: on the whole batch, on its own rows (whose numbers are consecutive), and on the other rows
+-- People's actions on a batch: on the whole batch, on its own rows (whose numbers are consecutive), and on the other rows
 -- that it covers.
 SELECT f.number, f.at, f.kind, NULL, f.attempt, f.order_id, f.by, f.agreement, f.details, NULL
 FROM fact f INDEXED BY fact_of_batch WHERE f.batch = :batch
@@ -71,15 +71,15 @@ WHERE f.kind >= 'rel' AND f.kind < 's'
 ORDER BY 1
 
 -- part: entry
--- The columns of an entry of the audit trail.
+-- The columns of an `AuditEntry`.
 number, at, who, act, thing, result, said, hash
 
 -- name: trail
--- The newest entries of the audit trail before one, newest first.
+-- The audit entries before a number, newest first.
 SELECT {entry} FROM audit WHERE number < :before ORDER BY number DESC LIMIT :limit
 
 -- name: whole_trail
--- All entries of the audit trail, oldest first.
+-- All audit entries, oldest first.
 SELECT {entry} FROM audit ORDER BY number
 
 -- name: add_entry
@@ -87,13 +87,13 @@ SELECT {entry} FROM audit ORDER BY number
 INSERT INTO audit ({entry}) VALUES (:number, :at, :who, :act, :thing, :result, :said, :hash)
 
 -- name: customer_urls
--- The URLs where the customers of a batch pay, for the latest attempts, found from the URLs.
+-- The URLs of the latest attempts' payment pages in a batch.
 SELECT c.row, d.customer_url FROM said d INDEXED BY said_of_customer_page
     CROSS JOIN fact a ON a.number = d.fact CROSS JOIN state s ON s.instruction = a.instruction AND s.attempt = a.attempt
     CROSS JOIN covered c ON c.batch = :batch AND c.instruction = a.instruction
 WHERE d.customer_url IS NOT NULL AND NOT EXISTS (SELECT 1 FROM contradiction x WHERE x.fact = a.number) ORDER BY a.number
 
 -- name: replies
--- The stored raw replies about an instruction, oldest first.
+-- The stored raw replies to an instruction's attempts, oldest first.
 SELECT f.attempt, f.at, r.head, r.body FROM reply r JOIN fact f ON f.number = r.fact
 WHERE r.instruction = :instruction ORDER BY r.fact

@@ -1,8 +1,8 @@
-"""The journals in this user's state directory: each with its merchant, its location and its sent log.
+"""The journals known to this user: the merchant, location and sent log of each.
 
 Each journal has a folder named after its id, with its sent log and `journal.json`, which is written atomically. The
-folder is created before the journal, as an intention, so a journal that can be opened is always known. A writer of
-`journal.json` holds the lock of all folders from its first read to its last write.
+folder is created before the journal, so a journal that can be opened is always known. A process that writes
+`journal.json` locks all folders before it reads them and until it has written.
 """
 
 import json
@@ -34,16 +34,16 @@ from paygw_batch.language import mark, say, say_count
 _ID = re.compile(r"[0-9a-f]{32}")
 _ENTRY_FILE = "journal.json"
 _LOCK = "journals.lock"
-_WAIT = LockWait(limit_s=30.0, is_any_holder=True)
-"""A second command waits for the first, because the folders are locked only for moments."""
+_WAIT = LockWait(limit_s=30.0, wait_for_live_holder=True)
+"""Waits even if the holder of the lock is alive, because the folders are locked only briefly."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownJournal:
-    """A journal in this user's state directory: all names of its merchant's endpoints, and its location.
+    """A journal listed in this user's state directory. `names` are the known endpoints of its merchant.
 
-    If `is_intended`, its creation began but is not known to have finished. If `is_lost`, a person created another
-    journal in its place, and would have to adopt this one if it turned up again.
+    If `is_intended`, its creation began but may not have finished. If `is_lost`, a person created another journal in
+    its place, and must adopt this one before it can be used again.
     """
 
     journal_id: str
@@ -53,13 +53,13 @@ class KnownJournal:
     is_intended: bool = False
     is_lost: bool = False
 
-    def belongs_to(self, names: Sequence[EndpointIdentity]) -> bool:
-        """Return whether the journal pays for the merchant known by any of `names`."""
-        return any(name.matches_merchant(self.names) for name in names)
+    def belongs_to(self, endpoints: Sequence[EndpointIdentity]) -> bool:
+        """Return whether any of these endpoints belongs to the journal's merchant."""
+        return any(endpoint.matches_merchant(self.names) for endpoint in endpoints)
 
 
 class KnownJournals:
-    """The known journals, with folders in `directory`, which the first write creates."""
+    """The known journals. Each has a folder in `directory`, which is created by the first write."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -76,70 +76,65 @@ class KnownJournals:
             lock.close()
 
     def folder(self, journal_id: str) -> Path:
-        """Return the folder of a journal, known or not."""
         return self._directory / journal_id
 
     def newest_log_lines(self, journal_id: str) -> Sequence[SentLogLine]:
-        """Return the newest lines of a journal's sent log, or none if the journal is not known."""
+        """Return each writer's newest line in a journal's sent log, or none if the journal is unknown."""
         return newest_lines(self.folder(journal_id))
 
     def entries(self) -> Sequence[KnownJournal]:
         """Return every known journal, oldest first. Raises `JournalError` for a damaged entry."""
         with translating_os_errors(mark("{directory} cannot be read: {reason}."), directory=self._directory):
             try:
-                files = [path / _ENTRY_FILE for path in self._directory.iterdir() if _ID.fullmatch(path.name)]
+                paths = [path / _ENTRY_FILE for path in self._directory.iterdir() if _ID.fullmatch(path.name)]
             except FileNotFoundError:
                 return []
-            files = [path for path in files if check_file(path)]
-        return sorted((_read_entry(path) for path in files), key=lambda entry: (entry.created_at, entry.journal_id))
+            paths = [path for path in paths if check_file(path)]
+        return sorted((_read_entry(path) for path in paths), key=lambda entry: (entry.created_at, entry.journal_id))
 
     def entry(self, journal_id: str) -> KnownJournal | None:
-        """Return the entry of a journal, or None if the journal is not known."""
-        path = self._path(journal_id)
+        path = self.folder(journal_id) / _ENTRY_FILE
         return _read_entry(path) if check_file(path) else None
 
-    def merchant_journals(self, names: Sequence[EndpointIdentity], *, except_id: str = "") -> Sequence[KnownJournal]:
-        """Return a merchant's journals except `except_id`, oldest first, including unknown ones at default paths."""
-        entries = {entry.journal_id: entry for entry in (*self._journals_at_default_paths(), *self.entries())}
-        journals = [entry for entry in entries.values() if entry.journal_id != except_id and entry.belongs_to(names)]
+    def merchant_journals(self, endpoints: Sequence[EndpointIdentity], *, except_id: str = "") -> list[KnownJournal]:
+        """Return the merchant's journals except `except_id`, oldest first. Includes unlisted ones at default paths."""
+        by_id = {entry.journal_id: entry for entry in (*self._journals_at_default_paths(), *self.entries())}
+        journals = [entry for entry in by_id.values() if entry.journal_id != except_id and entry.belongs_to(endpoints)]
         return sorted(journals, key=lambda entry: (entry.created_at, entry.journal_id))
 
     def write(self, entry: KnownJournal) -> None:
-        """Write an entry durably, replacing any earlier one. The caller must hold the lock."""
-        path = self._path(entry.journal_id)
+        """Write or replace an entry durably. The caller must hold the lock."""
+        path = self.folder(entry.journal_id) / _ENTRY_FILE
         make_directory(path.parent)
-        hint, message = say("Free some disk space, then run again."), mark("{path} cannot be written: {reason}.")
+        hint, message = say("Free some disk space, then try again."), mark("{path} cannot be written: {reason}.")
         with translating_os_errors(message, hint=hint, path=path), replacement_file(path) as file:
             file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
 
-    def remember(self, entry: KnownJournal, now: str) -> None:
-        """Write an entry if it differs from the stored one."""
+    def write_if_changed(self, entry: KnownJournal, now: str) -> None:
+        """Write an entry under the lock, unless it equals the stored one."""
         if self.entry(entry.journal_id) != entry:
             with self.hold_lock(now):
                 self.write(entry)
 
     def register(self, entry: KnownJournal) -> None:
-        """Write the entry of a created or adopted journal, and mark another journal at this path as lost."""
+        """Write the entry of a new or adopted journal. Marks other journals at the same path as lost."""
         for other in self.entries():
             if other.path == entry.path and other.journal_id != entry.journal_id:
                 self.write(replace(other, is_lost=True))
         self.write(entry)
 
-    def forget(self, entry: KnownJournal) -> None:
-        """Remove the folder of a journal that was never created. The caller holds the lock."""
+    def remove(self, entry: KnownJournal) -> None:
+        """Remove the folder of a journal whose creation did not finish. The caller must hold the lock."""
         shutil.rmtree(self.folder(entry.journal_id), ignore_errors=True)
         sync_directory(self._directory)
 
-    def _path(self, journal_id: str) -> Path:
-        return self.folder(journal_id) / _ENTRY_FILE
-
     def _journals_at_default_paths(self) -> Iterator[KnownJournal]:
-        """Yield the readable journals at default paths, next to the folders."""
+        """Yield the readable journals at default paths: in the folders next to `directory`."""
         for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
             with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
                 identity = load_identity(connection)
-                names = evidence_log(connection).names(identity)
-                yield KnownJournal(identity.journal_id, names, str(path), identity.created_at)
+                endpoints = evidence_log(connection).endpoints(identity)
+                yield KnownJournal(identity.journal_id, endpoints, str(path), identity.created_at)
 
 
 def _read_entry(path: Path) -> KnownJournal:
@@ -148,20 +143,20 @@ def _read_entry(path: Path) -> KnownJournal:
         text = path.read_bytes()
     try:
         fields = json.loads(text)
-        names = tuple(EndpointIdentity(**name) for name in fields.pop("names"))
-        return KnownJournal(names=names, **fields)
+        endpoints = tuple(EndpointIdentity(**endpoint) for endpoint in fields.pop("names"))
+        return KnownJournal(names=endpoints, **fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise JournalError(
-            say("{path} is damaged. It records the merchant that each journal pays for.", path=path),
+            say("{path} is damaged. It records which merchant each journal belongs to.", path=path),
             hint=say(
-                "Restore the file from a backup. If there is none, move it away. The next command with "
-                "that journal writes it again."
+                "Restore the file from a backup. If there is none, move the file to another folder. The next command "
+                "with that journal creates it again."
             ),
         ) from None
 
 
 def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
-    """Return a sentence that lists journals by id and path, with a leading space, or empty if there are none."""
+    """Return a sentence with a leading space that lists journals by id and path, or empty if there are none."""
     if not entries:
         return ""
     text = ", ".join(say("{journal_id} at {path}", journal_id=entry.journal_id, path=entry.path) for entry in entries)
@@ -174,22 +169,22 @@ def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
 
 
 def check_other_journals(journals: Sequence[KnownJournal], accepted_id: str | None, *, command: str) -> None:
-    """Raise `JournalError` unless `accepted_id` names the newest of `journals` (None if there are none)."""
+    """Raise `JournalError` unless `accepted_id` names the newest of `journals`, or is None if there are none."""
     if not journals and accepted_id is None:
         return
     if not journals:
         raise JournalError(
-            say("This user's state directory lists no journal {beside} of this merchant.", beside=accepted_id),
-            hint=say("Leave --beside out, or run the command as the user whose state directory knows it."),
+            say("This user's state directory does not list a journal {beside} of this merchant.", beside=accepted_id),
+            hint=say("Leave out --beside, or run the command as the user whose state directory lists that journal."),
         )
     newest = journals[-1].journal_id
     if accepted_id != newest:
         raise JournalError(
             say("This merchant already has a journal.{others}", others=journal_list_sentence(journals)),
             hint=say(
-                "Use that one: --journal, or [journal] path. A journal knows only what was sent from it, so a "
-                "second one would pay the same sheet again. Only if that one is lost for good, or you will "
-                "never submit a sheet to both, run `paygw-batch {command} --beside {newest}`.",
+                "Use that journal, with --journal or [journal] path. A journal knows only what was sent from it, so a "
+                "second one would pay the same sheet again. Only if that journal is permanently lost, or you will "
+                "never submit the same sheet to both, run `paygw-batch {command} --beside {newest}`.",
                 command=command,
                 newest=newest,
             ),

@@ -1,10 +1,9 @@
-"""Checks the location of a journal, opens its files, and lets one run at a time write to it.
+"""Checks a journal's location, opens its files, and lets one run at a time write to it.
 
-The operating system releases the lock when its holder ends. The lock is a `flock`, because POSIX record locks are lost
-when any descriptor of the file is closed in the process, and do not exclude a second opening in the same process. It is
-on a separate file next to the journal: only SQLite may open and close the database file while it is in use, because
-closing any descriptor of it would drop SQLite's own locks. For the same reason all checks are by name, before SQLite
-opens the database.
+The operating system releases the lock when its holder ends. The lock is a `flock`. POSIX record locks would not do: a
+process loses them when it closes any descriptor of the file, and it can open the file twice despite them. The lock is
+on a separate file next to the journal, because closing any descriptor of the database file would drop SQLite's own
+locks. For the same reason, all checks use paths and run before SQLite opens the database.
 """
 
 import fcntl
@@ -26,7 +25,7 @@ from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.files import sync_directory
 from paygw_batch.language import mark, say
 
-_NETWORK = frozenset(
+_NETWORK_FILE_SYSTEMS = frozenset(
     {
         *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"),
         *("ocfs2", "orangefs", "smb3", "smbfs", "vboxsf", "virtiofs"),
@@ -38,45 +37,42 @@ _OTHERS_WRITE = 0o022
 
 
 @contextmanager
-def translating_os_errors(sentence: str, *, hint: str | None = None, **values: object) -> Iterator[None]:
-    """Convert an `OSError` in the block to a `JournalError` with this marked sentence and the reason."""
+def translating_os_errors(message: str, *, hint: str | None = None, **values: object) -> Iterator[None]:
+    """Convert an `OSError` in the block to a `JournalError`. `message` is marked for translation."""
     try:
         yield
     except OSError as error:
-        raise JournalError(say(sentence, **values, reason=say(str(error.strerror))), hint=hint) from None
+        raise JournalError(say(message, **values, reason=say(str(error.strerror))), hint=hint) from None
 
 
 def canonical_path(path: Path) -> Path:
-    """Make `path` absolute, without `..`. Links are followed, except in the last component.
-
-    Raises `JournalError` if the path is not text, because SQLite could not open it.
-    """
-    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last part
-    one_name = Path(os.path.realpath(absolute.parent)) / absolute.name
+    """Make `path` absolute and resolve links except in its last component. Raises `JournalError` if it is not UTF-8."""
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last component
+    canonical = Path(os.path.realpath(absolute.parent)) / absolute.name
     try:
-        str(one_name).encode()
+        str(canonical).encode()
     except UnicodeEncodeError:
         raise JournalError(
-            say("{one_name!a} is not written in UTF-8.", one_name=str(one_name)), hint=say("Choose another name.")
+            say("The name {one_name!a} is not valid UTF-8.", one_name=str(canonical)), hint=say("Choose another name.")
         ) from None
-    return one_name
+    return canonical
 
 
 def make_directory(directory: Path) -> None:
-    """Create `directory` and its missing parents durably, private to their owner."""
+    """Create `directory` and any missing parents durably. Only their owner can access them."""
     missing = []
     while not directory.exists():
         missing.append(directory)
         directory = directory.parent
-    for part in reversed(missing):
+    for path in reversed(missing):
         message = mark("The directory {part} cannot be created: {reason}.")
-        with translating_os_errors(message, part=part), suppress(FileExistsError):  # another run has just created it
-            part.mkdir(mode=0o700)
-            sync_directory(part.parent)
+        with translating_os_errors(message, part=path), suppress(FileExistsError):  # another run has just created it
+            path.mkdir(mode=0o700)
+            sync_directory(path.parent)
 
 
 def check_directory(directory: Path) -> None:
-    """Raise `JournalError` unless `directory` is on this machine and only its owner can write to it."""
+    """Raise `JournalError` unless `directory` is on a local disk and only its owner can write to it."""
     with translating_os_errors(mark("The directory {directory} cannot be used: {reason}."), directory=directory):
         status = directory.stat()
     if not stat.S_ISDIR(status.st_mode):
@@ -84,30 +80,30 @@ def check_directory(directory: Path) -> None:
     if status.st_mode & _OTHERS_WRITE:
         raise JournalError(
             say(
-                "The directory {directory} can be written by others, who could replace the journal.",
+                "Other users can write to the directory {directory}, so they could replace the journal.",
                 directory=directory,
             ),
             hint=say("chmod go-w {directory}", directory=shlex.quote(str(directory))),
         )
-    kind = _file_system(directory)
-    if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE):
+    kind = _file_system_type(directory)
+    if kind in _NETWORK_FILE_SYSTEMS or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE):
         raise JournalError(
             say(
-                "{directory} is on a file system ({kind}) whose locks and writes cannot be relied on.",
+                "{directory} is on a file system ({kind}) whose locks and writes are not reliable.",
                 directory=directory,
                 kind=kind,
             ),
-            hint=say("Put the journal on a disk of this machine: [journal] path, or --journal."),
+            hint=say("Put the journal on a local disk, with [journal] path or --journal."),
         )
 
 
 def backup_time_path(journal: Path) -> Path:
-    """Return the path of the file next to a journal that has the time of its last backup."""
+    """Return the path of the file that records when a journal was last backed up."""
     return journal.with_name(f"{journal.name}.copied")
 
 
 def check_file(path: Path) -> bool:
-    """Return whether `path` exists. Raises `JournalError` unless it is a plain, private file."""
+    """Return whether `path` exists. Raises `JournalError` if it is not a regular file private to its owner."""
     with translating_os_errors(mark("{path} cannot be used: {reason}."), path=path):
         try:
             status = path.lstat()
@@ -125,27 +121,27 @@ def check_file(path: Path) -> bool:
         raise JournalError(say("{path} belongs to another user.", path=path))
     if status.st_mode & _OTHERS_READ:
         raise JournalError(
-            say("{path} can be read or written by others.", path=path), hint=f"chmod 600 {shlex.quote(str(path))}"
+            say("Other users can read or change {path}.", path=path), hint=f"chmod 600 {shlex.quote(str(path))}"
         )
     return True
 
 
 def open_private(path: Path) -> int:
-    """Open or create a private file to read and write, never through a link. Children do not inherit it."""
+    """Open or create a private file for reading and writing. Child processes do not inherit the descriptor."""
     check_file(path)
     with translating_os_errors(mark("{path} cannot be opened: {reason}."), path=path):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-def _file_system(directory: Path) -> str:
-    """Return the type of the file system of `directory`, or empty if it is unknown (no /proc)."""
-    best_point, kind = "", ""
+def _file_system_type(directory: Path) -> str:
+    """Return the type of the file system that `directory` is on, or empty if it is unknown, as without /proc."""
+    deepest_point, kind = "", ""
     for line in _mount_table().splitlines():
         mount_fields, _, type_fields = line.partition(" - ")
         point = _unescape(mount_fields.split(" ")[4])
-        # A later line with the same mount point covers the earlier one.
-        if len(point) >= len(best_point) and directory.is_relative_to(point):
-            best_point, kind = point, type_fields.split(" ")[0]
+        # A later line with the same mount point hides the earlier one.
+        if len(point) >= len(deepest_point) and directory.is_relative_to(point):
+            deepest_point, kind = point, type_fields.split(" ")[0]
     return kind
 
 
@@ -157,38 +153,35 @@ def _mount_table() -> str:
 
 
 def _unescape(point: str) -> str:
-    """Decode a mount point, in which the kernel writes spaces and some other characters as three octal digits."""
+    """Decode the octal escapes in a mount point: for spaces, tabs, line breaks and backslashes."""
     for code in ("\\040", "\\011", "\\012", "\\134"):
         point = point.replace(code, chr(int(code[1:], 8)))
     return point
 
 
-def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity, location: str) -> None:
-    """Raise `JournalError` unless the journal at `location` belongs to our merchant, at this gateway's host.
-
-    `names` are the journal's names for its merchant's endpoints.
-    """
-    if not endpoint.matches_merchant(names):
+def check_endpoint(known_endpoints: Sequence[EndpointIdentity], endpoint: EndpointIdentity, location: str) -> None:
+    """Raise `JournalError` unless the journal at `location` belongs to the endpoint's merchant and gateway host."""
+    if not endpoint.matches_merchant(known_endpoints):
         raise JournalError(
             say("The journal {place} belongs to another merchant, or to another gateway.", place=location),
             hint=say(
-                "Use a separate journal for each merchant at a gateway: [journal] path or url, or "
-                "--journal. A merchant is recognised by two of host, endpoint id and consumer key."
+                "Use a separate journal for each merchant at a gateway, with [journal] path or url, or --journal. A "
+                "merchant is recognised by any two of these: host, endpoint id and consumer key."
             ),
         )
-    if not any(name.host == endpoint.host for name in names):
+    if not any(known.host == endpoint.host for known in known_endpoints):
         raise JournalError(
             say(
-                "The journal {place} belongs to the same merchant at another host: it has {known}, but the "
-                "configuration has {configured}.",
+                "The journal {place} belongs to the same merchant at another gateway host. It was created for "
+                "{known}, but the configuration has {configured}.",
                 place=location,
-                known=names[0].host,
+                known=known_endpoints[0].host,
                 configured=endpoint.host,
             ),
             hint=say(
-                "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`; a journal in "
-                "PostgreSQL keeps the host it was made with. If not, correct gateway.base_url, or use a separate "
-                "journal: [journal] path or url, or --journal."
+                "If both names belong to the same gateway, confirm it with `paygw-batch journal adopt` (a journal in "
+                "PostgreSQL keeps the host it was created with). If not, correct gateway.base_url, or use a separate "
+                "journal with [journal] path or url, or --journal."
             ),
         )
 
@@ -199,32 +192,31 @@ _open_locks: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class LockWait:
-    """How long to wait for a lock that a dead run left to another process.
+    """How long to wait for a lock whose holder has ended, or with `wait_for_live_holder` for any lock.
 
-    A run killed while starting a process can leave the lock to that process for a moment, because a new process keeps
-    its parent's open files until it runs its own program. `is_any_holder` waits for live holders too.
+    If a run is killed while it starts a child process, the child can briefly keep the lock, because it inherits the
+    run's open files until it executes its own program.
     """
 
     limit_s: float = 5.0
     every_s: float = 0.05
-    is_any_holder: bool = False
+    wait_for_live_holder: bool = False
     monotonic_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
 class WriteLock(Protocol):
-    """A writer's lock, which is held until `close`."""
+    """A writer's lock, held until `close`."""
 
     def close(self) -> None:
         """Release the lock, so that another run can use the journal."""
-        ...
 
 
 class RunLock:
-    """The exclusive right to write one journal, held until `close` or the end of the process.
+    """The exclusive right to write to a journal, held until `close` or the end of the process.
 
-    `kind` and `command` identify the holder to programs and people. Raises `held`, an error that names the holder, if
-    another process has the lock. Waits for a live holder only if `wait` allows it.
+    `kind` identifies the holder to programs, and `command` to people. Raises an `error_type` that names the holder if
+    another process has the lock.
     """
 
     def __init__(
@@ -250,7 +242,7 @@ class RunLock:
                 say(
                     "The journal's lock {path} cannot be written: {reason}.", path=path, reason=say(str(error.strerror))
                 ),
-                hint=say("Free some disk space, then run again."),
+                hint=say("Free some disk space, then try again."),
             ) from None
         self._fd = fd
         _open_locks.add(self)
@@ -262,7 +254,7 @@ class RunLock:
 
 
 def _acquire(path: Path, error_type: type[JournalHeld], wait: LockWait) -> int:
-    """Lock the file that is now at `path` and return its descriptor."""
+    """Lock the file at `path` and return its descriptor. Raises an `error_type` if another process keeps the lock."""
     deadline_s = wait.monotonic_s() + wait.limit_s
     while True:
         fd = open_private(path)
@@ -271,13 +263,13 @@ def _acquire(path: Path, error_type: type[JournalHeld], wait: LockWait) -> int:
         except BlockingIOError:
             holder = _read_holder(fd)
             os.close(fd)
-            if not (holder.has_ended() or wait.is_any_holder) or wait.monotonic_s() >= deadline_s:
+            if not (holder.has_ended() or wait.wait_for_live_holder) or wait.monotonic_s() >= deadline_s:
                 raise _held_error(holder, error_type) from None
             wait.sleep(wait.every_s)
             continue
         if _is_same_file(fd, path):
             return fd
-        os.close(fd)  # the file was removed between opening and locking it, so a lock on it would keep no one out
+        os.close(fd)  # the file was removed before it was locked, so locking it excludes nobody
 
 
 def _is_same_file(fd: int, path: Path) -> bool:
@@ -289,7 +281,7 @@ def _is_same_file(fd: int, path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The process that holds the lock. `pid` is 0 until it has written its details."""
+    """The process that holds a lock. `pid` is 0 until the process has written its details to the file."""
 
     pid: int = 0
     host: str = ""
@@ -298,23 +290,23 @@ class LockHolder:
     kind: HolderKind = HolderKind.STARTING
 
     def has_ended(self) -> bool:
-        """Return whether the process that acquired the lock has certainly ended. Its child may still hold the lock."""
+        """Return whether the process is known to have ended. One of its children may still hold the lock."""
         return self.pid > 0 and self.host == socket.gethostname() and has_ended(self.pid)
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process of this machine has ended. A zombie counts as ended."""
+    """Return whether a process on this machine has ended. A zombie counts as ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # the process is alive, but belongs to another user
+    except OSError:  # the process is alive and belongs to another user
         return False
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        status = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return False
-    return stat.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
+    return status.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
 
 
 def _read_holder(fd: int) -> LockHolder:
@@ -332,10 +324,10 @@ def lock_path(journal: Path) -> Path:
 
 
 def journal_holder(journal: Path) -> LockHolder | None:
-    """Return the process that holds a journal, or None. Does not touch the lock.
+    """Return the process that holds a journal's lock, or None. Never takes the lock, which could make a run fail.
 
-    Trying to take the lock, even briefly, could make a starting run fail. Linux lists the locks of visible processes.
-    On other systems, the process named in the file counts if it is alive.
+    Linux lists the locks of visible processes. On other systems, the process named in the lock file counts as the
+    holder if it is alive.
     """
     try:
         with lock_path(journal).open("rb") as file:
@@ -348,7 +340,7 @@ def journal_holder(journal: Path) -> LockHolder | None:
 
 
 def _is_locked(inode: int, pid: int) -> bool:
-    """Return whether a process has locked the file. Devices are not compared: some file systems report two."""
+    """Return whether process `pid` (any if 0) has locked this inode. Some file systems report two devices for one."""
     try:
         entries = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -371,13 +363,13 @@ def _held_error(holder: LockHolder, error_type: type[JournalHeld]) -> JournalHel
     message = f"{error_type().message.removesuffix('.')}: {holder_text}."
     if holder.has_ended():
         message += " " + say("That process has ended, but a process that it started still holds the lock.")
-    refusal = error_type(message)
-    refusal.holder = holder.kind
-    return refusal
+    error = error_type(message)
+    error.holder = holder.kind
+    return error
 
 
 def _release_in_child() -> None:
-    """Close the descriptors that a forked child inherits, which would keep the lock after the parent's end."""
+    """Close the locks' descriptors in a forked child. Otherwise it would keep the locks after its parent ended."""
     for lock in list(_open_locks):
         lock.close()
 

@@ -1,4 +1,4 @@
--- The bodies of the two triggers by which facts move rows, the same in every store. Nothing else moves a row.
+-- The bodies of the two triggers by which facts move rows, for all stores. Nothing else moves a row.
 
 -- part: hand_over
 -- A replacing row takes over the state, numbering and order id of the replaced row. This happens once, because only a row that is
@@ -23,7 +23,7 @@ UPDATE state SET state = m.after, attempt = NEW.attempt, generation = state.gene
             (SELECT i.client_orderid FROM instruction i WHERE i.number = NEW.instruction)));
 
 -- part: note_contradiction
--- A fact that moved nothing is kept as a contradiction, including one about an unknown row.
+-- A fact that moved nothing is stored as a contradiction, even if its row is unknown.
 INSERT INTO contradiction
     SELECT NEW.number, coalesce((SELECT s.state FROM state s WHERE s.instruction = NEW.instruction), 'unknown')
     WHERE NOT EXISTS (SELECT 1 FROM state s WHERE s.instruction = NEW.instruction AND s.fact = NEW.number);

@@ -1,9 +1,8 @@
-"""The outbox of notices, for all stores: keeps notices and selects those due.
+"""The outbox, for all stores: stores notices and selects those that are due.
 
-A notice is durable before it is sent, and `claim` durably records each try in advance. So a crash loses no notice. A
-notice is sent twice, with the same id, only if a process dies between sending and `record_sent`.
-
-Each store has its own `outbox.sql` with statements of the same names.
+A notice is durable before it is sent, and `claim` records each try durably in advance, so a crash loses no notice. A
+notice is sent twice, with the same id, only if a process ends between sending it and `record_sent`. Each store has its
+own `outbox.sql` with statements of the same names.
 """
 
 import json
@@ -18,7 +17,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.journal.values import NewNotice, Occasion, StoredNotice
 
 FIRST_PAUSE = timedelta(minutes=10)
-"""The pause between the first two tries. Each later pause is twice as long. A try itself takes much less."""
+"""The pause between the first two tries. Each later pause is twice as long."""
 LONGEST_PAUSE = timedelta(hours=6)
 GIVEN_UP_AFTER = timedelta(days=5)
 
@@ -26,20 +25,19 @@ OUTBOX_PARTS: Mapping[str, str] = {
     "notice": "number, id, occasion, subject, batch, recipient, written_at, content, tries, tried_at, next_at, sent_at,"
     " problem"
 }
-"""The columns of a `StoredNotice`, in the order of its fields."""
 
 
 def next_try_at(tries: int, written_at: str, now: datetime) -> str | None:
-    """Return the time of the next try after `tries` tries, or None to give up."""
-    later = now + min(FIRST_PAUSE * 2 ** min(tries - 1, 16), LONGEST_PAUSE)
-    return timestamp(later) if later < datetime.fromisoformat(written_at) + GIVEN_UP_AFTER else None
+    """Return the time of the next try after `tries` tries, or None if there should be none."""
+    next_at = now + min(FIRST_PAUSE * 2 ** min(tries - 1, 16), LONGEST_PAUSE)
+    return timestamp(next_at) if next_at < datetime.fromisoformat(written_at) + GIVEN_UP_AFTER else None
 
 
 class Outbox(ABC):
-    """The outbox of one journal, open until the journal's place closes it. Not thread-safe."""
+    """One journal's outbox, which `JournalLocation.outbox` opens and closes. Not thread-safe."""
 
     def add(self, notices: Iterable[NewNotice], at: str) -> None:
-        """Store notices durably, at most one for each subject and recipient."""
+        """Store notices durably, at most one per subject and recipient."""
         if pending := list(notices):  # built before the transaction begins, because a run may wait for its end
             with self._write_transaction():
                 self._add(pending, at)
@@ -49,12 +47,12 @@ class Outbox(ABC):
         return self._due(now, limit=limit)
 
     def claim(self, notice: StoredNotice, content: Mapping[str, Any], now: datetime) -> bool:
-        """Record durably that a notice is being sent, with its text. Returns False if another process claimed it first.
+        """Record durably that this process is sending a notice with this content. Must be called before each try.
 
-        Call it before each try. No other process sends the notice until the next try is due.
+        Returns False if another process claimed the notice first. No other process sends it until the next try is due.
         """
         with self._write_transaction():
-            notices = self._run(
+            claimed = self._query(
                 "claim",
                 number=notice.number,
                 tries=notice.tries,
@@ -62,53 +60,52 @@ class Outbox(ABC):
                 now=timestamp(now),
                 next_at=next_try_at(notice.tries + 1, notice.written_at, now),
             )
-        return bool(notices)
+        return bool(claimed)
 
     def record_sent(self, notice: StoredNotice, at: str) -> None:
-        """Record durably that a notice was sent. It is never sent again."""
+        """Record durably that a notice was sent, so that it is never sent again."""
         with self._write_transaction():
-            self._run("note_sent", number=notice.number, at=at)
+            self._query("note_sent", number=notice.number, at=at)
 
     def record_problem(self, notice: StoredNotice, problem: str) -> None:
-        """Record why a notice could not be sent."""
         with self._write_transaction():
-            self._run("note_problem", number=notice.number, problem=problem)
+            self._query("note_problem", number=notice.number, problem=problem)
 
     def make_due(self, now: datetime) -> None:
-        """Make notices due at once if they wait for their next try or were given up."""
+        """Make unsent notices due now if their last try failed, or began at least `FIRST_PAUSE` ago."""
         with self._write_transaction():
-            self._run("hurry", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
+            self._query("hurry", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
 
     def list_notices(self, *, limit: int) -> Sequence[StoredNotice]:
-        """Return up to `limit` notices: first the unsent ones, then the sent ones, each newest first."""
-        return [_parse_notice(line) for line in self._run("listed", limit=limit)]
+        """Return up to `limit` notices: unsent ones first, then sent ones, each newest first."""
+        return [_parse_notice(line) for line in self._query("listed", limit=limit)]
 
     def newest_subject(self, occasion: Occasion, batch: str) -> str:
-        """Return the greatest subject among an occasion's notices about a batch, or empty if there are none."""
-        ((subject,),) = self._run("newest_subject", occasion=occasion.value, batch=batch)
+        """Return the last subject, in text order, of notices for an occasion in a batch, or empty if none."""
+        ((subject,),) = self._query("newest_subject", occasion=occasion.value, batch=batch)
         return subject or ""
 
     @property
     def may_send(self) -> bool:
-        """Return whether this process may send its notices."""
+        """Whether this process may send notices."""
         return True
 
     @abstractmethod
-    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement of `outbox.sql` and return all its rows."""
+    def _query(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement from `outbox.sql` and return all its rows."""
 
     @abstractmethod
     def _write_transaction(self) -> AbstractContextManager[object]:
-        """Run the block in one transaction, durable when the block ends."""
+        """Run the block in one durable transaction."""
 
     def _due(self, now: datetime, **limits: int) -> list[StoredNotice]:
-        return [_parse_notice(line) for line in self._run("due", now=timestamp(now), **limits)]
+        return [_parse_notice(line) for line in self._query("due", now=timestamp(now), **limits)]
 
     def _add(self, notices: Iterable[NewNotice], at: str, process: int | None = None) -> None:
-        """Add notices inside the open transaction. With `process`, they are due once that process is over."""
+        """Add notices in the open transaction. With `process`, they are not due before that process ends."""
         for notice in notices:
             for recipient in notice.recipients:
-                self._run(
+                self._query(
                     "add_notice",
                     id=f"notice_{secrets.token_hex(16)}",
                     occasion=notice.occasion.value,

@@ -1,13 +1,13 @@
--- The statements of `outbox.py` for every store; `tables.py` adapts them to each.
+-- The statements of `outbox.py` for all stores. `tables.py` adapts them to each store.
 
 -- name: add_notice
--- Writes a notice, unless this recipient already has one with its subject. With `process`, it is due once that process is over.
+-- Writes a notice, unless this recipient already has one with its subject. With `process`, it becomes due when that process ends.
 INSERT INTO notice (id, occasion, subject, batch, recipient, written_at, content, process, next_at)
 VALUES (:id, :occasion, :subject, :batch, :recipient, :at, :content, :process, :at)
 ON CONFLICT (occasion, batch, subject, recipient) DO NOTHING
 
 -- name: claim
--- Schedules the next try of a notice, unless another process has done so since it was read.
+-- Schedules the next try of a notice, unless another process has already done so.
 UPDATE notice SET tries = tries + 1, tried_at = :now, next_at = :next_at, problem = '', content = coalesce(content, :content)
 WHERE number = :number AND tries = :tries AND sent_at IS NULL AND next_at <= :now RETURNING number
 
@@ -20,13 +20,13 @@ UPDATE notice SET sent_at = :at, problem = '' WHERE number = :number
 UPDATE notice SET problem = :problem WHERE number = :number
 
 -- name: hurry
--- Makes the notices due whose last try failed, or began before a time and never ended.
+-- Makes notices due whose last try failed, or began before a time and never ended.
 UPDATE notice SET next_at = :now WHERE sent_at IS NULL AND (problem <> '' OR tried_at <= :before)
 
 -- name: listed
--- All notices, waiting ones first.
+-- All notices, unsent ones first.
 SELECT {notice} FROM notice ORDER BY sent_at IS NOT NULL, number DESC LIMIT :limit
 
 -- name: newest_subject
--- The greatest subject of an occasion about a batch.
+-- The greatest subject of an occasion's notices about a batch.
 SELECT max(subject) FROM notice WHERE occasion = :occasion AND batch = :batch

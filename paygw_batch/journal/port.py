@@ -1,4 +1,4 @@
-"""The interfaces that a run sends through: the journal, the shared run, and the limits of all workers."""
+"""The interfaces through which a run sends: to the journal, to a shared run, and to shared limits."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.values import DueRow, Entry, MoveResult
 
 VerifyProgress = Callable[[int, int], None]
-"""Receives the number of rows replayed so far, and the total."""
+"""Receives the number of rows replayed so far and the total."""
 
 
 def ignore_progress(done: int, rows: int) -> None:
@@ -22,38 +22,34 @@ def ignore_progress(done: int, rows: int) -> None:
 
 
 class EngineJournal(Protocol):
-    """The journal's interface for engines. No call blocks the event loop. Calls are made one at a time."""
+    """The interface through which an engine uses the journal, one call at a time. No call blocks the event loop."""
 
     async def due(self, batch: int, *, limit: int) -> Sequence[DueRow]:
-        """Return up to `limit` further READY instructions of a batch in the sheet's order, or none at its end.
+        """Return the next READY instructions of a batch, at most `limit`, in the sheet's order, or none at the end.
 
-        Each instruction is returned once. A row with contradicting evidence, such as a released row that a statement
-        calls paid, is left out until a person settles it.
+        Each instruction is returned only once. A row held by evidence, such as a released row that is paid according
+        to a statement, is left out until a person settles it.
         """
-        ...
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Store facts durably in one transaction and move their instructions. Returns each fact's effect.
 
-        Raises `JournalUnwritable`, and then raises it at every later call too.
+        Raises `JournalUnwritable` if the write fails, and at every call after that.
         """
-        ...
 
     def may_send(self, age_s: float) -> bool:
-        """Return whether a request may leave whose intent was passed to `append` `age_s` seconds ago, including sleep.
+        """Return whether a request may be sent, given that its intent was passed to `append` `age_s` seconds ago.
 
-        Returns False once the journal could not be written, or another process can have taken over the row. It is
-        called immediately before the first byte, so it never waits and asks no other machine.
+        `age_s` includes the time that the machine was asleep. Returns False after a failed write, or if another process
+        may have taken over the row. Never waits or calls another machine, because the first byte is sent right after.
         """
-        ...
 
-    async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Judge the waiting notifications, as `Journal.judge_arrivals` does."""
-        ...
+    async def process_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Process pending notifications, as `Journal.process_arrivals` does."""
 
 
 class CountedKind(StrEnum):
-    """The classes of outcomes that the limits count."""
+    """The kinds of outcomes that the gate counts."""
 
     ANSWERED = "answered"
     """The gateway accepted the order."""
@@ -62,7 +58,7 @@ class CountedKind(StrEnum):
 
 
 class CountedOutcomes(NamedTuple):
-    """A run of `times` outcomes of the same kind. `reason` is set for rejections."""
+    """A series of `times` successive outcomes of one kind and, for rejections, with one `reason`."""
 
     kind: CountedKind
     reason: str
@@ -73,16 +69,16 @@ class GateStopKind(StrEnum):
     """The reasons why no worker may send."""
 
     IN_DOUBT = "in_doubt"
-    """Successive rows were in doubt."""
+    """Too many successive rows were in doubt."""
     REJECTED = "rejected"
-    """Successive rows were rejected for one reason."""
+    """Too many successive rows were rejected for the same reason."""
     REQUESTED = "told"
-    """A worker stopped, for the reason that it gives."""
+    """A worker stopped and gave its own reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateStop:
-    """The reason why no worker may send, and the number of rows in succession with this reason."""
+    """Why no worker may send, and how many successive rows caused it."""
 
     kind: GateStopKind
     count: int
@@ -91,9 +87,9 @@ class GateStop:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """A sending process's report to the gate, with the limits in its configuration.
+    """A sending process's report to the gate, with the limits from its configuration.
 
-    `rest_s` is the pause that the gateway asked it for. `stop` is the reason why the process stopped, or None.
+    `rest_s` is the pause requested by the gateway. `stop` says why the process stopped, or is empty.
     """
 
     stop_after_in_doubt: int
@@ -105,9 +101,10 @@ class GateReport:
 
 @dataclass(frozen=True, slots=True)
 class GateShare:
-    """A process's share of the limits. `senders` counts the sending processes, and `before` those before this one.
+    """One process's share of the limits. `senders` is the number of sending processes, this one included.
 
-    A limit is None if no person set it. `rest_s` is the pause that the gateway asked for.
+    `before` is how many of them come before this one, which determines who gets the remainder of a division. A limit is
+    None if nobody set it. `rest_s` is the pause requested by the gateway.
     """
 
     senders: int
@@ -119,19 +116,16 @@ class GateShare:
 
 
 class Gate(Protocol):
-    """One process's access to the limits that all processes of an endpoint share. Called from one thread at a time."""
+    """One process's access to the limits shared by all processes of an endpoint. Not thread-safe."""
 
     def open(self) -> None:
-        """Begin a run that a person started, and clear the previous run's stop."""
-        ...
+        """Let processes send again after a stop, because a person has started a run."""
 
-    def ask(self, report: GateReport) -> GateShare:
-        """Report outcomes and return this process's share. Raises `JournalError`."""
-        ...
+    def request_share(self, report: GateReport) -> GateShare:
+        """Report this process's outcomes and return its share of the limits. Raises `JournalError`."""
 
     def close(self) -> None:
-        """Return this process's share to the other processes."""
-        ...
+        """Return this process's share of the limits to the other processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +141,9 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """The gate's state as shown to people. A limit that no person set is None, and the configuration applies.
+    """The gate's state as shown to people. A limit is None if nobody set it, and then the configuration applies.
 
-    Times are UTC, ISO 8601; an empty one means never.
+    Times are UTC, ISO 8601, or empty for never.
     """
 
     rate_per_s: float | None
@@ -166,35 +160,35 @@ class GateState:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """A person's change of the limits shared by all workers. None leaves a limit unchanged.
+    """A person's change to the limits shared by all workers. None leaves a limit unchanged.
 
-    With `is_as_configured`, limits that are not named are removed, and the configuration applies again.
+    With `clears_others`, the limits that are None are removed instead, so that the configuration applies again.
     """
 
     by: str
     rate_per_s: float | None = None
     concurrency: int | None = None
-    is_as_configured: bool = False
+    clears_others: bool = False
 
 
 JOBS_SCHEMA = "paygw_jobs"
-"""The schema of the database with the jobs of workers and the last result of each job; no journal reads it."""
+"""The database schema with the workers' jobs and their last results. The journal never reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedRun:
-    """The current state of a run that workers share. `batch` is the batch's number in the journal."""
+    """The state of a shared run. `batch` is the batch's number in the journal."""
 
     number: int
     batch: int
     stop_reason: str | None
-    is_over: bool
+    is_finished: bool
     is_urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RowBeingSent:
-    """A row of a batch that a live process has in flight. `row` is its number in the sheet."""
+    """A row that a live process is sending. `row` is its number in the sheet."""
 
     instruction: int
     row: int
@@ -204,11 +198,11 @@ class RowBeingSent:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerLife:
-    """A worker that is alive, or that died and left rows in flight.
+class WorkerStatus:
+    """A worker that is alive, or that died with rows in flight.
 
-    `batch` is the batch that it is sending, or None if it waits. `rows` counts the rows that it has sent. Times are
-    UTC, ISO 8601 with `Z`.
+    `batch` is the id of the batch that it is sending, or None if it is idle. `rows` is the number of rows it has sent.
+    Times are UTC, ISO 8601 with `Z`.
     """
 
     host: str
@@ -222,7 +216,7 @@ class WorkerLife:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRun:
-    """An unfinished run. `batch` is the batch's id, and `rows_left` the number of rows still to be sent."""
+    """An unfinished run. `batch` is the batch's id, and `rows_left` the number of rows still to send."""
 
     batch: str
     sheet_name: str
@@ -233,19 +227,19 @@ class UnfinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
-    """The current work of all hosts: their workers, the runs being sent, and the limits."""
+    """What all hosts are doing: their workers, the unfinished runs, and the gate."""
 
-    workers: Sequence[WorkerLife]
+    workers: Sequence[WorkerStatus]
     runs: Sequence[UnfinishedRun]
     gate: GateState
 
 
 @dataclass(frozen=True, slots=True)
 class TimetableJob:
-    """A timetable job: whether it is waiting or running, and its last result on any host.
+    """A job in the timetable: whether it is running, and its last result on any host.
 
-    `attempts` counts the tries that failed, and `due_at` is the time of the next try. `missed_at` is the last time at
-    which the job was due and no worker ran it. Times are UTC, ISO 8601 with `Z`.
+    `attempts` is the number of failed tries, and `due_at` the time of the next one. `missed_at` is when the job was
+    last due but no worker ran it. Times are UTC, ISO 8601 with `Z`.
     """
 
     name: str
@@ -264,31 +258,28 @@ class SharedRunHandle(Protocol):
 
     def read_state(self) -> SharedRun:
         """Return the current state of the run."""
-        ...
 
     def has_workers(self) -> bool:
         """Return whether a worker is alive."""
-        ...
 
     def stop(self, reason: str) -> None:
-        """Stop the run: no worker starts another row. Later calls do not change the reason."""
-        ...
+        """Stop the run, so that no worker sends another row. Later calls do not change the reason."""
 
 
 T = TypeVar("T")
 
-MAX_JUDGED_PER_CALL = 1_000
-"""The approximate number of notifications that a run judges before it goes back to sending."""
+MAX_ARRIVALS_PER_CALL = 1_000
+"""The approximate number of notifications that a run processes before it resumes sending."""
 
 
 class JournalThread:
-    """Runs an engine's calls to a journal one after another in one thread."""
+    """Runs an engine's calls to a journal in a single thread."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call `function` in the thread and wait for it even if the caller is cancelled."""
+        """Call `function` in the thread. Waits until it returns, even if the caller is cancelled."""
         future = asyncio.get_running_loop().run_in_executor(self._thread, function)
         try:
             return await asyncio.shield(future)
@@ -303,25 +294,22 @@ class JournalThread:
 
 
 class SendingJournal(Protocol):
-    """The methods of a journal that `SerializedCalls` and its subclasses need."""
+    """The journal methods needed by `SerializedCalls` and its subclasses."""
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one transaction."""
-        ...
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[DueRow]:
         """Return the next rows of a batch that may be sent."""
-        ...
 
-    def judge_arrivals(
+    def process_arrivals(
         self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
     ) -> Counter[Finding]:
-        """Judge the waiting notifications."""
-        ...
+        """Process pending notifications."""
 
 
 class SerializedCalls:
-    """Makes an engine's calls to a journal one at a time, for every store."""
+    """Makes an engine's calls to a journal one at a time, for all stores."""
 
     def __init__(self, journal: SendingJournal) -> None:
         self._journal = journal
@@ -330,17 +318,17 @@ class SerializedCalls:
         self._last_row: dict[int, int] = {}
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call `function` after all earlier calls have ended."""
+        """Call `function` in the thread after all earlier calls have ended."""
         async with self._lock:
             return await self._thread.call(function)
 
     async def due(self, batch: int, *, limit: int) -> Sequence[DueRow]:
-        """Return the next rows that are due, as `EngineJournal` does."""
+        """Return the next due rows, as `EngineJournal` does."""
         return await self.call(partial(self._next_page, batch, limit))
 
-    async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Judge some of the waiting notifications, as `EngineJournal` does."""
-        return await self.call(partial(self._journal.judge_arrivals, words, at=at, at_most=MAX_JUDGED_PER_CALL))
+    async def process_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Process some of the pending notifications, as `EngineJournal` does."""
+        return await self.call(partial(self._journal.process_arrivals, words, at=at, at_most=MAX_ARRIVALS_PER_CALL))
 
     def close(self) -> None:
         """End the thread."""

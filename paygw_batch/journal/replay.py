@@ -1,7 +1,7 @@
-"""Replays the journal and compares the tables with its facts, for every store.
+"""Replays a journal's facts and compares the result with the tables, for all stores.
 
-Instructions, their facts and their order ids are read in parallel, in the order of instructions, so memory use does not
-grow with the journal. Each store's `verify` module checks the tables that only this store has.
+Instructions, their facts and their order ids are read in parallel, so memory use does not grow with the journal. Each
+store's `verify` module checks the tables that only that store has.
 """
 
 from collections import Counter
@@ -22,19 +22,18 @@ from paygw_batch.journal.values import BatchForgotten, BatchOpened, KnownRow, Ne
 from paygw_batch.language import mark, say
 
 _ROWS_PER_REPORT = 1_000
-"""The number of rows between two reports of a replay's progress."""
 
 
 def check_batches(tables: Tables) -> Mapping[str, int]:
-    """Check every batch, with its pages, instructions and known rows, against its facts, and return counts.
+    """Check every batch, with its pages, instructions and known rows, against its facts. Returns counts.
 
-    Raises `JournalCorrupt`, also if other people or values are missing than these facts forgot.
+    Raises `JournalCorrupt` if they differ, or if personal data is missing that was not forgotten.
     """
     openings: dict[int, tuple[BatchOpened, str]] = {}
     forgettings: list[tuple[int, BatchForgotten]] = []
-    for batch, time, kind, details in tables.run("facts_of_batches"):
+    for batch, at, kind, details in tables.run("facts_of_batches"):
         if kind == BATCH_OPENED:
-            openings[batch] = decode_batch(details), time
+            openings[batch] = decode_batch(details), at
         else:
             forgettings.append((batch, decode_forgetting(details)))
     _check_openings(tables, openings, {batch for batch, _ in forgettings})
@@ -44,30 +43,30 @@ def check_batches(tables: Tables) -> Mapping[str, int]:
 
 
 def _check_openings(
-    tables: Tables, openings: Mapping[int, tuple[BatchOpened, str]], forgotten: Collection[int]
+    tables: Tables, openings: Mapping[int, tuple[BatchOpened, str]], forgotten_batches: Collection[int]
 ) -> None:
-    """Check batches against the facts that opened them. `openings` has these facts with their times."""
+    """Check batches against the facts that opened them. `openings` maps batch numbers to these facts and times."""
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
         raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
-    for number, (event, time) in openings.items():
+    for number, (opened, at) in openings.items():
         ((opened_at, plan_sha256, *columns),) = tables.run("opened_batch", batch=number)
-        if opened_at != time or plan_sha256 not in {None, event.plan_sha256}:
+        if opened_at != at or plan_sha256 not in {None, opened.plan_sha256}:
             raise JournalCorrupt(
                 say(
                     "Batch {batch} was changed after it was opened: {part} differs.",
-                    batch=event.batch,
+                    batch=opened.batch,
                     part="opened_at",
                 )
             )
-        # The tables do not record who opened and approved a batch, so these values are taken from the fact.
-        batch = replace(NewBatch(*columns), by=event.by, approvals=event.approvals, plan_sha256=event.plan_sha256)
-        stored = _rebuild_opening(tables, number, OpeningDigests(batch, event.first_instruction))
-        if number in forgotten and stored.pages == 0:
-            stored = replace(stored, pages=event.pages, pages_sha256=event.pages_sha256)
-        for part in BatchOpened.__dataclass_fields__:
-            if getattr(stored, part) != getattr(event, part):
+        # Only the fact records who opened and approved a batch.
+        batch = replace(NewBatch(*columns), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
+        rebuilt = _rebuild_opening(tables, number, OpeningDigests(batch, opened.first_instruction))
+        if number in forgotten_batches and rebuilt.pages == 0:
+            rebuilt = replace(rebuilt, pages=opened.pages, pages_sha256=opened.pages_sha256)
+        for name in BatchOpened.__dataclass_fields__:
+            if getattr(rebuilt, name) != getattr(opened, name):
                 raise JournalCorrupt(
-                    say("Batch {batch} was changed after it was opened: {part} differs.", batch=event.batch, part=part)
+                    say("Batch {batch} was changed after it was opened: {part} differs.", batch=opened.batch, part=name)
                 )
 
 
@@ -89,34 +88,34 @@ KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
 
 
 def check_personal_data(number: int, digest: bytes | None, salt: bytes | None, *texts: str | None) -> None:
-    """Raise `JournalCorrupt` unless a fact's personal data, if any, matches its digest."""
+    """Raise `JournalCorrupt` if a fact's personal data is present and does not match its digest."""
     if salt is not None and personal_data_digest(salt, PersonalData(*texts)) != digest:
         raise JournalCorrupt(say("The personal data in fact {number} of the journal was changed.", number=number))
 
 
-def check_moves(tables: Tables) -> None:
-    """Raise `JournalCorrupt` unless the table of moves equals `core/lifecycle.py`."""
+def check_state_machine(tables: Tables) -> None:
+    """Raise `JournalCorrupt` unless the table of allowed moves matches `core/lifecycle.py`."""
     if set(tables.run("moves")) != set(MOVE_LINES):
         raise JournalCorrupt(say("The state machine of the journal was altered."))
 
 
 def check_trail(tables: Tables) -> int:
-    """Verify the audit trail and return the number of its entries. Raises `JournalCorrupt` at the first wrong entry."""
+    """Verify the audit trail and return its number of entries. Raises `JournalCorrupt` at the first wrong entry."""
     return verify_trail((AuditEntry(*line) for line in tables.stream("whole_trail")), tables.identity.journal_id)
 
 
 def check_evidence(tables: Tables, forgettings: Sequence[BatchForgotten]) -> None:
-    """Raise `JournalCorrupt` unless facts have their personal data and evidence moved its rows as recorded."""
+    """Raise `JournalCorrupt` if unforgotten personal data is missing, or a finding contradicts its fact's effect."""
     before = max((fact.before for fact in forgettings), default="")
     orders = [0, *(number for fact in forgettings for number in fact.orders)]
     if lines := tables.run("unsaid", before=before, orders=orders):
         raise JournalCorrupt(say("The personal data in fact {number} of the journal was removed.", number=lines[0][0]))
-    if mismatched := tables.run("misjudged"):
-        raise JournalCorrupt(say("Fact {number} does not match its effect on its row.", number=mismatched[0][0]))
+    if mismatches := tables.run("misjudged"):
+        raise JournalCorrupt(say("Fact {number} does not match its effect on its row.", number=mismatches[0][0]))
 
 
 class _Row(NamedTuple):
-    """An instruction's state according to its facts, with the columns of the table `state`."""
+    """An instruction's state according to its facts, as in the table `state`."""
 
     standing: Standing = Standing()
     inherited: int = 0
@@ -126,21 +125,19 @@ class _Row(NamedTuple):
     fact: int | None = None
 
     def columns(self) -> tuple[Any, ...]:
-        """Return the values in the form of the table `state`."""
         return (*self.standing, *self[1:])
 
 
 _FRESH = _Row()
 _INTENDED, _RELEASED, _REPLACED = FactKind.INTENDED.value, FactKind.RELEASED.value, FactKind.REPLACED.value
-"""The words of three kinds, because reading `value` of an enum member costs a function call in Python 3.11."""
+"""Constants, because reading an enum member's `value` costs a function call in Python 3.11."""
 
 
 class _ReplayResult(NamedTuple):
-    """The result of a sequence of kinds of facts: the standings after the last move and before it.
+    """The result of replaying an instruction's facts: the row's standing after and before its last move.
 
-    `refused` has the state that each fact did not fit, or None if it moved the row. The other fields are positions in
-    the sequence: of the latest intent, of the first intent that may have been sent, and of the newest
-    move.
+    `refused_states` has for each fact None if it moved the row, or else the state of the row, which it did not fit. The
+    other fields are the indexes of the latest intent, the first intent that may have been sent, and the last move.
     """
 
     standing: Standing
@@ -152,14 +149,14 @@ class _ReplayResult(NamedTuple):
 
 
 @lru_cache(maxsize=1_024)
-def _replay_kinds(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _ReplayResult:
-    """Replay kinds of facts, each with its attempt. Results are cached, because most rows have one of few sequences."""
+def _replay_facts(start: Standing, facts: tuple[tuple[str, int], ...]) -> _ReplayResult:
+    """Replay one instruction's facts (kind, attempt). Cached, because most rows have one of a few histories."""
     current = previous = start
     refused_states: list[State | None] = []
     intent = first_sent = newest = None
-    for index, (word, attempt) in enumerate(kinds):
-        if (kind := KINDS.get(word)) is None:
-            raise JournalCorrupt(say("A fact of the kind {kind!r} cannot be read.", kind=str(word)[:40]))
+    for index, (name, attempt) in enumerate(facts):
+        if (kind := KINDS.get(name)) is None:
+            raise JournalCorrupt(say("A fact of the kind {kind!r} cannot be read.", kind=str(name)[:40]))
         result = next_standing(current, kind, attempt)
         if isinstance(result, IllegalMove):
             refused_states.append(result.state)
@@ -176,7 +173,7 @@ def _replay_kinds(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _Repla
 
 @dataclass(slots=True)
 class RowReplay:
-    """Replays each instruction's facts in order, and compares the result with the tables."""
+    """Replays each instruction's facts and compares the result with the tables."""
 
     tables: Tables
     progress: VerifyProgress
@@ -186,24 +183,26 @@ class RowReplay:
         )
     )
     _handovers: dict[int, tuple[_Row, set[str]]] = field(default_factory=dict)
-    """The rows and order ids that replaced instructions pass on to their successors."""
+    """The states and order ids that replaced instructions pass on to their successors."""
 
     def run(self) -> Counter[str]:
-        """Replay all facts and return counts. Raises `JournalCorrupt` at the first contradicting instruction."""
+        """Replay all facts and return counts. Raises `JournalCorrupt` at the first difference."""
         run, stream, counts = self.tables.run, self.tables.stream, self.counts
         batches = {number: (batch, operation) for number, batch, operation in run("batch_ids")}
-        ((rows,),) = run("count_instructions")
+        ((total,),) = run("count_instructions")
         facts = LinesByInstruction(stream("facts_by_instruction"), mark("A fact"))
         order_ids = LinesByInstruction(stream("order_ids_by_instruction"), mark("An order id"))
-        states, instruction_count, ids_of_rows = dict.fromkeys(State, 0), 0, 0
-        for number, batch, row, client_orderid, replaces, state_batch, is_same, *state in stream("all_states"):
+        states, instruction_count, order_id_count = dict.fromkeys(State, 0), 0, 0
+        for number, batch, row, client_orderid, replaces, state_batch, matches_instruction, *state in stream(
+            "all_states"
+        ):
             if batch not in batches:
                 raise JournalCorrupt(
                     say("Instruction {number} belongs to a batch that the journal does not have.", number=number)
                 )
             batch_id, operation = batches[batch]
             replayed, ids = self._replay_row(number, client_orderid, replaces, facts.read_group(number))
-            if not is_same or state_batch != batch or replayed.columns() != tuple(state):
+            if not matches_instruction or state_batch != batch or replayed.columns() != tuple(state):
                 raise JournalCorrupt(
                     say(
                         "Instruction {number} (row {row} of batch {batch}) does not match its facts.",
@@ -217,13 +216,13 @@ class RowReplay:
                     say("The order ids of instruction {number} do not match its facts.", number=number)
                 )
             states[replayed.standing.state] += 1
-            ids_of_rows += len(ids)
+            order_id_count += len(ids)
             instruction_count += 1
             if instruction_count % _ROWS_PER_REPORT == 0:
-                self.progress(instruction_count, rows)
+                self.progress(instruction_count, total)
         facts.require_end()
         order_ids.require_end()
-        counts.update(states, instructions=instruction_count, order_ids=ids_of_rows)
+        counts.update(states, instructions=instruction_count, order_ids=order_id_count)
         replies = self._check_replies()
         expected = {"state": instruction_count, "contradiction": counts["contradictions"], "reply": replies, "said": 0}
         for (table, count), actual in zip(expected.items(), *run("count_beside"), strict=True):
@@ -234,7 +233,7 @@ class RowReplay:
     def _replay_row(
         self, number: int, client_orderid: str, replaces: int | None, facts: Sequence[tuple[Any, ...]]
     ) -> tuple[_Row, set[str]]:
-        """Replay an instruction's facts. Returns its state and its order ids. Raises `JournalCorrupt`."""
+        """Replay an instruction's facts and return its state and order ids. Raises `JournalCorrupt`."""
         if replaces is not None and replaces not in self._handovers:
             raise JournalCorrupt(
                 say(
@@ -244,44 +243,44 @@ class RowReplay:
                 )
             )
         start, ids = (_FRESH, {client_orderid}) if replaces is None else self._handovers.pop(replaces)
-        path = _replay_kinds(start.standing, tuple([(word, attempt) for _, _, word, attempt, _, _ in facts]))
+        result = _replay_facts(start.standing, tuple([(kind, attempt) for _, _, kind, attempt, _, _ in facts]))
         order_id = start.order_id
-        for (_, fact, word, _, fact_order_id, contradicted), refusal in zip(facts, path.refused_states, strict=True):
-            has_own_order_id = word != _INTENDED or fact_order_id == (order_id or client_orderid)
-            if contradicted != refusal or not (has_own_order_id or refusal):
+        for (_, fact, kind, _, fact_order_id, refused), state in zip(facts, result.refused_states, strict=True):
+            has_own_order_id = kind != _INTENDED or fact_order_id == (order_id or client_orderid)
+            if refused != state or not (has_own_order_id or state):
                 raise JournalCorrupt(
                     say("Fact {fact} does not fit the state of instruction {number}.", fact=fact, number=number)
                 )
-            if refusal is not None:
+            if state is not None:
                 self.counts["contradictions"] += 1
-            elif word == _RELEASED:
+            elif kind == _RELEASED:
                 order_id = fact_order_id
                 ids.add(fact_order_id)
-            elif word == _REPLACED:
-                order_ids = {client_orderid, order_id or client_orderid}
-                ids -= order_ids
-                self._handovers[number] = _Row(path.before, path.before.attempt, order_id), order_ids
-        numbers = [None if index is None else facts[index][1] for index in path[3:]]
-        return _Row(path.standing, start.inherited, order_id, *numbers), ids
+            elif kind == _REPLACED:
+                inherited_ids = {client_orderid, order_id or client_orderid}
+                ids -= inherited_ids
+                self._handovers[number] = _Row(result.before, result.before.attempt, order_id), inherited_ids
+        numbers = [None if index is None else facts[index][1] for index in result[3:]]
+        return _Row(result.standing, start.inherited, order_id, *numbers), ids
 
     def _check_replies(self) -> int:
-        """Count the replies. Raises `JournalCorrupt` unless they are exactly those named by facts."""
+        """Count the stored replies. Raises `JournalCorrupt` unless exactly those that facts refer to are stored."""
         count = 0
-        for fact, is_of_row, head, body, digest in self.tables.stream("all_replies"):
+        for fact, belongs_to_row, head, body, digest in self.tables.stream("all_replies"):
             count += 1
-            if not is_of_row or reply_sha256(bytes(head).decode(), bytes(body)) != digest:
+            if not belongs_to_row or reply_sha256(bytes(head).decode(), bytes(body)) != digest:
                 raise JournalCorrupt(say("The stored reply of fact {number} was changed.", number=fact))
         if self.tables.run("count_replies_said") != [(count,)]:
             raise JournalCorrupt(say("A reply that a fact refers to is not in the journal."))
-        if changed_replies := self.tables.run("read_as_nothing"):
+        if changed_facts := self.tables.run("read_as_nothing"):
             raise JournalCorrupt(
-                say("Fact {number} or the one before it was changed: its hash is wrong.", number=changed_replies[0][0])
+                say("Fact {number} or the one before it was changed: its hash is wrong.", number=changed_facts[0][0])
             )
         return count
 
 
 class LinesByInstruction:
-    """Groups lines by instruction number, their first column. Groups must be requested in ascending order."""
+    """Groups lines by instruction, their first column. Groups must be read in ascending order."""
 
     def __init__(self, lines: Iterator[tuple[Any, ...]], noun: str) -> None:
         self._lines = lines
@@ -289,7 +288,7 @@ class LinesByInstruction:
         self._noun = noun
 
     def read_group(self, number: int) -> list[tuple[Any, ...]]:
-        """Return the lines of instruction `number`. Raises `JournalCorrupt` if lines of another were skipped."""
+        """Return an instruction's lines. Raises `JournalCorrupt` if another instruction's lines were skipped."""
         group = []
         line = self._next
         while line is not None and line[0] == number:
@@ -301,7 +300,6 @@ class LinesByInstruction:
         return group
 
     def require_end(self) -> None:
-        """Raise `JournalCorrupt` if lines remain."""
         if self._next is not None:
             raise JournalCorrupt(
                 say(

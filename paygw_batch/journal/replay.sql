@@ -1,11 +1,11 @@
--- The statements of `replay.py` for every store; `tables.py` adapts them to each.
+-- The statements of `replay.py` for all stores. `tables.py` adapts them to each store.
 
 -- name: batch_ids
 -- All batches, with their ids and operations.
 SELECT number, batch, operation FROM batch ORDER BY number
 
 -- name: facts_of_batches
--- The facts about whole batches, in their order.
+-- The facts about whole batches, in order.
 SELECT batch, at, kind, details FROM fact INDEXED BY fact_of_batch WHERE batch IS NOT NULL ORDER BY number
 
 -- name: pages
@@ -21,7 +21,7 @@ SELECT row, instruction FROM known WHERE batch = :batch ORDER BY row
 SELECT count(*) FROM instruction
 
 -- name: facts_by_instruction
--- The facts about instructions, by instruction and number, with the states that some did not fit.
+-- The facts about instructions, by instruction and number, with the state that a fact did not fit, if any.
 SELECT f.instruction, f.number, f.kind, f.attempt, f.order_id, c.state
 FROM fact f LEFT JOIN contradiction c ON c.fact = f.number WHERE f.instruction IS NOT NULL AND f.kind <> 'heard'
 ORDER BY f.instruction, f.number
@@ -43,12 +43,12 @@ SELECT r.fact, r.instruction = f.instruction, r.head, r.body, d.reply_sha256
 FROM reply r JOIN fact f ON f.number = r.fact LEFT JOIN said d ON d.fact = r.fact ORDER BY 1
 
 -- name: count_replies_said
--- The number of replies that facts name.
+-- The number of replies that facts refer to.
 SELECT count(reply_sha256) FROM said
 
 -- name: unsaid
 -- The facts whose personal data is missing although it was not forgotten. Facts without an instruction are forgotten if they are
--- from before a time, notifications once they were judged, and orders with the rows that they name.
+-- from before a time, notifications once they were processed, and orders with the rows that they name.
 SELECT f.number FROM fact f LEFT JOIN instruction i ON i.number = f.instruction
 WHERE f.said_sha256 IS NOT NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fact = f.number) AND NOT CASE
     WHEN f.instruction IS NULL THEN f.kind = 'heard' AND f.source <> 'witness' AND f.at < :before OR f.number = ANY (:orders)
@@ -59,7 +59,7 @@ WHERE f.said_sha256 IS NOT NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fac
 ORDER BY 1 LIMIT 1
 
 -- name: misjudged
--- The facts that moved their row contrary to their own finding, or did not move it contrary to it.
+-- The facts whose effect on their row contradicts their own finding.
 SELECT f.number FROM fact f LEFT JOIN contradiction c ON c.fact = f.number
 WHERE f.finding IN ('moved', 'contradicting', 'resolved') AND ((c.fact IS NULL) <> (f.finding <> 'contradicting')
     OR CASE f.finding WHEN 'resolved' THEN f.kind NOT IN ({resolutions}) ELSE f.kind <> coalesce(f.means, '') END)
@@ -77,7 +77,7 @@ SELECT f.number FROM fact f WHERE (f.order_id = 'None' AND f.kind NOT IN ('inten
 ) ORDER BY 1 LIMIT 1
 
 -- name: count_beside
--- The number of lines in each table next to facts and instructions; for personal data, of lines without a fact.
+-- The number of lines in each other table, and of lines with personal data but without a fact.
 SELECT (SELECT count(*) FROM state), (SELECT count(*) FROM contradiction), (SELECT count(*) FROM reply),
     (SELECT count(*) FROM said d WHERE NOT EXISTS (SELECT 1 FROM fact f WHERE f.number = d.fact))
 

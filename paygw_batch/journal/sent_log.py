@@ -1,13 +1,13 @@
-"""The sent log, kept outside the journal: a line for each commit, with the attempts that may have left this host.
+"""The sent log, outside the journal: a line for each commit, with the attempts that this host may have sent after it.
 
-A journal that was restored from a backup, copied or replaced is consistent and would pay rows again. The sent log, in
-the state directory, reveals this: it has facts that the journal lacks, and the attempts that may have left since. A
-line is written after its commit is durable, and is itself durable before the committing call returns, and so before the
-first byte leaves.
+A journal that was restored from a backup, copied or replaced is consistent, but would pay rows again. The sent log, in
+the state directory, reveals this: it names facts that the journal lacks, and the attempts that may have been sent.
+A line is written after its commit is durable, and is durable before the call that commits returns. So it is durable
+before any of its requests is sent.
 
 Each writer has two files. When one is full, the other is emptied and used, so at least the newest 32 MiB of lines are
-kept. Space is allocated ahead, so that only the bytes of a line have to reach the disk. If a machine stops, only the
-last line can be torn, and none of its requests has left.
+kept. Space is preallocated, so that only a line's bytes have to reach the disk. If the machine stops, only the last
+line can be torn, and none of its requests was sent.
 """
 
 import fcntl
@@ -33,16 +33,16 @@ from paygw_batch.journal.values import Entry, Link, Remark
 from paygw_batch.language import say
 
 MAX_BYTES = 32 << 20
-"""The size of a file: 200,000 attempts if each has its own line of 150 bytes, or 1.2 million in groups of 64."""
+"""The maximum size of a file: enough for 200,000 attempts on separate lines or 1.2 million in groups of 64."""
 _ALLOCATION_BYTES = 256 << 10
 _FOLDER_LOCK_LIMIT_S = 30.0
 _CHECKSUM = re.compile(b" [0-9a-f]{8}")
 RUN, NOTES = "left-1", "beside"
-"""The names of the writers: a run (other processes of a host have other numbers), and the notes recorded during it."""
+"""The writers for a run (a host's other processes have other numbers) and for notes recorded during a run."""
 
 
 class LoggedAttempt(NamedTuple):
-    """An attempt that may leave now, with its order id, or, without an order id, one of which nothing left."""
+    """An attempt that may be sent now, or that was certainly not sent if `order_id` is None."""
 
     instruction: int
     attempt: int
@@ -51,9 +51,9 @@ class LoggedAttempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SentLogLine:
-    """The line for one commit: the hash (hex) and number of its newest fact, its time, and its attempts.
+    """The line for one commit: the number, hash (hex) and time of its newest fact, and its attempts.
 
-    `count` is the line's number among those of its writer. `number` is 0 for a new journal without facts.
+    `count` is the line's own number among its writer's lines. `number` is 0 for a new journal without facts.
     """
 
     count: int
@@ -67,16 +67,14 @@ class SentLogWriter(Protocol):
     """A sent log that is open for writing."""
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Write a line about a commit durably. Raises `OSError`."""
-        ...
+        """Write a line for a commit durably. Raises `OSError`."""
 
     def close(self) -> None:
         """Close the writer."""
-        ...
 
 
 class NoSentLog:
-    """Discards lines, for a journal in memory and for commands that send nothing."""
+    """Discards lines, for journals in memory and commands that send nothing."""
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
         """Discard a line."""
@@ -86,7 +84,7 @@ class NoSentLog:
 
 
 class SentLog:
-    """The sent log of the writer `name` in `folder`. `end` is the newest fact's number, hash and time."""
+    """The sent log of the writer `name` in `folder`. `end` is the number, hash and time of the journal's last fact."""
 
     def __init__(self, folder: Path, name: str, end: tuple[int, str, str]) -> None:
         if newest_line(folder, name) is None:
@@ -101,7 +99,7 @@ class SentLog:
             self.log_commit(*end)
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Add a line durably. Raises `OSError`. Nothing of the commit may leave then."""
+        """Add a line for a commit durably. If it raises `OSError`, none of the commit's attempts may be sent."""
         line = SentLogLine(self.newest_line.count + 1, number, digest, at, tuple(attempts))
         content = _encode_line(line)
         if self._at + len(content) > MAX_BYTES and self._at:
@@ -117,13 +115,13 @@ class SentLog:
         self.newest_line = line
 
     def close(self) -> None:
-        """Close the file once. Later, the descriptor may belong to another file."""
+        """Close the file. Does nothing the second time, because the descriptor may have been reused."""
         fd, self._fd = self._fd, -1
         if fd != -1:
             os.close(fd)
 
     def _switch_files(self) -> None:
-        # The full file stays until the other is full too, because a restored journal is compared with its lines.
+        # The full file stays until the other is full, because a restored journal is compared with its lines.
         first, second = _files(self._path.parent, self._path.stem)
         self.close()
         self._path = second if self._path == first else first
@@ -133,7 +131,7 @@ class SentLog:
 
 
 def attempts_to_log(entries: Sequence[Entry | Remark]) -> list[LoggedAttempt]:
-    """Return the attempts that may leave once these facts are committed, and those known to be unsent."""
+    """Return the attempts that may be sent once these facts are committed, and those that were certainly not sent."""
     attempts = []
     for entry in entries:
         if isinstance(entry, Remark):
@@ -146,7 +144,7 @@ def attempts_to_log(entries: Sequence[Entry | Remark]) -> list[LoggedAttempt]:
 
 
 def log_concurrent_fact(folder: Path, number: int, digest: str, at: str) -> None:
-    """Log a fact recorded during another process's run, unless a newer one is logged. Raises `OSError`."""
+    """Log a fact that was recorded while a run holds the journal, unless a newer one is logged. Raises `OSError`."""
     with lock_folder(folder):
         previous = newest_line(folder, NOTES)
         if previous is None or previous.number < number:
@@ -155,9 +153,9 @@ def log_concurrent_fact(folder: Path, number: int, digest: str, at: str) -> None
 
 
 def log_accepted_loss(folder: Path, names: Collection[str], end: Callable[[], tuple[int, str, str]]) -> None:
-    """Log the journal's end for each of these writers after a person accepted a loss.
+    """Log the end of the journal for each writer in `names`, after a person accepted a loss.
 
-    Damaged files are renamed first. `end` is called inside `lock_folder`. Raises `OSError`.
+    Damaged files are renamed and replaced. `end` is called while the folder is locked. Raises `OSError`.
     """
     with lock_folder(folder):
         for name in names:
@@ -171,16 +169,16 @@ def log_accepted_loss(folder: Path, names: Collection[str], end: Callable[[], tu
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock during the block. Raises `OSError`, also after waiting for 30 seconds."""
+    """Lock a folder during the block. Raises `OSError` if that fails or takes longer than 30 seconds."""
     lock_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        give_up_s = time.monotonic() + _FOLDER_LOCK_LIMIT_S
+        deadline_s = time.monotonic() + _FOLDER_LOCK_LIMIT_S
         while True:
             try:
                 fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > give_up_s:
+                if time.monotonic() > deadline_s:
                     raise
             time.sleep(0.01)
         yield
@@ -189,46 +187,45 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def writer_names(folder: Path) -> list[str]:
-    """Return the names of the writers that have a file in the folder."""
     return sorted({path.stem for pattern in ("left-*.[12]", f"{NOTES}.[12]") for path in folder.glob(pattern)})
 
 
 def newest_line(folder: Path, name: str) -> SentLogLine | None:
-    """Return a writer's newest line, or None if it has no file. Raises `SentLogDamaged`."""
+    """Return a writer's newest line, or None if it has no files. Raises `SentLogDamaged`."""
     ends = _file_ends(folder, name)
     return max(ends, key=attrgetter("line.count")).line if ends else None
 
 
 def newest_lines(folder: Path) -> list[SentLogLine]:
-    """Return the newest line of each writer. Raises `SentLogDamaged`."""
+    """Return each writer's newest line. Raises `SentLogDamaged`."""
     return [line for name in writer_names(folder) if (line := newest_line(folder, name)) is not None]
 
 
 def read_lines(folder: Path, name: str) -> Iterator[SentLogLine]:
     """Yield a writer's lines, newest first. Raises `SentLogDamaged` at a missing or damaged line."""
-    expected = 0
+    expected_count = 0
     for end in sorted(_file_ends(folder, name), key=attrgetter("line.count"), reverse=True):
         for text in reversed(end.path.read_bytes()[: end.after].split(b"\n")[:-1]):
             line = _decode_line(text)
-            if line is None or line.count != (expected or line.count):
+            if line is None or line.count != (expected_count or line.count):
                 raise _damage_error(end.path)
             yield line
-            expected = line.count - 1
-    if expected:
+            expected_count = line.count - 1
+    if expected_count:
         raise _damage_error(folder / name)
 
 
 def require_not_older(lines: Sequence[SentLogLine], end: Link, fact_hash: Callable[[int], bytes], hint: str) -> None:
-    """Raise `JournalTooOld` with this hint unless a journal with this `end` includes all `lines`.
+    """Raise `JournalTooOld` with this hint unless a journal contains the facts named in `lines`.
 
-    `fact_hash` returns the hash of a fact. A journal may be ahead of these lines, because a run can end between a
-    commit and its line.
+    `end` is the end of the journal, and `fact_hash` returns a fact's hash. The journal may have newer facts, because a
+    run can end between a commit and its line.
     """
     for line in lines:
         if end.seq < line.number:
             raise JournalTooOld(
                 say(
-                    "The journal ends at fact {seq}, but fact {written} was already written: this is an older copy.",
+                    "The journal ends at fact {seq}, but fact {written} had been written: this is an older copy.",
                     seq=end.seq,
                     written=line.number,
                 ),
@@ -237,7 +234,7 @@ def require_not_older(lines: Sequence[SentLogLine], end: Link, fact_hash: Callab
         if fact_hash(line.number).hex() != line.hash:
             raise JournalTooOld(
                 say(
-                    "Fact {seq} of the journal is not the one that was written first: this copy has diverged.",
+                    "Fact {seq} of the journal differs from the one that was first written: this copy has diverged.",
                     seq=line.number,
                 ),
                 hint=hint,
@@ -246,17 +243,16 @@ def require_not_older(lines: Sequence[SentLogLine], end: Link, fact_hash: Callab
 
 def unwritable_message(path: Path | str, reason: str) -> str:
     return say(
-        "The journal {path} can no longer be written ({reason}); nothing more was sent.", path=path, reason=reason
+        "The journal {path} can no longer be written ({reason}), so nothing more was sent.", path=path, reason=reason
     )
 
 
 def log_failure_reason(error: OSError) -> str:
-    """Describe to a person why a line could not be written."""
     return say("this computer's record of the payments it sent: {reason}", reason=say(str(error.strerror)))
 
 
 class _FileEnd(NamedTuple):
-    """The newest line of a file, the position after it, and the size of the file without a torn line."""
+    """A file's newest whole line, the position after it, and the file's size (without the torn line, if any)."""
 
     path: Path
     line: SentLogLine
@@ -270,16 +266,16 @@ def _files(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def _file_ends(folder: Path, name: str) -> list[_FileEnd]:
-    """Return the ends of those files of a writer that contain a line."""
-    pairs = [(path, _find_end(path)) for path in _files(folder, name) if check_file(path)]
-    ends = [end for _, end in pairs if end is not None]
-    if pairs and not ends:
-        raise _damage_error(pairs[0][0])
+    """Return the end of each of the writer's non-empty files."""
+    paths = [path for path in _files(folder, name) if check_file(path)]
+    ends = [end for path in paths if (end := _find_end(path)) is not None]
+    if paths and not ends:
+        raise _damage_error(paths[0])
     return ends
 
 
 def _find_end(path: Path) -> _FileEnd | None:
-    """Return the end of a file, or None if it contains only a torn line."""
+    """Find the newest whole line of a file, or return None if there is none."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = size
@@ -287,7 +283,7 @@ def _find_end(path: Path) -> _FileEnd | None:
             start = max(0, start - 2 * _ALLOCATION_BYTES)
             content = os.pread(file.fileno(), size - start, start)
             last = content.rfind(b"\n")
-            # Only one line can be torn: the text after the last line break, or the line that this break ends.
+            # At most one line is torn: the text after the last line break, or else the line before that break.
             candidates = [last] if _is_written(content[last + 1 :]) else [last, content.rfind(b"\n", 0, max(last, 0))]
             for line_end in candidates:
                 line_start = content.rfind(b"\n", 0, max(line_end, 0)) + 1
@@ -297,7 +293,7 @@ def _find_end(path: Path) -> _FileEnd | None:
                 if (line := _decode_line(text)) is not None:
                     after, is_torn = start + line_end + 1, _is_written(content[line_end + 1 :])
                     return _FileEnd(path, line, after, after if is_torn else size, is_torn)
-                # A torn line never contains a whole one, so the break between two durable lines is damaged.
+                # A torn line contains no whole line. If this one does, a break between two lines was damaged.
                 if any(_decode_line(text[: checksum.end()]) for checksum in _CHECKSUM.finditer(text)):
                     raise _damage_error(path)
             else:
@@ -306,8 +302,8 @@ def _find_end(path: Path) -> _FileEnd | None:
 
 
 def _is_written(part: bytes) -> bool:
-    """Return whether a part of a file has more than preallocated zeros."""
-    return part != bytes(len(part))  # a hundred times faster than `strip`; each command asks several times
+    """Return whether a part of a file contains anything other than preallocated zeros."""
+    return part != bytes(len(part))  # a hundred times faster than `strip`
 
 
 def _damage_error(path: Path) -> SentLogDamaged:
@@ -320,7 +316,6 @@ def _encode_line(line: SentLogLine) -> bytes:
 
 
 def _decode_line(text: bytes) -> SentLogLine | None:
-    """Decode a line. Returns None if it is torn or damaged."""
     content, _, checksum = text.rpartition(b" ")
     if b"%08x" % zlib.crc32(content) != checksum:
         return None
@@ -335,5 +330,5 @@ def _write_at(fd: int, content: bytes, offset: int) -> None:
 
 
 def _sync_data(fd: int) -> None:
-    """Flush a file's data, and its size if that changed. macOS can only flush whole files."""
+    """Flush a file's data and size to disk, without its other metadata where that is possible."""
     getattr(os, "fdatasync", os.fsync)(fd)

@@ -1,4 +1,4 @@
--- The statements about the states of rows, for every store; `tables.py` adapts them to each.
+-- The statements about the states of rows, for all stores. `tables.py` adapts them to each store.
 
 -- part: told
 -- The state of an instruction `i`, its latest intent `n`, the newest fact `f` that moved it, and its personal data.
@@ -11,7 +11,7 @@ FROM fact a WHERE a.instruction = s.instruction AND a.attempt = s.attempt
     AND NOT EXISTS (SELECT 1 FROM contradiction c WHERE c.fact = a.number)
 
 -- part: gateway_status
--- The gateway's status for the latest attempt, from its newest answer that has one.
+-- The gateway's status for the latest attempt, from the newest reply that contains one.
 CASE WHEN s.fact > s.intent THEN coalesce(f.gateway_status, (SELECT a.gateway_status {of_attempt}
     AND a.gateway_status IS NOT NULL ORDER BY a.number DESC LIMIT 1)) END
 
@@ -31,7 +31,7 @@ CASE f.kind WHEN 'interrupted' THEN f.kind WHEN 'resolved_rejected' THEN CASE f.
     ELSE coalesce(f.cause, f.error_code) END
 
 -- part: error_code
--- A code of ours or of the gateway. A replaced row keeps its earlier code.
+-- Our own error code or the gateway's. A replaced row keeps its earlier code.
 CASE WHEN s.state <> 'replaced' THEN {code} ELSE (SELECT {code} FROM fact f
     WHERE f.instruction = s.instruction AND f.number < s.fact AND f.kind <> 'heard'
         AND NOT EXISTS (SELECT 1 FROM contradiction c WHERE c.fact = f.number) ORDER BY f.number DESC LIMIT 1) END
@@ -55,12 +55,12 @@ CASE WHEN s.possible_duplicate_of IS NULL THEN {message}
     ELSE CAST(json_array('duplicate', ({message}) || '', s.possible_duplicate_of) AS TEXT) END
 
 -- part: first_sent_at
--- The time of the first attempt that may have left.
+-- The time of the first attempt that may have been sent.
 CASE WHEN s.first_sent IS NULL THEN CASE s.state WHEN 'in_flight' THEN n.at END WHEN s.first_sent = s.intent THEN n.at
     ELSE (SELECT a.at FROM fact a WHERE a.number = s.first_sent) END
 
 -- part: quarantined_since
--- The time at which the attempt of a row left, if neither the gateway nor proof rejected the row. For an attempt that only a host
+-- The time at which a row's attempt was sent, if neither the gateway nor proof rejected the row. For an attempt that only a host
 -- knows, the time at which it was recorded.
 CASE WHEN s.state = 'rejected' AND s.possible_duplicate_of = s.attempt AND coalesce(f.basis, '') <> 'gateway' THEN (
     SELECT max(a.at) FROM fact a WHERE a.instruction = s.instruction
@@ -72,7 +72,7 @@ CASE WHEN s.state = 'rejected' AND s.possible_duplicate_of = s.attempt AND coale
 coalesce(s.order_id, i.client_orderid)
 
 -- part: old_enough
--- Limits accepted rows to those whose latest intent is not after a time, if one is given.
+-- Leaves out accepted rows whose latest intent is after a given time.
 (s.state <> 'accepted' OR CAST(:until AS TEXT) IS NULL OR (SELECT a.at FROM fact a WHERE a.number = s.intent) <= :until)
 
 -- name: row_states
@@ -180,13 +180,13 @@ SELECT country, currency, state, sum(rows), sum(billions), sum(rest) FROM ({coun
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 
 -- part: held
--- The instructions of a batch that evidence contradicts, found from the evidence, because a batch may have a million rows.
+-- The instructions of a batch that evidence contradicts, found from the evidence, as a batch may have a million rows.
 SELECT e.instruction FROM unanswered e CROSS JOIN state b ON b.instruction = e.instruction WHERE b.batch = :batch
 UNION
 SELECT e.instruction FROM unanswered e CROSS JOIN known k ON k.instruction = e.instruction WHERE k.batch = :batch
 
 -- name: held_tallies
--- Counts and sums of the ready rows that evidence holds.
+-- Counts and sums of the ready rows that are held by evidence.
 SELECT s.country, s.currency, s.state, {summed} FROM ({held}) h CROSS JOIN state s ON s.instruction = h.instruction
 WHERE s.state = 'ready' GROUP BY 1, 2, 3
 

@@ -1,4 +1,4 @@
-"""The state of each instruction, and the rows of a batch by state."""
+"""Reads the states of instructions, and the rows of a batch by state."""
 
 import json
 from array import array
@@ -15,22 +15,22 @@ from paygw_batch.journal.values import DueRow, RowState, StateTally, TallyKind
 from paygw_batch.language import say
 
 PROVEN_STATEMENT = "proven_statement"
-"""The error code of a row that a proven statement calls rejected. It ends the row's quarantine; its mark stays."""
+"""The error code of a row that is rejected according to a proven statement. Such a row is not in quarantine."""
 
 
-class _StatesByWord(dict[str, State]):
-    """Maps words to states. A CHECK constraint would do the same, but would add 3 us to each write."""
+class _StatesByName(dict[str, State]):
+    """Maps names to states and rejects unknown ones. A CHECK constraint would add 3 us to each write."""
 
-    def __missing__(self, word: str) -> State:
-        """Raise `JournalCorrupt` for a word that is never written."""
-        raise JournalCorrupt(say("An instruction has an unknown state: {state!r}.", state=str(word)[:20]))
+    def __missing__(self, name: str) -> State:
+        """Raise `JournalCorrupt` for an unknown name."""
+        raise JournalCorrupt(say("An instruction has an unknown state: {state!r}.", state=str(name)[:20]))
 
 
-STATES: Mapping[str, State] = _StatesByWord({state.value: state for state in State})
+STATES: Mapping[str, State] = _StatesByName({state.value: state for state in State})
 
 
 class RowStanding(NamedTuple):
-    """An instruction about to move. `order_id` is that of its next attempt. `quarantined_since` is as in `Clash`."""
+    """An instruction's standing, the `order_id` of its next attempt, and `quarantined_since` as in `Clash`."""
 
     number: int
     client_orderid: str
@@ -41,10 +41,8 @@ class RowStanding(NamedTuple):
 
 def parse_row_standing(columns: Sequence[Any]) -> RowStanding:
     """Parse a line of the statement `standings`."""
-    number, client_orderid, order_id, state, attempt, generation, duplicate_of, since = columns
-    return RowStanding(
-        number, client_orderid, order_id, Standing(STATES[state], attempt, generation, duplicate_of), since
-    )
+    number, client_orderid, order_id, state, *standing, since = columns
+    return RowStanding(number, client_orderid, order_id, Standing(STATES[state], *standing), since)
 
 
 def storable_text(text: str) -> str:
@@ -53,16 +51,16 @@ def storable_text(text: str) -> str:
 
 
 def is_amendable(state: State, possible_duplicate_of: int | None) -> bool:
-    """Return whether an amended row may replace the payment: it is rejected, or cannot have been paid.
+    """Return whether an amended row may replace a payment in this state: rejected, or ready and surely not paid.
 
-    A ready row that a person called not received is not amendable, because it may still have been paid. For a
-    row that a person called rejected, the caller also checks that the quarantine is over (`is_in_quarantine`).
+    A ready row that a person resolved as not received may have been paid, so it is not amendable. For a row that a
+    person resolved as rejected, the caller also checks that its quarantine has ended (`is_in_quarantine`).
     """
     return state is State.REJECTED or (state is State.READY and possible_duplicate_of is None)
 
 
 def next_order_id(row: RowStanding, *, suffix: bool, is_used: Callable[[str], bool]) -> str:
-    """Return the order id for a released row's next attempt: the same one, or one with the next unused suffix."""
+    """Return the order id for a released row's next attempt: unchanged, or with the next unused `suffix`."""
     if not suffix:
         return row.order_id
     generation = row.standing.generation + 1
@@ -74,19 +72,19 @@ def next_order_id(row: RowStanding, *, suffix: bool, is_used: Callable[[str], bo
 _CHUNK_SIZE = 10_000
 _SCAN_SIZE = 1_000
 _SCAN_FROM_ROWS = 20_000
-"""From this many matches on, scanning the batch is faster than sorting them."""
+"""From this many matching rows on, scanning the batch is faster than sorting them."""
 NO_LIMIT = 2**62
 
 
 def tallies(tables: Tables, batch: int, kind: TallyKind, accepted_until: str | None) -> list[StateTally]:
-    """Return the counts and sums of a batch by country, currency and state, in that order."""
-    name = "known_tallies" if kind is TallyKind.KNOWN else "tallies"
-    tally_list = _parse_tallies(tables.run(name, batch=batch, until=accepted_until))
+    """Return the counts and sums of a batch's rows, sorted by country, currency and state."""
+    query = "known_tallies" if kind is TallyKind.KNOWN else "tallies"
+    all_tallies = _parse_tallies(tables.run(query, batch=batch, until=accepted_until))
     if kind is not TallyKind.DUE:
-        return tally_list
+        return all_tallies
     held = {(tally.country, tally.currency): tally for tally in _parse_tallies(tables.run("held_tallies", batch=batch))}
     due = []
-    for tally in tally_list:
+    for tally in all_tallies:
         held_tally = held.get((tally.country, tally.currency), replace(tally, count=0, minor=0))
         if tally.state is State.READY and tally.count > held_tally.count:
             due.append(replace(tally, count=tally.count - held_tally.count, minor=tally.minor - held_tally.minor))
@@ -110,7 +108,7 @@ def find_rows(
     after: int = 0,
     limit: int | None = None,
 ) -> Iterator[RowState]:
-    """Yield the wanted rows of a batch in the sheet's order (see `JournalReader.rows`)."""
+    """Yield the matching rows of a batch in the sheet's order (see `JournalReader.rows`)."""
     if numbers is not None:
         rows = load_row_states(tables, _pairs_by_number(tables, batch, numbers, after))
         if states is not None:
@@ -125,46 +123,45 @@ def find_rows(
 
 
 def load_row_states(tables: Tables, row_pairs: Iterable[tuple[int, int]]) -> Iterator[RowState]:
-    """Yield the full `RowState` of each (row, instruction)."""
     remaining = iter(row_pairs)
     while group := list(islice(remaining, _CHUNK_SIZE)):
         lines = {line[0]: line for line in tables.run("row_states", numbers=[number for _, number in group])}
         for row, number in group:
             _, attempt, client_orderid, country, currency, minor, state, *rest = lines[number]
-            details = (number, attempt, client_orderid, country, currency, minor)
-            yield RowState(row, *details, STATES[state], *rest)
+            columns = (number, attempt, client_orderid, country, currency, minor)
+            yield RowState(row, *columns, STATES[state], *rest)
 
 
 def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]:
-    """Return up to `limit` READY instructions of a batch after row `after`, except those held by evidence."""
+    """Return up to `limit` READY instructions of a batch after row `after`, without those held by evidence."""
     rows: list[DueRow] = []
-    at_once = limit
-    while len(rows) < limit and (lines := tables.run("due", batch=batch, after=after, limit=at_once)):
+    page_size = limit
+    while len(rows) < limit and (lines := tables.run("due", batch=batch, after=after, limit=page_size)):
         due, after = parse_due_rows(lines), lines[-1][1]
         rows += due
-        if not due:  # a long run of finished rows may follow, so read larger groups
-            at_once = _CHUNK_SIZE
+        if not due:  # many finished rows may follow, so read larger pages
+            page_size = _CHUNK_SIZE
             states = [State.READY.value]
             if not has_many_rows(tables, batch, states):
-                found_row = tables.run("rows_in", batch=batch, states=states, after=after, until=None, limit=1)
-                if not found_row:
+                next_ready = tables.run("rows_in", batch=batch, states=states, after=after, until=None, limit=1)
+                if not next_ready:
                     break
-                after = found_row[0][0] - 1
+                after = next_ready[0][0] - 1
     return rows[:limit]
 
 
 def parse_due_rows(lines: Iterable[Sequence[Any]]) -> list[DueRow]:
-    """Parse due rows. Raises `JournalCorrupt` if a row's state contradicts its newest fact."""
+    """Parse the rows that may be sent. Raises `JournalCorrupt` if a row's state contradicts its newest fact."""
     rows = []
     for line in lines:
         number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line[:12]
-        state, inherited, fact, kind, fact_attempt, newest, is_due = line[12:]
+        state, inherited, fact, kind, fact_attempt, newest_fact, is_due = line[12:]
         if STATES[state] is not State.READY:
             continue
         target, attempt = (State.READY, inherited) if kind is None else (STATE_AFTER.get(FactKind(kind)), fact_attempt)
-        # The state decides that the row is sent, so it is compared with the row's newest fact, which the chain
-        # protects: a changed line of the table must not cause a paid row to be sent again.
-        if fact != newest or target is not State.READY or attempt != standing[0]:
+        # The state decides whether the row is sent, so it must match the row's newest fact, which the chain protects.
+        # Otherwise a tampered table could cause a paid row to be sent again.
+        if fact != newest_fact or target is not State.READY or attempt != standing[0]:
             raise JournalCorrupt(
                 say("The state of instruction {number} does not follow from its newest fact.", number=number)
             )
@@ -181,26 +178,25 @@ def _is_within_cutoff(row: RowState, accepted_until: str | None) -> bool:
 
 
 def _iterate_pairs(tables: Tables, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Yield (row, instruction) for every row of a batch after `after`. Reads up to `limit` rows at a time."""
-    at_once = _CHUNK_SIZE if limit is None else min(limit, _CHUNK_SIZE)
-    while lines := tables.run("next_rows", batch=batch, after=after, limit=at_once):
+    """Yield (row, instruction) for every row of a batch after `after`, reading about `limit` rows at a time."""
+    page_size = _CHUNK_SIZE if limit is None else min(limit, _CHUNK_SIZE)
+    while lines := tables.run("next_rows", batch=batch, after=after, limit=page_size):
         yield from lines
         after = lines[-1][0]
 
 
 def _pairs_by_number(tables: Tables, batch: int, numbers: Collection[int], after: int) -> Iterator[tuple[int, int]]:
-    """Yield (row, instruction) for the rows of a batch after `after` that are in `numbers`."""
     ordered = sorted({number for number in numbers if number > after})
     for start in range(0, len(ordered), _CHUNK_SIZE):
         yield from tables.run("numbered", batch=batch, rows=ordered[start : start + _CHUNK_SIZE])
 
 
 def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Yield (row, instruction) for the rows after `after` that match the states and cutoff in `filters`."""
+    """Yield (row, instruction) for the rows after `after` that match the batch, states and cutoff in `filters`."""
     if limit is not None and has_many_rows(tables, filters["batch"], filters["states"]):
-        at_once, remaining = max(limit, _SCAN_SIZE), limit
-        while remaining > 0 and (lines := tables.run("rows_walked", **filters, after=after, limit=at_once)):
-            matching = [(row, instruction) for row, instruction, is_wanted in lines if is_wanted]
+        page_size, remaining = max(limit, _SCAN_SIZE), limit
+        while remaining > 0 and (lines := tables.run("rows_walked", **filters, after=after, limit=page_size)):
+            matching = [(row, instruction) for row, instruction, is_match in lines if is_match]
             yield from matching[:remaining]
             remaining, after = remaining - len(matching), lines[-1][0]
         return
@@ -214,5 +210,5 @@ def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: i
 
 
 def has_many_rows(tables: Tables, batch: int, states: list[str]) -> bool:
-    """Return whether many rows of a batch are in `states`, so that scanning the batch is faster than sorting them."""
+    """Return whether so many rows of a batch are in `states` that scanning the batch is faster than sorting them."""
     return tables.run("many_in", batch=batch, states=states, limit=_SCAN_FROM_ROWS) == [(_SCAN_FROM_ROWS,)]

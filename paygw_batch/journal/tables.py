@@ -1,4 +1,4 @@
-"""The interface to a store's tables for the shared code, which runs statements by name."""
+"""The interface to the tables of a store, whose SQL statements are run by name."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,59 +10,49 @@ from paygw_batch.journal.values import Identity
 
 
 class Tables(Protocol):
-    """The tables of one journal: its named SQL statements, and locks and writes that differ between stores."""
+    """One journal's tables: runs named SQL statements, and does what differs between stores."""
 
     @property
     def identity(self) -> Identity:
         """The identity of the journal."""
-        ...
 
     def run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement and return all its rows. Lists among the values must not be empty."""
-        ...
+        """Run a statement and return all its rows. A list among the values must not be empty."""
 
     def stream(self, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
         """Run a statement and stream its rows."""
-        ...
 
     def run_for_each(
         self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any
     ) -> Iterator[tuple[Any, ...]]:
-        """Run a statement for each row, with its values named by `columns`, and yield the results in order."""
-        ...
+        """Run a statement once for each row, with the row's values named by `columns`. Yields all results in order."""
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Add an order id that is new to the operation."""
-        ...
+        """Add a new order id of an operation."""
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Lock these instructions until the transaction ends. Returns whether another process may have moved one."""
-        ...
+        """Lock instructions until the transaction ends. Returns whether one may have moved before it was locked."""
 
     def lock_withdrawals(self) -> None:
-        """Keep other transactions from withdrawing or using a document until the open transaction ends."""
-        ...
+        """Prevent other transactions from withdrawing or carrying out documents until this one ends."""
 
 
 MOVE_LINES = [(move.before.value, move.kind.value, move.after.value, *move[3:]) for move in MOVES.values()]
-"""The lines of the table `move`."""
 _HEAD = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 VALUE = re.compile(r"(?<!:):([a-z][a-z0-9_]*)")
-"""The place of a value in a statement: `:name`."""
-
-
+"""Matches a value's placeholder in a statement: `:name`."""
 FILES = ("state.sql", "evidence.sql", "journal.sql", "replay.sql", "forget.sql")
-"""The files of statements about the journal itself. A store's own folder may lack some of them."""
+"""The files with the journal's statements. A store's own folder may lack some of them."""
 ON_SQLITE = ((r"= ANY \(:(\w+)\)", r"IN (SELECT value FROM carray(:\1))"), (r"\bstrpos\(", "instr("))
 ON_POSTGRES = (
     (r"\s+INDEXED BY \w+", ""),
     (r"CROSS JOIN (?=\w+ (?:\w+ )?ON\b)", "JOIN "),
     (r"\bjson_array\(", "json_build_array("),
 )
-"""Each store's replacements in the shared statements: patterns and texts.
+"""Each store's replacements in the shared statements, as (pattern, replacement).
 
-For SQLite, the statements name the order of joins and some indexes, because it does not know the sizes of tables.
+The shared statements fix the join order and some indexes for SQLite, which does not know the sizes of tables.
 """
 
 
@@ -74,7 +64,10 @@ def named_sql(
     *,
     is_psycopg: bool = False,
 ) -> dict[str, str]:
-    """Return the statements of a store's own and the shared files by name, with psycopg's placeholders on request."""
+    """Return the statements in a store's own files and in the shared files, by name.
+
+    `parts` replace names in braces. `replacements` (pattern, replacement) adapt the shared statements to the store.
+    """
     texts = []
     for location in (package, package.rpartition(".")[0]):
         for file in files:
@@ -86,8 +79,8 @@ def named_sql(
     _, *sections = _HEAD.split("\n".join(texts))
     statements: dict[str, str] = {}
     part_texts = dict(parts)
-    named = zip(sections[::3], sections[1::3], sections[2::3], strict=True)
-    for kind, name, body in sorted(named, key=lambda piece: piece[0] != "part"):
+    named_sections = zip(sections[::3], sections[1::3], sections[2::3], strict=True)
+    for kind, name, body in sorted(named_sections, key=lambda piece: piece[0] != "part"):
         text = _COMMENT.sub("", body).strip()
         for part, part_text in part_texts.items():
             text = text.replace(f"{{{part}}}", part_text)
@@ -95,7 +88,7 @@ def named_sql(
         part_texts |= {name: text} if kind == "part" else {}
     if not is_psycopg:
         return statements
-    # psycopg looks for placeholders only in statements that get values, so only these need a doubled percent sign.
+    # psycopg parses only statements with values, so only these need doubled percent signs.
     return {
         name: VALUE.sub(r"%(\1)s", text.replace("%", "%%")) if VALUE.search(text) else text
         for name, text in statements.items()
@@ -103,7 +96,7 @@ def named_sql(
 
 
 def with_triggers(script: str) -> str:
-    """Fill in the bodies of the triggers that move rows in a script that creates tables."""
+    """Insert the bodies of the shared triggers into a script that creates a store's tables."""
     for name, body in named_sql(__package__, ("moves.sql",), {}, ()).items():
         script = script.replace(f"{{{name}}}", body)
     return script

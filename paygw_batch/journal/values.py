@@ -1,4 +1,4 @@
-"""The values that are passed to the journal and returned by it."""
+"""The values passed to and returned by the journal."""
 
 import hashlib
 import json
@@ -13,14 +13,15 @@ from paygw_batch.core.evidence import EvidenceRecord, EvidenceSource, Finding, S
 from paygw_batch.core.lifecycle import Fact, Standing, State
 
 canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
-"""Writes canonical JSON: sorted keys, no spaces, ASCII only."""
+"""Encodes canonical JSON: sorted keys, no spaces, ASCII only."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockComparison:
-    """A comparison of our clock with the `Date` of a reply. `ahead_s` is negative if our clock was behind.
+    """A comparison of our clock with a reply's `Date`. `ahead_s` is negative if our clock was behind.
 
-    `was_behind_s`, `behind_from` and `behind_until` summarise earlier comparisons.
+    Earlier comparisons are summarised: our clock was at most `was_behind_s` seconds behind, from `behind_from` until
+    `behind_until`.
     """
 
     our_time: str
@@ -33,26 +34,25 @@ class ClockComparison:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A journal's identity and newest state. `seq` is its last fact's number (0: none), and `hash` the hash (hex)."""
+    """A journal's identity and newest state. `seq` is its number of facts, and `hash` covers all of them (hex)."""
 
     journal_id: str
-    """32 hex digits, assigned when the journal was created."""
+    """32 hex digits, assigned when the journal is created."""
     seq: int
     hash: str
     newest_time: str
-    """The newest time in the journal: no fact and no evidence is later."""
-    last_judged_arrival: int
-    """The number of the fact by which the last judged notification arrived; 0 if none was judged."""
+    """The newest time of any fact."""
+    last_processed_arrival: int
+    """The fact number of the last processed notification, or 0 if there is none."""
     clock: ClockComparison | None
-    """The last recorded difference between our clock and the gateway's; None: no reply had a `Date`."""
+    """The last comparison of our clock with the gateway's, or None if no reply had a `Date`."""
 
 
 class NewInstruction(NamedTuple):
-    """A row about to become an instruction. A tuple for speed, because a batch can have a million.
+    """A row about to become an instruction. It is a tuple for speed, because a batch can have a million of them.
 
-    `content` is the canonical text of everything that a person decided (payee, amount, currency, country), by which
-    repeated orders are recognised. `minor` is the amount in minor units, and `payee` the account or phone number to
-    pay.
+    `content` is the canonical text of everything that a person decided (payee, amount, currency, country). Two rows
+    repeat each other if it is identical. `minor` is the amount in minor units, and `payee` the account or phone number.
     """
 
     row: int
@@ -70,7 +70,7 @@ class NewInstruction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """A row that replaces a rejected or never sent payment, whose number is `instruction`.
+    """A row that replaces `instruction`, a payment that was rejected or never sent.
 
     A payment rejected only on a person's word is replaced only if it was sent no later than `cutoff`.
     """
@@ -82,7 +82,7 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes, by which the batch is found."""
+    """A batch about to be opened. `sheet_sha256` is the digest of the sheet's file."""
 
     batch: str
     operation: str
@@ -91,11 +91,11 @@ class NewBatch:
     rows: int
     defects: int
     sheet_path: str = ""
-    """The path of the sheet when its batch was opened; the reconciliation goes beside it."""
+    """The sheet's path when the batch was opened. The reconciliation is written next to it."""
     by: str = ""
     """The person who opened the batch."""
     approvals: tuple[str, ...] = ()
-    """A text for each person who prepared or approved the batch, if that was required (see `core/shown_states.py`)."""
+    """A text about each person who prepared or approved the batch (see `core/shown_states.py`)."""
     plan_sha256: str = ""
     """The digest of the approved plan."""
 
@@ -114,7 +114,7 @@ class BatchRecord:
     opened_at: str
     sheet_path: str = ""
     reference: str = ""
-    """The reference that its order ids were derived from. Empty if they were in the sheet."""
+    """The reference from which the order ids were derived. Empty if the sheet had order ids."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the values by name, for JSON."""
@@ -123,10 +123,7 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class KnownRow:
-    """A row that the journal already has as `instruction`, with the same order id and content.
-
-    `batch` and `opened_at` are those of the instruction's batch.
-    """
+    """A row with the same order id and content as `instruction` in an earlier batch, opened at `opened_at`."""
 
     row: int
     instruction: int
@@ -136,15 +133,16 @@ class KnownRow:
 
 
 def is_in_quarantine(since: str | None, cutoff: str) -> bool:
-    """Return whether a row sent at `since` is still in quarantine: `since` is after `cutoff`. Both are UTC."""
+    """Return whether a row is still in quarantine, because it was sent at `since` (None if never), after `cutoff`."""
     return since is not None and since > cutoff
 
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """A row whose order id was used for other content. It `is_amendable` if rejected or never sent, unless replaced.
+    """A row whose order id was used for a payment with other content: `instruction`, in row `sheet_row` of `batch`.
 
-    `quarantined_since` is the time of the attempt if the row is rejected only on a person's word, or None.
+    `is_amendable` if it is rejected or cannot have been paid, and not replaced or held. `quarantined_since` is when it
+    was sent, if it is rejected only on a person's word, or None.
     """
 
     row: int
@@ -158,20 +156,20 @@ class Clash:
     quarantined_since: str | None = None
 
     def is_replaceable(self, cutoff: str) -> bool:
-        """Return whether an amended row may replace the payment now: amendable and not in quarantine at `cutoff`."""
+        """Return whether an amended row may replace the payment now: it is amendable and not in quarantine."""
         return self.is_amendable and not is_in_quarantine(self.quarantined_since, cutoff)
 
 
 @dataclass(frozen=True, slots=True)
 class LookAlike:
-    """A row with the amount and payee of another instruction, under another order id.
+    """A row with the same amount and payee as another instruction, but another order id.
 
-    If `is_rewritten`, one id looks like the other after conversion by a program or retyping.
+    If `is_rewritten`, one id looks as if the other had been retyped, or converted by a program.
     """
 
     row: int
     client_orderid: str
-    """The order id of the other instruction; `batch` and `opened_at` are those of its batch."""
+    """The other instruction's order id. `batch` and `opened_at` are those of its batch."""
     batch: str
     opened_at: str
     is_rewritten: bool = False
@@ -195,14 +193,14 @@ def reply_sha256(head: str, body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """A raw reply from the gateway: the status line and relevant headers, one per line, and the body."""
+    """A raw reply from the gateway. `head` has the status line and the relevant headers, one per line."""
 
     head: str = field(repr=False)
     body: bytes = field(repr=False)
 
     @property
     def sha256(self) -> str:
-        """The digest of the reply (hex), which the resulting fact names."""
+        """The digest (hex) by which the resulting fact refers to the reply."""
         return reply_sha256(self.head, self.body)
 
 
@@ -217,15 +215,15 @@ class AttemptReply:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A fact to append about attempt `attempt` of instruction number `instruction`, at `at` (UTC)."""
+    """A fact to append about an attempt of `instruction`, with the time `at` (UTC)."""
 
     instruction: int
     attempt: int
     fact: Fact
     at: str
     reply: StoredReply | None = None
-    """The raw reply that led to the fact, if it is kept."""
-    heard: EvidenceRecord | None = None
+    """The raw reply that led to the fact, if it is stored."""
+    evidence: EvidenceRecord | None = None
     """The evidence that led to the fact."""
 
 
@@ -234,17 +232,17 @@ class MoveResult(Enum):
 
     MOVED = "moved"
     NOT_MOVED = "not_moved"
-    """The instruction is in another state; the fact is kept as a contradiction."""
+    """The instruction is in another state. The fact is stored as a contradiction."""
     HELD = "held"
-    """The fact was an intent for a row that evidence holds; nothing of it is kept."""
+    """The fact was an intent for a row held by evidence. It is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """A row of a batch with its state and latest attempt, for people. Values that do not apply are None.
+    """A row of a batch with its state and latest attempt, to show to people. Values that do not apply are None.
 
-    `instruction` and `attempt` are the numbers used by facts about the row. `attempt` also counts the attempts of rows
-    that it replaced; `attempts` counts only its own.
+    The row's latest attempt is number `attempt` of `instruction`. That number includes the attempts of any rows that
+    this one replaced. `attempts` counts only its own.
     """
 
     row: int
@@ -263,28 +261,28 @@ class RowState:
     http_status: int | None
     error_code: str | None
     message: str | None
-    """The gateway's message or a sentence of ours, as recorded by `core/shown_states.py`."""
+    """The gateway's message or our own, as recorded by `core/shown_states.py`."""
     possible_duplicate_of: int | None
     first_sent_at: str | None
     updated_at: str | None
     intended_at: str | None = None
     """The time of the latest intent."""
     quarantined_since: str | None = None
-    """The time at which the latest attempt was sent, if a person's word alone rejects the row; as in `Clash`."""
+    """When the latest attempt was sent, if the row is rejected only on a person's word (as in `Clash`)."""
     endpoint_id: str | None = None
-    """The id of the endpoint that the latest attempt was sent to. None without an attempt or a known id."""
+    """The id of the endpoint to which the latest attempt was sent, if known."""
 
 
 LINE_COLUMNS = (
     *("row", "state", "attempts", "sent_orderid", "purpose", "gateway_status", "gateway_reference", "http_status"),
     *("error_code", "message", "first_sent_at", "updated_at", "minor"),
 )
-"""The fields of `RowState` in each line of `JournalReader.batch_lines`, in order; a state is a word there."""
+"""The fields of `RowState` in each line of `JournalReader.batch_lines`, in order. There, `state` is a string."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """A person's action on a batch or one of its rows: opened, approved, resolved, released, returned.
+    """A person's action on a batch or one of its rows, such as opening, approving, resolving or releasing.
 
     `row` and `attempt` are None for an entry about the whole batch. `by` is empty if nobody was recorded.
     """
@@ -297,15 +295,16 @@ class HistoryEntry:
     by: str
     said: str
     order: str = ""
-    """The digest of the signed order that asked for the action. Empty if no order did."""
+    """The digest of the signed order behind the action, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgettablePayments:
     """The payments whose payees may be forgotten now, as instruction numbers by batch number.
 
-    A batch without any such payment loses only its sheet. `waiting` are unfinished batches, in which nobody is
-    forgotten. `before` is the date before which people are forgotten, or empty if one person is forgotten.
+    If a batch in `batches` has no such payments, only its sheet is forgotten. `waiting` are the unfinished batches, in
+    which nobody is forgotten yet. `before` is the date before which people are forgotten, or empty if only a single
+    person is.
     """
 
     before: str
@@ -319,7 +318,7 @@ class ForgettablePayments:
 
     @property
     def sha256(self) -> str:
-        """The digest of exactly these payments and batches, in hex."""
+        """The digest (hex) of these payments and batches."""
         lines = (f"{batch}:{','.join(map(str, numbers))}\n" for batch, numbers in sorted(self.batches.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -329,14 +328,14 @@ class RemainingData(Enum):
 
     NOWHERE = "nowhere"
     IN_LOG = "in_log"
-    """Another program is reading the file, so its log cannot be emptied. Forget again once that program has stopped."""
+    """The log cannot be emptied while another program reads the file. Forget again once it has stopped reading."""
     IN_DATABASE = "in_database"
-    """The server keeps old lines until its tables are rewritten, which only their owner can do."""
+    """The server keeps old lines until the owner of the tables rewrites them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateTally:
-    """The count and sum of a batch's instructions in `state`, for one country and currency."""
+    """The count and sum of a batch's instructions in one state, country and currency."""
 
     country: str
     currency: str
@@ -346,21 +345,18 @@ class StateTally:
 
 
 class TallyKind(Enum):
-    """The rows of a batch that are counted."""
+    """Which rows of a batch are counted."""
 
     ALL = "all"
     KNOWN = "known"
-    """The rows that an earlier batch already had."""
+    """The rows already in an earlier batch."""
     DUE = "due"
-    """The rows that may be sent: ready, and not held."""
+    """The rows that may be sent: ready and not held."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsedSpelling:
-    """A row whose order id was used before, but only in another spelling.
-
-    `order_id` is the used id as it was spelled. `batch` and `opened_at` are those of its batch.
-    """
+    """A row whose order id was already used, in another spelling: as `order_id`, in `batch`."""
 
     row: int
     order_id: str
@@ -370,7 +366,7 @@ class UsedSpelling:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBatch:
-    """A batch whose payments some rows repeat under other order ids, and the number of these rows."""
+    """A batch whose payments a sheet repeats under other order ids. `rows` is the number of rows that do so."""
 
     batch: str
     sheet_name: str
@@ -394,9 +390,9 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvidence:
-    """Evidence that a person must check, about a row that has not moved since it was recorded at `taken_at`.
+    """Evidence that a person must check. Its row has not moved since the evidence was recorded, at `taken_at`.
 
-    `said` is the meaning of the evidence's status word, or None if the word is not listed.
+    `said` is the outcome that the evidence states, or None if its status word has no configured meaning.
     """
 
     number: int
@@ -412,9 +408,9 @@ class WaitingEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The reason why no run sends a ready row: evidence `number`, recorded at `taken_at`, contradicts it.
+    """The evidence that keeps a ready row from being sent: fact `number`, recorded at `taken_at`.
 
-    `said` is the meaning of the evidence's status word: paid or accepted.
+    `said` is the outcome that the evidence states: paid or accepted.
     """
 
     number: int
@@ -422,14 +418,15 @@ class Hold:
     said: str | None
     taken_at: str
     last_sent_at: str = ""
-    """When a lost attempt of the row was found, one that the journal did not know; empty if none was found."""
+    """The latest time at which a lost attempt may have been sent: when the loss was found. Empty without a loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatementNote:
-    """A statement for a batch: its file's name and SHA-256, the person, and when it was carried out (empty: not yet).
+    """A statement carried out for a batch: the file's name and SHA-256, who did it, and when (empty if not yet).
 
-    `attempts` has each named instruction's number of attempts. The statement covers no later attempt.
+    `attempts` has (instruction, number of attempts) for each instruction in the file. The statement does not cover
+    later attempts.
     """
 
     batch: str
@@ -442,7 +439,7 @@ class StatementNote:
 
 @dataclass(frozen=True, slots=True)
 class FirstReading:
-    """The first reading of a statement's file: its time, and each named instruction's number of attempts."""
+    """The first reading of a statement file: its time, and the number of attempts of each instruction in the file."""
 
     at: str = ""
     attempts: Mapping[int, int] = field(default_factory=dict)
@@ -450,7 +447,7 @@ class FirstReading:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """A signed plan or order that is no longer valid: its digest, who withdrew it, and the signed withdrawal."""
+    """The withdrawal of a plan or order: its digest, who withdrew it, and the signed withdrawal."""
 
     sha256: str
     by: str
@@ -460,7 +457,7 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionNote:
-    """A person's confirmation that this copy of the journal, at this path, is the newest."""
+    """A person's confirmation that the copy of the journal at this path is the newest."""
 
     by: str
     path: str
@@ -468,7 +465,7 @@ class AdoptionNote:
 
 @dataclass(frozen=True, slots=True)
 class EndpointNote:
-    """Another endpoint of the merchant, or another name for one. `by` is empty if a run recorded it."""
+    """Another endpoint of the merchant. `by` is empty if a run recorded it."""
 
     endpoint: EndpointIdentity
     by: str
@@ -476,22 +473,22 @@ class EndpointNote:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A notification to judge, encoded by `encode_notification`."""
+    """An unprocessed notification, encoded by `encode_notification`."""
 
     content: str = field(repr=False)
     at: str
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedArrivals:
-    """All notifications that had arrived up to this fact were judged."""
+class ProcessedArrivals:
+    """A note that all notifications up to fact `number` were processed."""
 
     number: int
 
 
 ConcurrentNote = Withdrawal | Arrival
 """A note that may be recorded while a run holds the journal."""
-Note = StatementNote | ClockComparison | SignedOrder | ConcurrentNote | JudgedArrivals | AdoptionNote | EndpointNote
+Note = StatementNote | ClockComparison | SignedOrder | ConcurrentNote | ProcessedArrivals | AdoptionNote | EndpointNote
 """A fact about the whole journal."""
 
 
@@ -499,8 +496,8 @@ Note = StatementNote | ClockComparison | SignedOrder | ConcurrentNote | JudgedAr
 class BatchOpened:
     """The fact that opens a batch, with digests that reveal any later change to its rows.
 
-    `totals` maps a currency to the count and the sum (in minor units) of the new rows. Digests are SHA-256 in hex, over
-    the canonical bytes of the rows in order (see `new_batch.py`).
+    `totals` maps each currency to the count and sum (in minor units) of the new rows. The digests are the SHA-256 (hex)
+    of the rows' canonical texts in order (see `new_batch.py`).
     """
 
     batch: str
@@ -521,23 +518,23 @@ class BatchOpened:
     by: str
     approvals: tuple[str, ...]
     plan_sha256: str = ""
-    """The digest of the approved plan; empty, and not written, if none was needed."""
+    """The digest of the approved plan. If no plan was needed, it is empty and not stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchForgotten:
-    """The fact that forgets people of a batch: who decided, and the number of payments.
+    """The fact that people in a batch were forgotten: who decided it, and how many payments it concerns.
 
-    `before` is the date before which payments were forgotten, or empty if one person was forgotten.
+    `before` is the date before which payments were forgotten, or empty if only a single person was.
     """
 
     by: str
     before: str
     instructions: int
     order: str = ""
-    """The digest of the signed order that asked for the forgetting. Empty if one person was enough."""
+    """The digest of the signed order to forget them. Empty if no second person had to approve."""
     orders: tuple[int, ...] = ()
-    """The facts of the signed orders that were forgotten too, because they name a row of these people."""
+    """The facts of signed orders that were forgotten too, because they name a row of one of these people."""
 
 
 BatchFact = BatchOpened | BatchForgotten
@@ -560,17 +557,17 @@ class Messages:
     """The gateway's messages about one or all batches that a person must check."""
 
     contradictions: Sequence[Contradiction]
-    """The facts that changed nothing, except those that a person has since answered."""
+    """The facts that changed nothing and that nobody has answered yet."""
     waiting: Sequence[WaitingEvidence]
-    """The evidence that waits for a person."""
+    """The evidence that nobody has checked yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaymentSearch:
     """The criteria of a search for payments: words of the payee, or the order id.
 
-    A payment matches if its payee has one alternative of each of `words`. An alternative that ends with `*` is a
-    prefix.
+    Each of `words` is a list of alternatives. A payment matches if its payee's data contains one of each list. A word
+    that ends with `*` matches as a prefix.
     """
 
     words: tuple[tuple[str, ...], ...]
@@ -579,7 +576,7 @@ class PaymentSearch:
 
 @dataclass(frozen=True, slots=True)
 class FoundPayment:
-    """A payment (or collection) with its state and latest attempt, listed once, under its original batch.
+    """A payment or collection with its state and latest attempt. `batch` is the first batch that contained it.
 
     `fields` are the form's fields. `payee` is the account or phone number.
     """
@@ -623,7 +620,7 @@ class StoredPlan:
 
 
 class Occasion(StrEnum):
-    """The events about which people get a notice."""
+    """The events for which people are sent a notice."""
 
     RUN_ENDED = "run_ended"
     SHEET_REFUSED = "sheet_refused"
@@ -636,9 +633,9 @@ class Occasion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewNotice:
-    """A notice before it is stored. Each recipient gets one notice for each `subject`.
+    """A notice that is not stored yet. Each recipient gets one notice per `subject`.
 
-    Without `content`, the text is composed when the notice is first sent. `content` contains no payee's data.
+    If `content` is None, the text is composed when the notice is first sent. `content` never identifies a payee.
     """
 
     occasion: Occasion
@@ -650,9 +647,9 @@ class NewNotice:
 
 @dataclass(frozen=True, slots=True)
 class StoredNotice:
-    """A notice to one recipient as the outbox stores it. `id` is the same for every try.
+    """A stored notice to one recipient. `id` is the same for every try.
 
-    `next_at` is the time of the next try (None: never again). `problem` is a code for the failure of the last try.
+    `next_at` is the time of the next try, or None if there will be none. `problem` is a code for the last failure.
     """
 
     number: int
@@ -671,12 +668,12 @@ class StoredNotice:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the notice was not sent, and will not be retried automatically."""
+        """Whether the notice was not sent and will not be retried automatically."""
         return self.sent_at is None and self.next_at is None
 
 
 class Link(NamedTuple):
-    """The end of a chain, to which the next line links. `at` is the newest time in the chain."""
+    """The last line of a chain, to which the next line will link. `at` is the newest time in the chain."""
 
     seq: int
     hash: bytes
@@ -684,42 +681,42 @@ class Link(NamedTuple):
 
     @property
     def log_fields(self) -> tuple[int, str, str]:
-        """The number, hash (hex) and time of the end, for a line of the sent log."""
+        """The number, hash (hex) and time of the last fact, for a line of the sent log."""
         return self.seq, self.hash.hex(), self.at
 
 
 @dataclass(slots=True)
 class AcceptedRows:
-    """The rows of an accepted loss. Both lists have order ids to look up at the gateway."""
+    """The rows affected by an accepted loss. Both lists contain order ids to look up at the gateway."""
 
     in_doubt: int = 0
     held: int = 0
     not_sent: int = 0
     unknown_orders: list[str] = field(default_factory=list)
-    """Order ids that were sent, but whose batch the journal lost. It keeps these ids, and holds rows that use them."""
+    """Order ids that were sent but whose batch the journal lost. Rows that use them are held."""
     contradictions: list[str] = field(default_factory=list)
-    """Order ids of rows that were sent from this host, but that another attempt completed in the journal."""
+    """Order ids of rows that this host sent, but that are paid or returned by another attempt in the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A journal's identity. `endpoint` is its first one, and `home` the location at which a run last opened it."""
+    """A journal's identity. `endpoint` is the name of its first endpoint, and `home` where a run last opened it."""
 
     journal_id: str
     endpoint: str
     created_at: str
     home: str
     consumer_key_sha256: str = ""
-    """The digest of the consumer key that the journal was made with. Empty if it was made without one."""
+    """The digest of the consumer key when the journal was created. Empty if there was none."""
 
     @property
-    def name(self) -> EndpointIdentity:
-        """The endpoint that the journal was made for."""
+    def endpoint_identity(self) -> EndpointIdentity:
+        """The endpoint for which the journal was created."""
         return replace(EndpointIdentity.from_name(self.endpoint), consumer_key_sha256=self.consumer_key_sha256)
 
     @property
     def start(self) -> Link:
-        """The link before the first line, which ties the chain to one journal and endpoint."""
+        """The link before the first line, which binds the chain to this journal and endpoint."""
         key_digests = [self.consumer_key_sha256] if self.consumer_key_sha256 else []
         text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at, *key_digests])
         return Link(0, hashlib.sha256(text.encode()).digest())

@@ -1,4 +1,4 @@
-"""Builds the channels of notices, e-mail and webhook, from the settings in `[notices]`."""
+"""Builds the channels for notices (e-mail and webhook) from `[notices]`."""
 
 import ssl
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.language import say
 from paygw_batch.opening.gateway_access import load_secret
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settings.sections import NoticesSection, validate_webhook_address
+from paygw_batch.settings.sections import NoticesSection, validate_webhook_url
 from paygw_batch.submit.notices import has_notices
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _DEFAULT_PORTS = {"smtp": 587, "smtps": 465}
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The channels for sending notices, each None if it is not configured."""
+    """The channels for notices. A channel that is not configured is None."""
 
     mail: "MailServer | None" = None
     webhook: "Webhook | None" = None
@@ -46,15 +46,15 @@ def _build_mail_server(section: NoticesSection, environ: Mapping[str, str]) -> "
         return None
     from paygw_batch.notices.mail import MailServer  # noqa: PLC0415 (only if e-mail is configured)
 
-    address = urlsplit(section.smtp)
+    server = urlsplit(section.smtp)
     password = ""
     if section.smtp_user is not None:
-        variable, file = section.smtp_password_env, section.smtp_password_file
-        password = _read_secret("notices.smtp_password", variable, file, environ)
+        env, file = section.smtp_password_env, section.smtp_password_file
+        password = _read_secret("notices.smtp_password", env, file, environ)
     return MailServer(
-        address.hostname or "",
-        address.port or _DEFAULT_PORTS[address.scheme],
-        address.scheme == "smtps",
+        server.hostname or "",
+        server.port or _DEFAULT_PORTS[server.scheme],
+        server.scheme == "smtps",
         _tls_context(section, None),
         section.smtp_user,
         password,
@@ -64,31 +64,31 @@ def _build_mail_server(section: NoticesSection, environ: Mapping[str, str]) -> "
 def _build_webhook(section: NoticesSection, environ: Mapping[str, str]) -> "Webhook | None":
     if not section.has_webhook:
         return None
-    from paygw_batch.notices.webhook import Webhook, secret_bytes  # noqa: PLC0415 (only if a webhook is configured)
+    from paygw_batch.notices.webhook import Webhook, decode_secret  # noqa: PLC0415 (only if a webhook is configured)
 
     url = section.webhook or _read_secret("notices.webhook", section.webhook_env, section.webhook_file, environ)
-    key = None
+    secret = None
     try:
-        validate_webhook_address(url)
+        validate_webhook_url(url)
     except ValueError as error:
         raise ConfigurationError(f"notices.webhook: {error}.") from None
     if section.needs_secret:
-        variable, file = section.webhook_secret_env, section.webhook_secret_file
+        env, file = section.webhook_secret_env, section.webhook_secret_file
         try:
-            key = secret_bytes(_read_secret("notices.webhook_secret", variable, file, environ))
+            secret = decode_secret(_read_secret("notices.webhook_secret", env, file, environ))
         except ValueError as error:
             raise ConfigurationError(
                 say("The webhook secret cannot be used: {error}.", error=error),
                 hint=say(
-                    "Write whsec_ and 32 random bytes in base64 (`echo whsec_$(openssl rand -base64 32)`), and "
-                    "give the receiver the same text."
+                    "Write whsec_ followed by 32 random bytes in base64 (`echo whsec_$(openssl rand -base64 32)`), "
+                    "and give the receiver the same value."
                 ),
             ) from None
-    return Webhook(url, _tls_context(section, "http/1.1"), key)
+    return Webhook(url, _tls_context(section, "http/1.1"), secret)
 
 
-def _read_secret(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> str:
+def _read_secret(key: str, env: str | None, file: Path | None, environ: Mapping[str, str]) -> str:
     try:
-        return load_secret(key, variable, file, environ).decode().strip()
+        return load_secret(key, env, file, environ).decode().strip()
     except UnicodeDecodeError:
-        raise ConfigurationError(say("The file named by {key}_file is not text.", key=key)) from None
+        raise ConfigurationError(say("The file in {key}_file is not text.", key=key)) from None

@@ -1,6 +1,6 @@
-"""Sends due notices by e-mail and webhook, and finds new ones in the journal.
+"""Sends due notices by e-mail and webhook, and finds events in the journal that need new ones.
 
-This never delays a payout or changes an exit code.
+Notices never delay a payout or change the exit code of a run.
 """
 
 import time
@@ -19,7 +19,7 @@ from paygw_batch.errors import JournalMissing, PaygwError
 from paygw_batch.journal import JournalReader, NewNotice, Occasion, Outbox, StoredNotice
 from paygw_batch.language import language_context, say
 from paygw_batch.notices.channels import Channels, build_channels
-from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_page, mail_text, notice_words, webhook_body
+from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_page, mail_text, notice_text, webhook_body
 from paygw_batch.opening.open_journal import Echo, database_location, journal_location, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import parse_sender
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from paygw_batch.notices.mail import Attachment
 
 MAX_WAIT_AFTER_RUN_S = 20.0
-"""How long a command that has ended keeps sending notices. The next command sends the rest."""
+"""How long a command keeps sending notices at its end. The next command sends the rest."""
 MAX_SEND_S = 300.0
-"""The time limit of `notices send`, shorter than any delay between two attempts to send a notice."""
+"""The time limit for `notices send`, which is shorter than any retry delay."""
 _MAX_NOTICES = 500
 _MAX_DEATH_AGE = timedelta(days=30)
-"""Workers that died earlier are not reported, because notices may have been configured since."""
+"""Workers that died earlier are not reported, because notices may not have been configured then."""
 _MAX_FILE_BYTES = 10 * 2**20
 _SERVER_FAILURES = frozenset(FailureKind) - {FailureKind.REFUSED}
 """The failures that would also affect the next notice on the same channel."""
@@ -43,20 +43,19 @@ _SERVER_FAILURES = frozenset(FailureKind) - {FailureKind.REFUSED}
 
 @dataclass(slots=True)
 class DeliveryResult:
-    """The result of sending due notices. `fault` is the reason if none could be sent."""
+    """The result of sending due notices. `fault` is the error if sending ended early, or empty."""
 
     sent: int = 0
     failed: int = 0
     fault: str = ""
     has_ended: bool = False
-    """Whether all due notices were attempted in time."""
+    """Whether all due notices were tried in time."""
 
 
 def send_due(settings: Settings, channels: Channels, *, within_s: float, again: bool = False) -> DeliveryResult:
     """Send due notices for at most `within_s` seconds. With `again`, also send those waiting for a retry.
 
-    A mail or name server may never respond, so notices are sent in a thread that ends with the process. A notice that
-    is cut off is sent again later with the same id.
+    Mail and name servers may never respond, so notices are sent in a thread that ends with the process.
     """
     result = DeliveryResult()
     if not has_notices(settings):
@@ -71,19 +70,16 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
 
 
 def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Echo], None]:
-    """Return a function that sends the due notices at the end of a command.
-
-    Raises `ConfigurationError` if a channel cannot be used, before the command does anything.
-    """
+    """Return a function that sends due notices at the end of a command. Raises `ConfigurationError`."""
     channels = build_channels(settings, environ)
 
     def send_notices(echo: Echo) -> None:
-        with suppress(KeyboardInterrupt):  # a signal ends only the wait
+        with suppress(KeyboardInterrupt):  # a signal only ends the wait
             result = send_due(settings, channels, within_s=MAX_WAIT_AFTER_RUN_S)
             if result.fault:
                 echo(say("The notices cannot be sent: {reason}", reason=result.fault))
             elif result.failed or not result.has_ended:
-                echo(say("A notice could not be sent yet; `paygw-batch notices` shows why. It will be tried again."))
+                echo(say("A notice could not be sent yet and will be retried. To see why, run `paygw-batch notices`."))
 
     return send_notices
 
@@ -97,10 +93,10 @@ class _Delivery:
     result: DeliveryResult
     deadline_s: float
     failed_channels: set[str] = field(default_factory=set)
-    """The channels that failed, and are not used again in this round."""
+    """The channels that failed and are not used again in this round."""
 
     def run(self, *, again: bool) -> None:
-        """Send the due notices. Errors are recorded in the result, and never end the command."""
+        """Send due notices. Errors are stored in the result, and never end the command."""
         try:
             with language_context(self.settings.notices.language):
                 self._send_notices(again=again)
@@ -108,12 +104,12 @@ class _Delivery:
             self.result.has_ended = True
         except PaygwError as error:
             self.result.fault = f"{error.message} {error.hint}".strip()
-        except Exception as error:  # noqa: BLE001 (only the type is shown, because the text could contain anything)
+        except Exception as error:  # noqa: BLE001 (only the type is shown, because the message could contain anything)
             self.result.fault = say("Unexpected error ({kind}).", kind=type(error).__name__)
 
     def _send_notices(self, *, again: bool) -> None:
         with journal_location(self.settings).outbox(write=True) as outbox:
-            if not outbox.may_send:  # this login is a worker's, and other hosts send the notices
+            if not outbox.may_send:  # a worker's login leaves notices to other hosts
                 self.result.has_ended = True
                 return
             with open_journal_to_read(self.settings) as journal:
@@ -121,7 +117,7 @@ class _Delivery:
             if again:
                 outbox.make_due(utc_now())
             due = outbox.due(utc_now(), limit=_MAX_NOTICES)
-            with open_journal_to_read(self.settings) as journal:  # reopened, to see the runs whose notices are due
+            with open_journal_to_read(self.settings) as journal:  # opened again, to see the runs whose notices are due
                 for notice in due:
                     if time.monotonic() >= self.deadline_s:
                         return
@@ -133,7 +129,7 @@ class _Delivery:
         if channel in self.failed_channels:
             self.result.failed += 1
             return
-        content = notice.content or run_figures(self.settings, journal, notice.batch)
+        content = notice.content or _run_end_content(self.settings, journal, notice.batch)
         if not outbox.claim(notice, content, utc_now()):
             return
         failure = deliver(self.settings, self.channels, notice, content)
@@ -150,7 +146,7 @@ class _Delivery:
 def deliver(
     settings: Settings, channels: Channels, notice: StoredNotice, content: Mapping[str, Any]
 ) -> DeliveryFailure | None:
-    """Send one notice. Return the failure, or None if it was accepted."""
+    """Send a notice. Returns the failure, or None if it was accepted."""
     if notice.recipient == WEBHOOK:
         if channels.webhook is None:
             return DeliveryFailure(FailureKind.NOT_CONFIGURED)
@@ -160,8 +156,8 @@ def deliver(
         return DeliveryFailure(FailureKind.NOT_CONFIGURED)
     from paygw_batch.notices.mail import build_mail  # noqa: PLC0415 (only if there is a mail)
 
-    attachment = _rejects_attachment(settings, notice, content)
-    words = notice_words(notice, content, has_file=attachment is not None)
+    attachment = _attach_rejects(settings, notice, content)
+    words = notice_text(notice, content, has_file=attachment is not None)
     mail = build_mail(
         notice.id,
         parse_sender(settings.notices.sender),
@@ -175,10 +171,10 @@ def deliver(
     return channels.mail.send(mail)
 
 
-def _rejects_attachment(settings: Settings, notice: StoredNotice, content: Mapping[str, Any]) -> "Attachment | None":
-    """Return the rejects of a refused sheet, or None if the recipient may not receive payees' data.
+def _attach_rejects(settings: Settings, notice: StoredNotice, content: Mapping[str, Any]) -> "Attachment | None":
+    """Return the file of rejects for a refused sheet, if the recipient may receive personal data.
 
-    With a database nothing is attached, because other hosts' notices must not make this host mail its own files.
+    With a database, nothing is attached, because a notice from another host must not make this host send its files.
     """
     if notice.occasion is not Occasion.SHEET_REFUSED or notice.recipient not in settings.notices.personal_data:
         return None
@@ -190,8 +186,8 @@ def _rejects_attachment(settings: Settings, notice: StoredNotice, content: Mappi
     return Attachment(path.name, path.read_bytes())
 
 
-def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
-    """Return the rows and sums of an ended run's batch by state."""
+def _run_end_content(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
+    """Return the content of a notice about the end of a run: the number of rows and the sums by state."""
     record = journal.batch(batch)
     if record is None:
         return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}
@@ -210,17 +206,13 @@ def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mappi
 
 
 def find_new_notices(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield new notices from the journal: rows long in doubt, contradictions and dead workers.
-
-    Nothing is missed if this runs late, because the journal has the events, and the outbox those already reported.
-    """
-    yield from _doubt_notices(settings, journal, outbox, now)
+    """Yield notices for rows long in doubt, contradictions and dead workers that were not yet reported."""
+    yield from _in_doubt_notices(settings, journal, outbox, now)
     yield from _contradiction_notices(settings, journal, outbox)
     yield from _dead_worker_notices(settings, now)
 
 
 def _contradiction_notices(settings: Settings, journal: JournalReader, outbox: Outbox) -> Iterator[NewNotice]:
-    """Yield a notice for each batch with new messages that a person must check."""
     if not (recipients := notice_recipients(settings, Occasion.CONTRADICTED)):
         return
     messages, times = journal.messages(), defaultdict[str, list[str]](list)
@@ -242,7 +234,7 @@ def _contradiction_notices(settings: Settings, journal: JournalReader, outbox: O
 
 
 def _dead_worker_notices(settings: Settings, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each worker that died recently, even if its rows are already in doubt."""
+    """Yield a notice for each worker that died recently, even one whose rows were already put in doubt."""
     recipients, database = notice_recipients(settings, Occasion.WORKER_DIED), database_location(settings)
     if not recipients or database is None:
         return
@@ -257,15 +249,14 @@ def _dead_worker_notices(settings: Settings, now: datetime) -> Iterator[NewNotic
         yield NewNotice(Occasion.WORKER_DIED, f"{worker.host} {worker.pid} {worker.since}", "", recipients, content)
 
 
-def _doubt_notices(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each batch with rows newly in doubt for too long."""
+def _in_doubt_notices(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
     recipients, hours = notice_recipients(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
     if not recipients:
         return
-    limit = timestamp(now - timedelta(hours=hours))
+    cutoff = timestamp(now - timedelta(hours=hours))
     for record in journal.batches():
         rows = journal.rows(record.number, states=DISPLAYED_IN_DOUBT)
-        times = sorted(row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= limit)
+        times = sorted(row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= cutoff)
         if times and times[-1] > outbox.newest_subject(Occasion.IN_DOUBT, record.batch):
             content = {
                 "sheet": replace_invalid_characters(record.sheet_name),
@@ -279,7 +270,7 @@ def _doubt_notices(settings: Settings, journal: JournalReader, outbox: Outbox, n
 
 
 def probe_mail_server(channels: Channels) -> DeliveryFailure | None:
-    """Sign in to the mail server. Return the failure, or None if it can be used."""
+    """Sign in to the mail server. Returns the failure, or None on success."""
     if (server := channels.mail) is None:
         return None
     failures: list[DeliveryFailure | None] = []
@@ -290,7 +281,7 @@ def probe_mail_server(channels: Channels) -> DeliveryFailure | None:
 
 
 def list_notices(settings: Settings) -> Sequence[StoredNotice]:
-    """Return the newest notices in the journal, unsent ones first. Nothing is written."""
+    """Return the newest notices in the journal, unsent ones first."""
     with suppress(JournalMissing), journal_location(settings).outbox(write=False) as outbox:
         return outbox.list_notices(limit=1_000)
     return ()

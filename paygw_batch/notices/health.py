@@ -6,7 +6,7 @@ from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import mark, say, say_count
 from paygw_batch.notices.channels import build_channels
 from paygw_batch.notices.delivery import list_notices, probe_mail_server
-from paygw_batch.notices.words import FailureKind, failure_words
+from paygw_batch.notices.words import FailureKind, describe_failure
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.health import Health, HealthCheck
 from paygw_batch.show.summary import ExitCode
@@ -16,7 +16,7 @@ _NOTICES = mark("notices")
 
 
 def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Sign in to the mail server and count the waiting notices. No notice is sent."""
+    """Yield checks of the mail server's sign-in and of waiting notices, without sending any."""
     if not has_notices(settings):
         return
     section = settings.notices
@@ -31,22 +31,22 @@ def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthChe
         return
     if channels.mail is not None and (failure := probe_mail_server(channels)) is not None:
         is_usage_error = failure.kind in {FailureKind.UNTRUSTED, FailureKind.NOT_ENCRYPTED, FailureKind.SIGN_IN}
-        sentence = say("{server}: {reason}", server=section.smtp, reason=failure_words(failure.code))
-        yield HealthCheck(_NOTICES, Health.BAD, sentence, ExitCode.USAGE if is_usage_error else ExitCode.STOPPED_EARLY)
+        message = say("{server}: {reason}", server=section.smtp, reason=describe_failure(failure.code))
+        yield HealthCheck(_NOTICES, Health.BAD, message, ExitCode.USAGE if is_usage_error else ExitCode.STOPPED_EARLY)
     else:
         names = [*([section.smtp or ""] if channels.mail else []), *([say("a webhook")] if channels.webhook else [])]
         yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(names)))
     if given_up_count := sum(notice.is_given_up for notice in waiting_notices):
-        sentence = say_count(
+        message = say_count(
             given_up_count,
-            "{count:,} was given up after several days: `paygw-batch notices send --again` retries it",
-            "{count:,} were given up after several days: `paygw-batch notices send --again` retries them",
+            "{count:,} was given up after several days. To retry it, run `paygw-batch notices send --again`",
+            "{count:,} were given up after several days. To retry them, run `paygw-batch notices send --again`",
         )
-        yield HealthCheck(_NOTICES, Health.BAD, sentence, ExitCode.STOPPED_EARLY)
+        yield HealthCheck(_NOTICES, Health.BAD, message, ExitCode.STOPPED_EARLY)
     elif waiting_notices:
-        sentence = say_count(
+        message = say_count(
             len(waiting_notices),
-            "{count:,} could not be sent yet: `paygw-batch notices` shows why",
-            "{count:,} could not be sent yet: `paygw-batch notices` shows why",
+            "{count:,} could not be sent yet. To see why, run `paygw-batch notices`",
+            "{count:,} could not be sent yet. To see why, run `paygw-batch notices`",
         )
-        yield HealthCheck(_NOTICES, Health.WARNING, sentence)
+        yield HealthCheck(_NOTICES, Health.WARNING, message)

@@ -1,4 +1,4 @@
-"""Sends e-mails one at a time, and only over TLS."""
+"""Sends e-mails, one at a time and only over TLS."""
 
 import smtplib
 import ssl
@@ -22,52 +22,52 @@ _FAILURE_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (smtplib.SMTPResponseException, FailureKind.REFUSED),
     (smtplib.SMTPException, FailureKind.BROKEN),
     (OSError, FailureKind.NOT_REACHED),
-    (ValueError, FailureKind.BROKEN),  # smtplib raises it for a reply that is not SMTP
+    (ValueError, FailureKind.BROKEN),  # raised by smtplib for a reply that is not SMTP
 )
-"""The kind of failure for each exception. The first match counts."""
+"""The kind of failure for each exception. The first match applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailServer:
-    """A mail server. `has_tls` means TLS from the first byte; otherwise STARTTLS is required."""
+    """A mail server. With `implicit_tls`, it uses TLS from the first byte. Otherwise STARTTLS is required."""
 
     host: str
     port: int
-    has_tls: bool
-    trust: ssl.SSLContext = field(repr=False)
+    implicit_tls: bool
+    tls_context: ssl.SSLContext = field(repr=False)
     user: str | None = None
     password: str = field(default="", repr=False)
     timeout_s: float = 10.0
     """How long to wait for each reply."""
 
     def send(self, mail: EmailMessage) -> DeliveryFailure | None:
-        """Send a mail. Return the failure, or None if the server accepted it."""
+        """Send a mail. Returns the failure, or None if the server accepted it."""
         return self._run_session(lambda client: client.send_message(mail))
 
     def probe(self) -> DeliveryFailure | None:
-        """Sign in without sending anything. Return the failure, or None."""
+        """Sign in without sending anything. Returns the failure, or None."""
         return self._run_session(smtplib.SMTP.noop)
 
-    def _run_session(self, act: Callable[[smtplib.SMTP], object]) -> DeliveryFailure | None:
+    def _run_session(self, action: Callable[[smtplib.SMTP], object]) -> DeliveryFailure | None:
         try:
             with self._connect() as client:
-                act(client)
+                action(client)
         except tuple(kind for kind, _ in _FAILURE_KINDS) as error:
-            return _to_delivery_failure(error)
+            return _build_failure(error)
         return None
 
     @contextmanager
     def _connect(self) -> Iterator[smtplib.SMTP]:
-        # The local host name is fixed, because looking it up can block on a slow name server.
+        # Our own host name is not looked up, because that can block on a slow name server.
         name, timeout_s = "localhost", self.timeout_s
         client = (
-            smtplib.SMTP_SSL(self.host, self.port, local_hostname=name, timeout=timeout_s, context=self.trust)
-            if self.has_tls
+            smtplib.SMTP_SSL(self.host, self.port, local_hostname=name, timeout=timeout_s, context=self.tls_context)
+            if self.implicit_tls
             else smtplib.SMTP(self.host, self.port, local_hostname=name, timeout=timeout_s)
         )
         try:
             client.ehlo()
-            if not self.has_tls:
+            if not self.implicit_tls:
                 self._encrypt(client)
             if self.user is not None:
                 self._sign_in(client, self.user)
@@ -78,12 +78,9 @@ class MailServer:
             client.close()
 
     def _encrypt(self, client: smtplib.SMTP) -> None:
-        """Encrypt the connection, or raise an error.
-
-        If an attacker removes the offer of STARTTLS, the mail must not be sent in clear.
-        """
+        """Encrypt the connection. Raises `ssl.SSLError` if the server does not offer STARTTLS."""
         try:
-            code, _ = client.starttls(context=self.trust)
+            code, _ = client.starttls(context=self.tls_context)
         except smtplib.SMTPNotSupportedError:
             code = 0
         if code != 220:  # noqa: PLR2004 (RFC 3207)
@@ -99,32 +96,31 @@ class MailServer:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file to attach to a mail."""
+    """A file attached to a mail."""
 
     name: str
     content: bytes = field(repr=False)
 
 
 def build_mail(
-    notice: str,
+    notice_id: str,
     sender: tuple[str, str],
     recipient: str,
-    at: datetime,
+    date: datetime,
     subject: str,
     text: str,
     html: str,
     attachment: Attachment | None = None,
 ) -> EmailMessage:
-    """Build the mail for a notice. Its Message-ID contains the notice's id, so retries have the same one."""
+    """Build the mail for a notice. Retries have the same Message-ID, which contains the notice's id."""
     mail = EmailMessage(policy=SMTP)
     name, address = sender
     mail["From"] = Address(name, addr_spec=address)
     mail["To"] = Address(addr_spec=recipient)
-    # The library decodes text that looks like an encoded word, in which a sheet's name could hide line breaks and
-    # text directions.
+    # The library decodes encoded words (`=?...?=`), in which the name of a sheet could hide line breaks.
     mail["Subject"] = " ".join(subject.split()).replace("=?", "= ?")
-    mail["Date"] = at
-    mail["Message-ID"] = f"<{notice}@{address.rpartition('@')[2]}>"
+    mail["Date"] = date
+    mail["Message-ID"] = f"<{notice_id}@{address.rpartition('@')[2]}>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(text)
     mail.add_alternative(html, subtype="html")
@@ -138,10 +134,10 @@ def build_mail(
     return mail
 
 
-def _to_delivery_failure(error: Exception) -> DeliveryFailure:
+def _build_failure(error: Exception) -> DeliveryFailure:
     if isinstance(error, smtplib.SMTPServerDisconnected) and isinstance(error.__context__, TimeoutError):
-        return DeliveryFailure(FailureKind.NO_ANSWER)  # smtplib turned a timeout into this error
-    kind = next(kind for sort, kind in _FAILURE_KINDS if isinstance(error, sort))
+        return DeliveryFailure(FailureKind.NO_ANSWER)  # this is how smtplib reports a timeout
+    kind = next(kind for error_type, kind in _FAILURE_KINDS if isinstance(error, error_type))
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return DeliveryFailure(kind, max((code for code, _ in error.recipients.values()), default=0))
     return DeliveryFailure(kind, max(error.smtp_code, 0) if isinstance(error, smtplib.SMTPResponseException) else 0)

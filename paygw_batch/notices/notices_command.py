@@ -15,17 +15,17 @@ from paygw_batch.journal import StoredNotice
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.notices.channels import build_channels
 from paygw_batch.notices.delivery import MAX_SEND_S, list_notices, send_due
-from paygw_batch.notices.words import OCCASION_WORDS, failure_words
+from paygw_batch.notices.words import OCCASION_LABELS, describe_failure
 from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.show.summary import ExitCode, Summary
 
-_HEADINGS = mark_all("written", "occasion", "recipient", "tries", "state")
+_HEADINGS = mark_all("written", "event", "recipient", "attempts", "state")
 
 
 @click.group("notices", cls=HelpGroup, invoke_without_command=True)
 @click.pass_context
 def notices_command(context: click.Context) -> None:
-    """List the notices in the journal with their recipients and, if they are waiting, the reason.
+    """List the notices in the journal with their recipients, and why some are still waiting.
 
     Notices are configured in [notices]. Runs send them when they end.
     """
@@ -41,7 +41,7 @@ def _show_notices(invocation: Invocation) -> None:
         lines = [
             (
                 f"{format_minute(notice.written_at)}Z",
-                say(OCCASION_WORDS[notice.occasion]),
+                say(OCCASION_LABELS[notice.occasion]),
                 notice.recipient,
                 notice.tries,
                 _notice_state(notice),
@@ -59,9 +59,9 @@ def _show_notices(invocation: Invocation) -> None:
 @click.option("--again", is_flag=True, help="Also retry notices that are waiting or were given up.")
 @click.pass_obj
 def send(invocation: Invocation, *, again: bool) -> None:
-    """Send the notices that are due. Suitable for cron: it can run at any time, even during a run.
+    """Send the notices that are due. You can run it from cron at any time, even during a run.
 
-    Ends with exit code 6 if a notice could not be sent or time ran out. Notices are retried for up to five days.
+    The exit code is 6 if a notice could not be sent or time ran out. Notices are retried for up to five days.
     """
     screen, settings = Screen(invocation), settings_for(invocation)
     channels = build_channels(settings, os.environ)
@@ -75,8 +75,8 @@ def send(invocation: Invocation, *, again: bool) -> None:
         sentences.append(
             say_count(
                 result.failed,
-                "{count:,} could not be sent: `paygw-batch notices` shows why.",
-                "{count:,} could not be sent: `paygw-batch notices` shows why.",
+                "{count:,} could not be sent. To see why, run `paygw-batch notices`.",
+                "{count:,} could not be sent. To see why, run `paygw-batch notices`.",
             )
         )
     elif not result.has_ended:
@@ -88,7 +88,7 @@ def send(invocation: Invocation, *, again: bool) -> None:
 def _notice_state(notice: StoredNotice) -> str:
     if notice.sent_at is not None:
         return say("sent")
-    reason = failure_words(notice.problem) if notice.problem else ""
+    reason = describe_failure(notice.problem) if notice.problem else ""
     if notice.next_at is None:
         return say("given up: {reason}", reason=reason) if reason else say("given up")
-    return say("waiting: {reason}", reason=reason) if reason else say("waits")
+    return say("waiting: {reason}", reason=reason) if reason else say("waiting")

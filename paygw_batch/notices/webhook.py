@@ -17,8 +17,8 @@ _ACCEPTED_STATUSES = range(200, 300)
 _MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 
 
-def secret_bytes(text: str) -> bytes:
-    """Decode a secret (`whsec_` and base64). Raises `ValueError`, without quoting the secret."""
+def decode_secret(text: str) -> bytes:
+    """Decode a secret (`whsec_` and base64). Raises `ValueError`, without quoting it, if it is invalid."""
     try:
         key = base64.b64decode(text.strip().removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -26,7 +26,7 @@ def secret_bytes(text: str) -> bytes:
     if not _MIN_SECRET_BYTES <= len(key) <= _MAX_SECRET_BYTES:
         raise ValueError(
             say(
-                "it has {bytes} bytes, and must have {min} to {max}",
+                "it has {bytes} bytes, but must have {min} to {max}",
                 bytes=len(key),
                 min=_MIN_SECRET_BYTES,
                 max=_MAX_SECRET_BYTES,
@@ -35,37 +35,37 @@ def secret_bytes(text: str) -> bytes:
     return key
 
 
-def compute_signature(key: bytes, notice: str, at_s: int, body: bytes) -> str:
-    """Return the `webhook-signature` header: version 1, HMAC-SHA256 over id, time and body."""
-    digest = hmac.digest(key, f"{notice}.{at_s}.".encode() + body, hashlib.sha256)
+def compute_signature(key: bytes, notice_id: str, timestamp_s: int, body: bytes) -> str:
+    """Return the `webhook-signature` header: version 1, HMAC-SHA-256 over id, time and body."""
+    digest = hmac.digest(key, f"{notice_id}.{timestamp_s}.".encode() + body, hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A webhook. Without a `key` its messages are not signed, and only its address is secret."""
+    """A webhook. Without a `key`, requests are not signed, and only the secrecy of the URL protects it."""
 
     url: str = field(repr=False)
-    trust: ssl.SSLContext = field(repr=False)
+    tls_context: ssl.SSLContext = field(repr=False)
     key: bytes | None = field(default=None, repr=False)
     timeout_s: float = 10.0
     """How long to wait for the receiver."""
 
-    def post(self, notice: str, body: bytes, at_s: int) -> DeliveryFailure | None:
-        """Post a notice. Return the failure, or None if the receiver accepted it (2xx)."""
+    def post(self, notice_id: str, body: bytes, timestamp_s: int) -> DeliveryFailure | None:
+        """Post a notice. Returns the failure, or None if the receiver accepted it (2xx)."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "paygw-batch",
-            "webhook-id": notice,
-            "webhook-timestamp": str(at_s),
+            "webhook-id": notice_id,
+            "webhook-timestamp": str(timestamp_s),
         }
         if self.key is not None:
-            headers["webhook-signature"] = compute_signature(self.key, notice, at_s, body)
-        address = urlsplit(self.url)
-        host_and_port = (address.hostname or "", address.port)
+            headers["webhook-signature"] = compute_signature(self.key, notice_id, timestamp_s, body)
+        url = urlsplit(self.url)
+        host_and_port = (url.hostname or "", url.port)
         connection = (
-            HTTPSConnection(*host_and_port, timeout=self.timeout_s, context=self.trust)
-            if address.scheme == "https"
+            HTTPSConnection(*host_and_port, timeout=self.timeout_s, context=self.tls_context)
+            if url.scheme == "https"
             else HTTPConnection(*host_and_port, timeout=self.timeout_s)
         )
         try:
@@ -79,7 +79,7 @@ class Webhook:
         except OSError:
             return DeliveryFailure(FailureKind.NOT_REACHED)
         try:
-            connection.request("POST", f"{address.path or '/'}{address.query and '?'}{address.query}", body, headers)
+            connection.request("POST", f"{url.path or '/'}{url.query and '?'}{url.query}", body, headers)
             status = connection.getresponse().status
         except TimeoutError:
             return DeliveryFailure(FailureKind.NO_ANSWER)

@@ -1,4 +1,4 @@
-"""Formats notices for people: e-mails as text and HTML, and the bodies of webhooks."""
+"""Writes the texts of notices: e-mails as text and HTML, and the bodies for webhooks."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from paygw_batch.show.page import template_environment
 
 
 class FailureKind(StrEnum):
-    """The kinds of failure to send a notice."""
+    """Why a notice could not be sent."""
 
     NOT_REACHED = "not_reached"
     NO_ANSWER = "no_answer"
@@ -30,14 +30,14 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFailure:
-    """A failure to send a notice, with the server's reply code (0 if there was no reply)."""
+    """A failure to send a notice. `answer` is the server's reply code, or 0 if there was no reply."""
 
     kind: FailureKind
     answer: int = 0
 
     @property
     def code(self) -> str:
-        """The code stored in the outbox, such as `refused 550`. The server's own words are never stored."""
+        """The code stored in the outbox, such as `refused 550`. The server's own message is never stored."""
         return f"{self.kind} {self.answer}" if self.answer else self.kind.value
 
     @classmethod
@@ -48,17 +48,17 @@ class DeliveryFailure:
         return cls(FailureKind(kind) if is_known else FailureKind.BROKEN, int(answer) if answer.isdecimal() else 0)
 
 
-_FAILURE_WORDS = {
+_FAILURE_MESSAGES = {
     FailureKind.NOT_REACHED: mark("the server cannot be reached"),
     FailureKind.NO_ANSWER: mark("the server did not answer in time"),
-    FailureKind.UNTRUSTED: mark("the certificate of the server is not trusted, or is for another name"),
+    FailureKind.UNTRUSTED: mark("the server's certificate is not trusted, or is for another name"),
     FailureKind.NOT_ENCRYPTED: mark("the server does not offer an encrypted connection"),
-    FailureKind.SIGN_IN: mark("the server refused the user or the password"),
-    FailureKind.REFUSED: mark("the server refused it"),
+    FailureKind.SIGN_IN: mark("the server rejected the user name or password"),
+    FailureKind.REFUSED: mark("the server rejected the message"),
     FailureKind.BROKEN: mark("the connection was lost"),
     FailureKind.NOT_CONFIGURED: mark("the channel is no longer configured"),
 }
-OCCASION_WORDS = {
+OCCASION_LABELS = {
     Occasion.RUN_ENDED: mark("a run ended"),
     Occasion.SHEET_REFUSED: mark("a sheet was refused"),
     Occasion.PLAN_WAITS: mark("a plan is waiting for approval"),
@@ -70,61 +70,61 @@ OCCASION_WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeWords:
-    """The text of a notice on every channel. Each line of `table` has a state, a row count and sums."""
+class NoticeText:
+    """The text of a notice. Each line of `table` has a state, the number of rows in it, and their sums."""
 
     title: str
     sentences: Sequence[str]
     table: Sequence[tuple[str, str, str]]
     link: str
-    names_nobody: bool = True
-    """Whether the notice is free of payees' data."""
+    is_anonymous: bool = True
+    """Whether the notice contains no personal data."""
 
 
-def failure_words(code: str) -> str:
-    """Describe a failure by its code in the outbox."""
+def describe_failure(code: str) -> str:
+    """Describe a failure in the current language. `code` is the one stored in the outbox."""
     failure = DeliveryFailure.from_code(code)
     suffix = f" ({failure.answer})" if failure.answer else ""
-    return f"{say(_FAILURE_WORDS[failure.kind])}{suffix}"
+    return f"{say(_FAILURE_MESSAGES[failure.kind])}{suffix}"
 
 
-def notice_words(notice: StoredNotice, content: Mapping[str, Any], *, has_file: bool = False) -> NoticeWords:
-    """Return the text of a notice in the chosen language. `has_file` mentions the attached rejects."""
-    sentences = [*_sentences(notice.occasion, content)]
+def notice_text(notice: StoredNotice, content: Mapping[str, Any], *, has_file: bool = False) -> NoticeText:
+    """Return the text of a notice in the current language. With `has_file`, it mentions the attached rejects."""
+    sentences = [*_notice_sentences(notice.occasion, content)]
     if has_file:
-        sentences.append(say("The rows with errors are attached. They contain payees' data."))
-    return NoticeWords(
-        escape_for_terminal(_title(notice.occasion, content)),
+        sentences.append(say("The rows with defects are attached. They contain payees' data."))
+    return NoticeText(
+        escape_for_terminal(_notice_title(notice.occasion, content)),
         [escape_for_terminal(sentence) for sentence in sentences],
         list(_table_lines(content)),
         str(content.get("link", "")),
-        names_nobody=not has_file,
+        is_anonymous=not has_file,
     )
 
 
-def mail_text(words: NoticeWords) -> str:
+def mail_text(words: NoticeText) -> str:
     return template_environment().get_template("notice.txt").render(words=words)
 
 
-def mail_page(words: NoticeWords) -> str:
+def mail_page(words: NoticeText) -> str:
     """Return the HTML of an e-mail, which loads no external content."""
     return template_environment().get_template("notice.html").render(words=words)
 
 
 def webhook_body(notice: StoredNotice, content: Mapping[str, Any], style: str) -> bytes:
-    """Return the body for a webhook in the style `standard`, `slack` or `teams`."""
+    """Return the body for a webhook in the format `standard`, `slack` or `teams`."""
     if style == "standard":
         body = {"type": notice.occasion.value, "timestamp": notice.written_at, "data": content}
         return json.dumps(body, ensure_ascii=False).encode()
     text = (
         template_environment()
         .get_template(f"notice.{style}.json")
-        .render(words=notice_words(notice, content), open_it=say("Open"))
+        .render(words=notice_text(notice, content), open_it=say("Open"))
     )
     return text.encode()
 
 
-def _title(occasion: Occasion, content: Mapping[str, Any]) -> str:
+def _notice_title(occasion: Occasion, content: Mapping[str, Any]) -> str:
     sheet = content.get("sheet", "")
     match occasion:
         case Occasion.RUN_ENDED:
@@ -145,7 +145,7 @@ def _title(occasion: Occasion, content: Mapping[str, Any]) -> str:
             assert_never(occasion)
 
 
-def _sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterator[str]:
+def _notice_sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterator[str]:
     match occasion:
         case Occasion.RUN_ENDED:
             yield from _run_sentences(content)
@@ -178,10 +178,10 @@ def _sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterator[str]:
             )
             if content["batch"]:
                 yield say(
-                    "It was sending batch {batch}. Its rows in flight are in doubt; other workers send the rest.",
+                    "It was sending batch {batch}. Its rows in flight are in doubt. Other workers send the rest.",
                     batch=content["batch"],
                 )
-            yield say("Check that machine, then restart the worker.")
+            yield say("Check that host, then restart the worker.")
         case Occasion.RUNS_OUT:
             yield from _shortage_sentences(content)
         case _:
@@ -193,8 +193,8 @@ def _run_sentences(content: Mapping[str, Any]) -> Iterator[str]:
     if in_doubt := states.get("in_doubt", 0):
         yield say_count(
             in_doubt,
-            "{count:,} row is in doubt: ask the gateway what happened to it, and settle it.",
-            "{count:,} rows are in doubt: ask the gateway what happened to them, and settle them.",
+            "{count:,} row is in doubt. Ask the gateway what happened to it, then settle it.",
+            "{count:,} rows are in doubt. Ask the gateway what happened to them, then settle them.",
         )
     if ready_count := states.get("ready", 0):
         yield say_count(
@@ -206,12 +206,12 @@ def _run_sentences(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _refused_sheet_sentences(content: Mapping[str, Any]) -> Iterator[str]:
-    yield say("None of it was sent.")
+    yield say("None of its rows were sent.")
     if content["defects"]:
         yield say_count(content["defects"], "{count:,} row has defects.", "{count:,} rows have defects.")
     if content["answer"]:
         yield say("The reasons are in the file {file}.", file=content["answer"])
-    yield say("Correct the sheet and submit it again. A row that was paid before is not paid again.")
+    yield say("Correct the sheet, then submit it again. Rows that were paid are not paid again.")
 
 
 def _plan_sentences(content: Mapping[str, Any]) -> Iterator[str]:
@@ -224,7 +224,7 @@ def _plan_sentences(content: Mapping[str, Any]) -> Iterator[str]:
 
 def _shortage_title(content: Mapping[str, Any]) -> str:
     if content["what"] == "disk":
-        return say("The disk of the journal on {host} is nearly full", host=content["host"])
+        return say("The journal's disk on {host} is nearly full", host=content["host"])
     return say("The private key has expired") if content["has_ended"] else say("The private key expires soon")
 
 
@@ -233,8 +233,8 @@ def _shortage_sentences(content: Mapping[str, Any]) -> Iterator[str]:
         yield say("It has {mib:,.1f} MiB free, which is too little for a run.", mib=content["free_bytes"] / 2**20)
         yield say("Free some space, then start the run again.")
         return
-    yield say("The key: {place}. It is valid until {date}.", place=content["place"], date=content["until"])
-    yield say("Create a new key and send its public half to the gateway's operator.")
+    yield say("Key: {place}. It is valid until {date}.", place=content["place"], date=content["until"])
+    yield say("Create a new key and send its public key to the gateway's operator.")
 
 
 def _table_lines(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

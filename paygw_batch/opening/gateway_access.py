@@ -1,6 +1,6 @@
-"""Opens the configured gateway: keys, secrets, the supplied values of request bodies, and the transport.
+"""Opens the configured gateway: loads keys and secrets, and builds signers, authenticity checks and the transport.
 
-In the sandbox, this is the built-in gateway, which runs as long as it is needed.
+For the sandbox, it opens the built-in gateway, which runs only while it is needed.
 """
 
 import codecs
@@ -23,7 +23,7 @@ from paygw_batch.engine.ports import Runtime
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.extras import extra, install_command
 from paygw_batch.gateway.address import Connections, TransportSettings, operation_url
-from paygw_batch.gateway.encode import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile, Supplies
+from paygw_batch.gateway.encode import BodyConstants, ControlAlgorithm, ControlAmount, ControlPart, ControlProfile
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import TransportFault
 from paygw_batch.gateway.notification import (
@@ -43,15 +43,15 @@ from paygw_batch.gateway.signing.key import (
     GatewayKey,
     SignatureAlgorithm,
     SigningKey,
-    kms_key_id,
     load_private_key,
     parse_gateway_key,
-    token_address,
+    parse_kms_key_id,
+    parse_token_address,
 )
 from paygw_batch.gateway.signing.signers import Signers
 from paygw_batch.journal import BatchRecord, Journal
 from paygw_batch.language import mark, say
-from paygw_batch.opening.given_sheet import load_rules_operation, require_complete
+from paygw_batch.opening.given_sheet import operation_of, require_complete
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import PayinSection
 from paygw_batch.trusted_files import OtherUsers, read_and_check_access, read_trusted_file
@@ -62,61 +62,57 @@ if TYPE_CHECKING:
 _MAX_SECRET_BYTES = 4096
 
 
-def load_secret(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> bytes:
-    """Load the secret named by the configuration keys `KEY_env` (an environment variable) or `KEY_file`.
+def load_secret(setting: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> bytes:
+    """Load a secret from the environment variable `variable` or, if that is not set, from `file`.
 
-    Raises `ConfigurationError` if there is no secret, or if its file is accessible to others than its owner.
+    Raises `ConfigurationError`, naming `setting`, if there is no secret or if other users can access `file`.
     """
     if variable is not None and (text := environ.get(variable)):
         return text.encode()
     if file is not None:
-        return _read_private_file(f"{key}_file", file)
+        return _read_private_file(f"{setting}_file", file)
     suffix = "" if variable is None else f" ({variable})"
-    unset = mark("The configuration does not set {key}_file, and no variable that {key}_env names{named} is set.")
-    raise ConfigurationError(say(unset, key=key, named=suffix))
+    message = mark("Neither {key}_file nor a variable named by {key}_env{named} is set.")
+    raise ConfigurationError(say(message, key=setting, named=suffix))
 
 
 def load_passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
-    """Load the private key's passphrase. Returns None if none is configured.
+    """Load the private key's passphrase, or return None if none is configured.
 
-    Raises `ConfigurationError` if its file cannot be read or, except in the sandbox, if the file is accessible to
-    others than its owner.
+    Raises `ConfigurationError` if the file cannot be read or, outside the sandbox, if other users can access the file.
     """
     gateway = settings.gateway
     if (variable := gateway.private_key_passphrase_env) is not None and (text := environ.get(variable)) is not None:
         return text.encode()
     if (file := gateway.private_key_passphrase_file) is not None:
-        return _read_private_file("gateway.private_key_passphrase_file", file, is_checked=not settings.uses_sandbox)
+        return _read_private_file("gateway.private_key_passphrase_file", file, check_access=not settings.uses_sandbox)
     return None
 
 
-def _read_private_file(key: str, file: Path, *, is_checked: bool = True) -> bytes:
-    secret = read_and_check_access(file, f"{key} {file}", OtherUsers.MAY_NOTHING, max_bytes=_MAX_SECRET_BYTES)
-    if secret.distrust is not None and is_checked:
-        raise secret.distrust
-    # Windows editors put an invisible byte order mark before the text, which is not part of the secret.
+def _read_private_file(setting: str, file: Path, *, check_access: bool = True) -> bytes:
+    secret = read_and_check_access(file, f"{setting} {file}", OtherUsers.MAY_NOTHING, max_bytes=_MAX_SECRET_BYTES)
+    if secret.trust_error is not None and check_access:
+        raise secret.trust_error
+    # Windows editors start a file with an invisible byte order mark, which is not part of the secret.
     return secret.content.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
 
 
 SANDBOX_URL = "http://127.0.0.1"
-"""The address of the built-in gateway when it is not started."""
+"""A placeholder for the URL of the built-in gateway when it is not running."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSigning:
-    """Signs requests by the rules of their countries and explains each part. Sends nothing.
-
-    Explanations show the callback address without its secret token.
-    """
+    """Signs requests, and explains signatures without showing the secret token in the callback URL. Sends nothing."""
 
     signer: Signer
     rules: Rules
     callback_url: str | None = field(repr=False)
-    """The callback address that the gateway gets, with the token in it."""
+    """The callback URL as sent to the gateway, including the token."""
 
-    def preparer(self, signers: Signers) -> Preparer:
-        urls = {**self.signer.supplies.urls, "server_callback_url": self.callback_url}
-        signer = replace(self.signer, supplies=replace(self.signer.supplies, urls=urls))
+    def build_preparer(self, signers: Signers) -> Preparer:
+        urls = {**self.signer.constants.urls, "server_callback_url": self.callback_url}
+        signer = replace(self.signer, constants=replace(self.signer.constants, urls=urls))
         return Preparer(self.rules, signer, signers)
 
     def explain(self, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> Explanation:
@@ -125,13 +121,13 @@ class RequestSigning:
 
 
 def key_location(settings: Settings) -> Path | str:
-    """Return the location of the merchant's private key. The sandbox creates a key if none is configured."""
-    path = settings.gateway.private_key
-    if path is None and settings.uses_sandbox:
-        path = extra("sandbox.throw_away_key").sandbox_key(settings.journal_path().parent)
-    if path is None:
+    """Return the path or URI of the merchant's private key. The sandbox creates a key if none is configured."""
+    location = settings.gateway.private_key
+    if location is None and settings.uses_sandbox:
+        location = extra("sandbox.throw_away_key").ensure_sandbox_key(settings.journal_path().parent)
+    if location is None:
         raise ConfigurationError(say("The configuration does not set gateway.private_key."))
-    return path
+    return location
 
 
 def load_signing_key(settings: Settings, environ: Mapping[str, str]) -> SigningKey:
@@ -139,56 +135,53 @@ def load_signing_key(settings: Settings, environ: Mapping[str, str]) -> SigningK
     location = key_location(settings)
     if isinstance(location, Path):
         return load_private_key(location, load_passphrase(settings, environ))
-    with _translating_missing_library():
+    with _explain_missing_library():
         if location.startswith(AWSKMS):
-            kms: SigningKey = extra("custody.kms_key").load_kms_key(
-                kms_key_id(location), settings.gateway.signing_concurrency
+            kms_key: SigningKey = extra("custody.kms_key").load_kms_key(
+                parse_kms_key_id(location), settings.gateway.signing_concurrency
             )
-            return kms
-        token: SigningKey = extra("custody.token_key").load_token_key(token_location(settings, location, environ))
-        return token
+            return kms_key
+        token_key: SigningKey = extra("custody.token_key").load_token_key(token_location(settings, location, environ))
+        return token_key
 
 
 def ensure_token_key(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Create the private key in its token unless it exists and return whether it was created.
-
-    Raises `ConfigurationError` if the token cannot be used.
-    """
+    """Create the private key in the PKCS#11 token if missing. Return whether it was created."""
     location = key_location(settings)
     if isinstance(location, Path) or location.startswith(AWSKMS):
         return False
-    with _translating_missing_library():
-        token_key_location, token_key = token_location(settings, location, environ), extra("custody.token_key")
-        if token_key.has_token_key(token_key_location):
+    with _explain_missing_library():
+        token_key_location, module = token_location(settings, location, environ), extra("custody.token_key")
+        if module.has_token_key(token_key_location):
             return False
-        token_key.make_token_key(token_key_location)
+        module.create_token_key(token_key_location)
         return True
 
 
-def token_location(settings: Settings, address: str, environ: Mapping[str, str]) -> "TokenLocation":
-    """Return the location of the configured key in a token. Raises `ConfigurationError` if settings are missing."""
-    module, pin = settings.gateway.pkcs11_module, load_passphrase(settings, environ)
+def token_location(settings: Settings, uri: str, environ: Mapping[str, str]) -> "TokenLocation":
+    """Return where the private key is in the PKCS#11 token. Raises `ConfigurationError` for unusable settings."""
+    module, passphrase = settings.gateway.pkcs11_module, load_passphrase(settings, environ)
     if module is None:
         raise ConfigurationError(
             say("The configuration does not set gateway.pkcs11_module."),
-            hint=say("Set it to the module of the token's vendor, a file that ends in .so."),
+            hint=say("Set it to the token vendor's module, a file that ends in .so."),
         )
     try:
-        text = None if not pin else pin.decode()
+        pin = None if not passphrase else passphrase.decode()
     except UnicodeDecodeError:
         raise ConfigurationError(say("The PIN for gateway.private_key is not UTF-8.")) from None
     location: TokenLocation = extra("custody.token_key").TokenLocation(
-        token_address(address), module, text, settings.gateway.signing_concurrency
+        parse_token_address(uri), module, pin, settings.gateway.signing_concurrency
     )
     return location
 
 
 _EXTRA_BY_LIBRARY = {"pkcs11": "pkcs11", "boto3": "aws", "botocore": "aws"}
-"""The libraries for keys that are not in files, each with the extra that installs it."""
+"""The extra that installs each library for keys in tokens or key services."""
 
 
 @contextmanager
-def _translating_missing_library() -> Iterator[None]:
+def _explain_missing_library() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
@@ -200,17 +193,14 @@ def _translating_missing_library() -> Iterator[None]:
         ) from None
 
 
-def build_supplies(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Supplies:
-    """Return the configured values for every request body of the operation of `rules`.
-
-    Raises `ConfigurationError` with all missing keys.
-    """
-    operation, payin = load_rules_operation(rules), settings.payin
+def build_constants(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> BodyConstants:
+    """Build the configured values for every request of an operation. Raises `ConfigurationError` if any is missing."""
+    operation, payin = operation_of(rules), settings.payin
     require_complete(settings, rules, set())
-    names = {field.name for rule in rules.values() if rule.form is not None for field in rule.form.fields}
-    urls = {name: url for name, url in settings.urls().items() if name in names}
+    field_names = {field.name for rule in rules.values() if rule.form is not None for field in rule.form.fields}
+    urls = {name: url for name, url in settings.urls().items() if name in field_names}
     if len(operation.amount_forms) == 1:
-        return Supplies(urls, operation.amount_forms[0])
+        return BodyConstants(urls, operation.amount_forms[0])
     control = ControlProfile(
         tuple(map(ControlPart, payin.control_order or ())),
         payin.control_separator or "",
@@ -218,11 +208,11 @@ def build_supplies(settings: Settings, rules: Rules, environ: Mapping[str, str])
         load_control_secret(payin, environ),
         ControlAlgorithm(payin.control_algorithm),
     )
-    return Supplies(urls, AmountForm(payin.amount or ""), control)
+    return BodyConstants(urls, AmountForm(payin.amount or ""), control)
 
 
 def load_control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
-    """Load the secret of the control hash. Empty if none is needed."""
+    """Load the secret for the control hash, or return an empty string if none is needed."""
     if not payin.needs_secret:
         return ""
     secret = load_secret("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
@@ -231,101 +221,98 @@ def load_control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
     except UnicodeDecodeError:
         text = ""
     if not text:
-        raise ConfigurationError(say("The secret of the control (payin.control_secret) is empty, or is not UTF-8."))
+        raise ConfigurationError(say("The control secret (payin.control_secret) is empty or not UTF-8."))
     return text
 
 
 def build_signer(settings: Settings, rules: Rules, key: SigningKey, url: str, environ: Mapping[str, str]) -> Signer:
-    """Build the signer for requests of the rules' operation to the gateway at `url`.
-
-    The callback address keeps the placeholder for the token. Raises `ConfigurationError` for incomplete settings.
-    """
+    """Build the signer for requests to the gateway at `url`. The callback URL still contains its token placeholder."""
     gateway = settings.gateway
     endpoint_id = gateway.endpoint_id or ""
     return Signer(
-        url=operation_url(url, load_rules_operation(rules), endpoint_id),
+        url=operation_url(url, operation_of(rules), endpoint_id),
         endpoint_id=endpoint_id,
         consumer_key=gateway.consumer_key or "",
-        supplies=build_supplies(settings, rules, environ),
+        constants=build_constants(settings, rules, environ),
         profile=SignatureProfile(gateway.signature_profile or ""),
         key=key,
     )
 
 
 def build_signing(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> RequestSigning:
-    """Build the signing of requests without opening the gateway. The settings must be complete.
+    """Build the request signing without opening the gateway. Raises `ConfigurationError` for missing settings.
 
-    The built-in gateway is not started. Its port differs each time, so requests are signed for `SANDBOX_URL`.
+    The built-in gateway is not started, so its port is unknown. Its requests are signed for `SANDBOX_URL` instead.
     """
     base_url = SANDBOX_URL if settings.uses_sandbox else settings.gateway.base_url or ""
     signer = build_signer(settings, rules, load_signing_key(settings, environ), base_url, environ)
     return RequestSigning(signer, rules, settings.gateway.server_callback_url)
 
 
-TOKEN = "{token}"  # noqa: S105 (a placeholder in the callback address, not a token)
+TOKEN_PLACEHOLDER = "{token}"  # noqa: S105 (stands for the token in the callback URL)
 MIN_TOKEN_CHARACTERS = 32
 MIN_SECRET_BYTES = 16
-_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
+_TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def callback_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Return the callback URL with the secret token filled in."""
-    url = settings.gateway.server_callback_url
-    return url.replace(TOKEN, listener_token(settings, environ)) if url is not None and TOKEN in url else url
+    """Return the callback URL with the secret token filled in, or None if no URL is configured."""
+    if (url := settings.gateway.server_callback_url) is None or TOKEN_PLACEHOLDER not in url:
+        return url
+    return url.replace(TOKEN_PLACEHOLDER, listener_token(settings, environ))
 
 
 def listener_path(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return the path of the callback address, which the listener serves. Raises `ConfigurationError`."""
+    """Return the callback URL's path, which the listener serves. Raises `ConfigurationError` if it has no `{token}`."""
     url = settings.gateway.server_callback_url
-    if url is None or TOKEN not in urlsplit(url).path:
+    if url is None or TOKEN_PLACEHOLDER not in urlsplit(url).path:
         raise ConfigurationError(
-            say("gateway.server_callback_url does not have {token} in its path.", token=TOKEN),
+            say("gateway.server_callback_url must have {token} in its path.", token=TOKEN_PLACEHOLDER),
             hint=say(
-                'Write it as "https://merchant.example/paygw/{token}": the token, from [notifications] '
-                "token_env or token_file, is filled in when payouts are signed, and the listener accepts only "
-                "this path.",
-                token=TOKEN,
+                'Write it as "https://merchant.example/paygw/{token}". The token comes from [notifications] token_env '
+                "or token_file. It is filled in when payouts are signed, and the listener accepts only this path.",
+                token=TOKEN_PLACEHOLDER,
             ),
         )
-    return urlsplit(url).path.replace(TOKEN, listener_token(settings, environ))
+    return urlsplit(url).path.replace(TOKEN_PLACEHOLDER, listener_token(settings, environ))
 
 
 def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Load the secret token of the callback address. Raises `ConfigurationError` without quoting it."""
+    """Load and check the secret token for the callback URL. Error messages do not contain it."""
     section = settings.notifications
     token = load_secret("notifications.token", section.token_env, section.token_file, environ).decode(errors="replace")
-    if len(token) < MIN_TOKEN_CHARACTERS or not _TOKEN.fullmatch(token):
+    if len(token) < MIN_TOKEN_CHARACTERS or not _TOKEN_PATTERN.fullmatch(token):
         raise ConfigurationError(
             say(
-                "The token of the notifications must have at least {least} characters, only letters, digits, - and _.",
+                "The notification token must have at least {least} characters: only letters, digits, - and _.",
                 least=MIN_TOKEN_CHARACTERS,
             ),
-            hint=say("Create one with `openssl rand -hex 32`."),
+            hint=say("To create one, run `openssl rand -hex 32`."),
         )
     return token
 
 
 def notification_fields(settings: Settings, operation: Operation) -> NotificationFields:
-    """Return the names of a notification's fields: the configured ones or, by default, those of replies."""
-    names = settings.notifications.fields
+    """Return the configured field names of notifications. By default, they are the same as in replies."""
+    configured = settings.notifications.fields
     return NotificationFields(
-        order_id=names.order_id or operation.reply.order_id[0],
-        amount=names.amount or operation.reply.amount[0],
-        currency=names.currency or operation.reply.currency[0],
-        status=names.status,
-        reference=operation.reply.reference if names.reference is None else (names.reference,),
+        order_id=configured.order_id or operation.reply.order_id[0],
+        amount=configured.amount or operation.reply.amount[0],
+        currency=configured.currency or operation.reply.currency[0],
+        status=configured.status,
+        reference=operation.reply.reference if configured.reference is None else (configured.reference,),
     )
 
 
 def build_authenticity_check(
     settings: Settings, names: NotificationFields, environ: Mapping[str, str]
 ) -> AuthenticityCheck | None:
-    """Build the configured check of notifications, if any. Raises `ConfigurationError` with all missing keys."""
+    """Build the authenticity check, if configured. Raises `ConfigurationError` listing any missing settings."""
     match settings.notifications.authenticity:
         case None:
             return None
         case "shared-secret-hash":
-            return _shared_secret_hash(settings, names, environ)
+            return _build_secret_hash(settings, names, environ)
         case "header-hmac":
             header = build_signed_header(settings)
             algorithm = HashAlgorithm(settings.notifications.hash_algorithm or "")
@@ -336,47 +323,47 @@ def build_authenticity_check(
             assert_never(other)
 
 
-def _require_keys(settings: Settings, *keys: str, hint: str = "") -> None:
+def _require_settings(settings: Settings, *keys: str, hint: str = "") -> None:
     section = settings.notifications
     missing = [f"notifications.{key}" for key in keys if not getattr(section, key)]
     if missing:
         context = {"authenticity": section.authenticity, "missing": ", ".join(missing)}
         raise ConfigurationError(
-            say('authenticity = "{authenticity}" also needs {missing}.', **context),
+            say('With authenticity = "{authenticity}", you must set {missing}.', **context),
             hint=say("The gateway's interface does not specify them. Ask its operator.") + f" {hint}".rstrip(),
         )
 
 
-def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash:
+def _build_secret_hash(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash:
     section = settings.notifications
-    is_proof = section.hash_algorithm != "sha1"
-    keys = ("hash_algorithm", "hash_fields", *(("hash_separator",) if is_proof else ()), "hash_field")
+    is_strong = section.hash_algorithm != "sha1"
+    keys = ("hash_algorithm", "hash_fields", *(("hash_separator",) if is_strong else ()), "hash_field")
     hint = say(
-        "The separator must not be empty: values could then be shifted from one field to the next without the hash "
-        "changing."
+        "The separator must not be empty, because values could then be shifted from one field to the next without "
+        "changing the hash."
     )
-    _require_keys(settings, *keys, hint=hint if is_proof else "")
+    _require_settings(settings, *keys, hint=hint if is_strong else "")
     algorithm = HashAlgorithm(section.hash_algorithm or "")
-    hashed = tuple(section.hash_fields or ())
-    required = {names.order_id, names.amount, names.currency, names.status} if is_proof else set()
+    hashed_fields = tuple(section.hash_fields or ())
+    required_fields = {names.order_id, names.amount, names.currency, names.status} if is_strong else set()
     if algorithm is not HashAlgorithm.HMAC_SHA256:
-        required.add(SECRET)
-    if missing_names := sorted(required - set(hashed)):
+        required_fields.add(SECRET)
+    if unhashed := sorted(required_fields - set(hashed_fields)):
         raise ConfigurationError(
             say(
-                "notifications.hash_fields lacks {unhashed}: anyone who has seen a notification could change it.",
-                unhashed=", ".join(missing_names),
+                "notifications.hash_fields must include {unhashed}: anyone who saw a notification could change it.",
+                unhashed=", ".join(unhashed),
             ),
-            hint=say("Use the check only if the gateway's hash covers them; without it a person confirms."),
+            hint=say("Use this check only if the gateway's hash covers them. Without it, a person confirms."),
         )
     secret = _load_notification_secret(settings, environ)
-    return SharedSecretHash(algorithm, hashed, section.hash_separator or "", section.hash_field or "", secret)
+    return SharedSecretHash(algorithm, hashed_fields, section.hash_separator or "", section.hash_field or "", secret)
 
 
 def build_signed_header(settings: Settings) -> SignedHeader:
-    """Build the header that proves a notification. Raises `ConfigurationError` with all missing keys."""
+    """Return the configured header that authenticates notifications. Raises `ConfigurationError` if incomplete."""
     section = settings.notifications
-    _require_keys(settings, "hash_algorithm", "header", "header_encoding")
+    _require_settings(settings, "hash_algorithm", "header", "header_encoding")
     encoding = HeaderEncoding(section.header_encoding or "")
     return SignedHeader(section.header or "", encoding, section.header_prefix or "")
 
@@ -386,18 +373,18 @@ def _load_notification_secret(settings: Settings, environ: Mapping[str, str]) ->
     secret = load_secret("notifications.secret", section.secret_env, section.secret_file, environ)
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigurationError(
-            say("The secret of the notifications is shorter than {least} bytes.", least=MIN_SECRET_BYTES)
+            say("The notification secret must have at least {least} bytes.", least=MIN_SECRET_BYTES)
         )
     return secret
 
 
 def _load_gateway_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
-    """Load the gateway's public key. It is no secret, but anyone who can write its file can forge proof."""
+    """Load the gateway's public key. The key is not secret, but whoever can change its file can forge notifications."""
     section = settings.notifications
     algorithm = SignatureAlgorithm(section.hash_algorithm or "")
     if section.public_key_env is not None and (text := environ.get(section.public_key_env)):
         return parse_gateway_key(text.encode(), algorithm, name=say("The variable {name}", name=section.public_key_env))
-    _require_keys(settings, "public_key_file")
+    _require_settings(settings, "public_key_file")
     file = section.public_key_file or Path()
     name = f"notifications.public_key_file {file}"
     return parse_gateway_key(read_trusted_file(file, name, OtherUsers.MAY_READ), algorithm, name=name)
@@ -412,7 +399,7 @@ class GatewayAccess:
     base_url: str
 
     async def probe(self) -> TransportFault | None:
-        """Return why the gateway cannot be reached, or None if it can. Sends no request."""
+        """Return why the gateway cannot be reached, or None if it can be. Sends no request."""
         async with self.transport as transport:
             return await transport.probe()
 
@@ -432,10 +419,9 @@ def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
 
 @contextmanager
 def open_gateway(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[GatewayAccess]:
-    """Open the gateway for the operation of `rules`.
+    """Open the gateway for the operation of `rules`. The built-in gateway runs until the context exits.
 
-    With `base_url = "sandbox"` the built-in gateway runs as long as the context lasts. Problems with the key, the
-    addresses or the certificates are raised here, before a journal is opened.
+    Open the gateway before a journal, so that no journal is opened if a key, URL or certificate is unusable.
     """
     key = load_signing_key(settings, environ)
     with ExitStack() as stack:
@@ -449,20 +435,20 @@ def open_gateway(settings: Settings, rules: Rules, environ: Mapping[str, str]) -
 
 
 def system_runtime() -> Runtime:
-    """Return the real clocks, nonces of 128 random bits, and a source of random numbers."""
-    return Runtime(now=utc_now, elapsed_s=elapsed_s, nonce=partial(secrets.token_hex, 16), chance=random.random)
+    """Return a runtime with real clocks, 128-bit random nonces, and random numbers."""
+    return Runtime(now=utc_now, elapsed_s=elapsed_s, nonce=partial(secrets.token_hex, 16), random=random.random)
 
 
 @dataclass(frozen=True, slots=True)
 class SendJob:
-    """A batch to send, and everything needed to send it. `known` is the number of rows already in the journal.
+    """A batch to send, and everything needed to send it. `known` counts the rows that were already in the journal.
 
-    If `choices` limit the number of rows to send (`first`), this process alone sends them, in the sheet's order.
+    If `choices.first` limits the number of rows, only this process sends them, in the sheet's order.
     """
 
     settings: Settings
     rules: Rules
-    connection: GatewayAccess
+    gateway: GatewayAccess
     journal: Journal
     batch: BatchRecord
     known: int = 0

@@ -1,4 +1,4 @@
-"""Loads an operation's rules from the settings and reads and validates sheets by these rules."""
+"""Loads the rules of an operation, and reads and validates sheets according to these rules."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -14,25 +14,25 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import mark, say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.corrections import Corrections, apply_corrections
-from paygw_batch.sheet.check.spelling import Spelling, readings, replace_cells, spelling_question
+from paygw_batch.sheet.check.spelling import Answers, interpreted_cells, replace_cells, spelling_question
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.profiles import load_profiles, merge_headings
-from paygw_batch.sheet.read.sheet_file import read_sheet, require_own_columns, sheet_from_frame
+from paygw_batch.sheet.read.sheet_file import check_operation, read_sheet, sheet_from_frame
 
 
 def rules_for(settings: Settings, operation: str) -> Rules:
-    """Load the rules of all countries for an operation, with the operator's terms."""
+    """Load the rules of all countries for an operation, including the terms of the gateway's operator."""
     return load_rules(operation, settings.terms(operation))
 
 
-def load_rules_operation(rules: Rules) -> Operation:
+def operation_of(rules: Rules) -> Operation:
     return load_operation(next(iter(rules.values())).operation)
 
 
 def with_reply_names(settings: Settings, operation: Operation) -> Operation:
-    """Return the operation with the names of reply fields configured in `[reply]`."""
+    """Return the operation with the field names that `[reply]` configures for replies."""
     section = settings.reply
     names = {name: tuple(paths) for name, paths in section if isinstance(paths, list)}
     unit, minor_units = AmountUnit(section.amount_unit), minor_units_by_currency()
@@ -40,29 +40,26 @@ def with_reply_names(settings: Settings, operation: Operation) -> Operation:
 
 
 def rule_minor_units(rules: Rules) -> Mapping[str, int]:
-    """Return the number of decimals of each currency."""
+    """Map each currency to its number of decimals."""
     return {rule.currency: rule.minor_units for rule in rules.values()}
 
 
-def require_gateway(settings: Settings) -> None:
-    """Raise `ConfigurationError` with all missing keys if any is needed to send anything."""
-    _require_keys(settings.missing_for_sending())
+def require_sending_settings(settings: Settings) -> None:
+    """Raise `ConfigurationError` if settings needed for sending are missing."""
+    _reject_missing(settings.missing_for_sending())
 
 
 def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:
-    """Raise `ConfigurationError` with all missing keys if any is needed to send rows of `countries`."""
-    used_rules = [rules[code] for code in sorted(countries) if code in rules]
-    terms = [key for rule in used_rules if rule.form is not None for key in rule.missing_terms]
-    _require_keys([*settings.missing_for_sending(), *settings.missing_for(load_rules_operation(rules).name), *terms])
+    """Raise `ConfigurationError` if settings needed for sending rows of `countries` are missing."""
+    country_rules = [rules[code] for code in sorted(countries) if code in rules]
+    terms = [key for rule in country_rules if rule.form is not None for key in rule.missing_terms]
+    _reject_missing([*settings.missing_for_sending(), *settings.missing_for(operation_of(rules).name), *terms])
 
 
 def require_endpoint(settings: Settings) -> None:
-    """Raise `ConfigurationError` with all missing keys if any is needed to identify a journal's endpoint.
-
-    Also raises if no payout could be made at the configured address.
-    """
+    """Raise `ConfigurationError` if settings that identify the endpoint are missing or unusable."""
     keys = {"gateway.base_url", "gateway.endpoint_id", "gateway.consumer_key"}
-    _require_keys([key for key in settings.missing_for_sending() if key in keys])
+    _reject_missing([key for key in settings.missing_for_sending() if key in keys])
     if not settings.uses_sandbox:
         gateway = settings.gateway
         from paygw_batch.gateway.address import operation_url  # noqa: PLC0415 (a check of a sheet needs no gateway)
@@ -70,46 +67,43 @@ def require_endpoint(settings: Settings) -> None:
         operation_url(gateway.base_url or "", load_operation(PAYOUT), gateway.endpoint_id or "")
 
 
-def _require_keys(missing: Sequence[str]) -> None:
+def _reject_missing(missing: Sequence[str]) -> None:
     if missing:
         raise ConfigurationError(
             say("The configuration does not set {missing}.", missing=", ".join(missing)),
             hint=say(
-                "`paygw-batch init` asks for them; `paygw-batch init --sandbox` needs none. They can also be set in "
-                "the file that --config names; `paygw-batch doctor` lists everything that is missing."
+                "To be asked for them, run `paygw-batch init`. `paygw-batch init --sandbox` needs none. You can also "
+                "set them in the --config file. To see everything that is missing, run `paygw-batch doctor`."
             ),
         )
 
 
 def format_defaults(rule: CountryRule) -> str:
-    """Format the default values for rows without a value as `name = "value"`. Empty if there are none."""
+    """Format a country's default values as `name = "value"`, or as an empty string if there are none."""
     return ", ".join(f'{name} = "{value}"' for name, value in sorted(rule.defaults.items()))
 
 
 def default_value_notes(rules: Rules, countries: Iterable[str], columns: Collection[str]) -> list[str]:
-    """Return sentences about the default values filled in, for each country of a sheet.
-
-    Missing columns and empty cells have separate sentences.
-    """
+    """Describe the default values filled in for each country, separately for missing columns and empty cells."""
     notes = []
     for code in sorted(set(countries) & set(rules)):
         defaults = sorted(rules[code].defaults.items())
-        missing = ", ".join(f'{name} = "{value}"' for name, value in defaults if name not in columns)
-        empty = ", ".join(f'{name} = "{value}"' for name, value in defaults if name in columns)
-        if missing:
-            sentence = mark("{code}: the sheet lacks these values, so they are filled in: {absent}.")
-            notes.append(say(sentence, code=code, absent=missing))
-        if empty:
-            notes.append(say("{code}: empty cells are filled in: {empty}.", code=code, empty=empty))
+        for_missing_columns = ", ".join(f'{name} = "{value}"' for name, value in defaults if name not in columns)
+        for_empty_cells = ", ".join(f'{name} = "{value}"' for name, value in defaults if name in columns)
+        if for_missing_columns:
+            sentence = mark("{code}: these values are missing from the sheet and are filled in: {absent}.")
+            notes.append(say(sentence, code=code, absent=for_missing_columns))
+        if for_empty_cells:
+            notes.append(say("{code}: empty cells are filled in: {empty}.", code=code, empty=for_empty_cells))
     return notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A person's choices for reading a sheet. If a value is None, the configuration decides.
+    """A person's choices for reading a sheet. Choices that are None are left to the configuration.
 
     `reference`, `encoding`, `worksheet`, `numbers` and `names` answer the questions of `errors.QuestionKind`.
-    `corrections` are a person's corrections to the sheet, whose file is not changed.
+    `corrections` change the sheet in memory, not its file.
     """
 
     reference: str | None = None
@@ -122,7 +116,7 @@ class Reading:
 
     @property
     def words(self) -> Sequence[str]:
-        """These choices as command-line options, without the corrections."""
+        """The choices as words of a command line. Corrections are omitted."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "corrections"}
         options = [(f"--{name.replace('_', '-')}", value) for name, value in values.items() if value is not None]
         return [word for option in options for word in option]
@@ -130,11 +124,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class SheetSource:
-    """The source of a sheet, a file or a `frame`, and how to read it.
+    """A sheet to read, and how to read it.
 
-    A frame counts as the file `path`, which need not exist. `file` is the sender's name for the file, if it is stored
-    under another name. `final_path` is the path of the sheet after submission, if it differs. If `asks` is true, a
-    person can be asked how amounts and countries are written. Otherwise unclear values are defects, with a note.
+    If `frame` is given, it is read instead of the file at `path`, which need not exist. `file` is the sender's name for
+    the file, if different. `final_path` is the sheet's path after submission, if different. If `asks` is true, a person
+    can be asked how amounts and countries are written. Otherwise unclear values become defects, with a note.
     """
 
     settings: Settings
@@ -148,14 +142,12 @@ class SheetSource:
 
     @property
     def operation(self) -> str:
-        return load_rules_operation(self.rules).name
+        """The name of the operation."""
+        return operation_of(self.rules).name
 
     @property
     def options(self) -> ReadOptions:
-        """The options for reading the sheet: the person's choices, or otherwise the configuration's.
-
-        A meaning that a person gave a heading (in the corrections) takes precedence over all profiles.
-        """
+        """The options for reading the sheet. A person's choices override the configuration."""
         settings, reading = self.settings, self.reading
         profile = settings.sheet.column_profile if reading.column_profile is None else reading.column_profile
         columns = {} if reading.corrections is None else reading.corrections.columns
@@ -171,30 +163,27 @@ class SheetSource:
         )
 
     @property
-    def spelling(self) -> Spelling:
-        """How the sheet writes amounts and countries."""
-        choices, usual = self.reading, self.settings.sheet
+    def spelling(self) -> Answers:
+        """How amounts and countries are written in the sheet."""
+        reading, configured = self.reading, self.settings.sheet
         is_text = self.frame is None and not (self.file or self.path.name).lower().endswith((".xlsx", ".parquet"))
-        return Spelling(choices.numbers or usual.numbers, choices.names or usual.names, is_text)
+        return Answers(reading.numbers or configured.numbers, reading.names or configured.names, is_text)
 
     def read(self) -> Sheet:
-        """Read the sheet without its corrections. Raises `SheetQuestion` if a question is open."""
+        """Read the sheet without applying corrections. Raises `SheetQuestion` if a person must answer a question."""
         if self.frame is not None:
             return sheet_from_frame(self.frame, self.options, name=self.path.name)
         return read_sheet(self.path, self.options)
 
     def validated(self, sheet: Sheet | None = None) -> Validated:
-        """Validate the sheet, with its corrections, by the rules of its operation. Pass `sheet` if it was already read.
-
-        Raises `SheetQuestion` if a question is open.
-        """
+        """Validate the corrected sheet. Raises `SheetQuestion` if a person must answer a question."""
         corrections, original = self.reading.corrections, self.read() if sheet is None else sheet
         corrected = original if corrections is None else apply_corrections(original, corrections)
-        require_own_columns(corrected, {name: load_operation(name).command for name in operation_names()})
-        interpreted = readings(corrected, self.rules, self.spelling)
-        spelled = replace(corrected, frame=replace_cells(corrected.frame, interpreted, "correction"))
-        validated = replace(validate(spelled, self.rules, reference=self.reading.reference), read=interpreted)
-        if (question := spelling_question(spelled, validated.defects_found, self.rules, self.spelling)) is None:
+        check_operation(corrected, {name: load_operation(name).command for name in operation_names()})
+        interpreted = interpreted_cells(corrected, self.rules, self.spelling)
+        normalized = replace(corrected, frame=replace_cells(corrected.frame, interpreted, "correction"))
+        validated = replace(validate(normalized, self.rules, reference=self.reading.reference), interpreted=interpreted)
+        if (question := spelling_question(normalized, validated.defects_found, self.rules, self.spelling)) is None:
             return validated
         if self.asks:
             raise question
@@ -203,8 +192,8 @@ class SheetSource:
 
 
 def suggest_reference(operation: str, now: datetime) -> str:
-    """Suggest a name for a payment run of this month: `payroll-2026-11`. A person decides whether it is right.
+    """Suggest a name for this month's payment run, such as `payroll-2026-11`.
 
-    Order ids are derived from the name. Under a name that was used before, equal rows are known and not paid again.
+    Order ids are derived from the name. If the name was used before, identical rows are recognised and not paid again.
     """
     return f"{'payroll' if operation == PAYOUT else 'collection'}-{now:%Y-%m}"

@@ -1,1 +1,1 @@
-"""The built-in gateway: independently checks requests, records orders, and misbehaves on demand."""
+"""The built-in gateway: checks requests independently, records orders, and simulates faults on demand."""

@@ -1,7 +1,7 @@
 """Sends the sandbox's notifications to `server_callback_url`, on loopback only.
 
-The behaviour file defines their delays and repetitions, and whether they are out of order or forged. Like a real
-gateway, it repeats a notification that is not answered with 200.
+The behaviour file defines how often and when notifications are sent, and whether they are forged. Like a real gateway,
+the sandbox repeats a notification that is not answered with 200.
 """
 
 import asyncio
@@ -25,20 +25,19 @@ from cryptography.hazmat.primitives.hashes import SHA256, SHA512
 
 from paygw_batch.files import append_line
 from paygw_batch.sandbox.form import Order
-from paygw_batch.sandbox.reply import Callback
+from paygw_batch.sandbox.reply import NotificationRule
 
-MAX_TRIES = 200
+MAX_ATTEMPTS = 200
 """The maximum number of attempts to send a notification."""
 RETRY_INTERVAL_S = 0.3
-ANSWER_TIMEOUT_S = 10.0
+REPLY_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class CallbackHash:
-    """A hash in the field `name` that proves a notification of the sandbox.
+class NotificationHash:
+    """A hash, in the field `name`, that authenticates a notification.
 
-    `algorithm` is `sha256`, `sha1` or `hmac-sha256`. `fields` are the names of the hashed fields in order, with
-    `{secret}` in the position of the secret.
+    `algorithm` is `sha256`, `sha1` or `hmac-sha256`. `fields` lists the hashed fields, with `{secret}` for the secret.
     """
 
     algorithm: str
@@ -56,120 +55,119 @@ class CallbackHash:
 
 
 @dataclass(frozen=True, slots=True)
-class CallbackHeader:
-    """A header `name` that proves a notification of the sandbox. `proof` computes it from the body.
+class NotificationHeader:
+    """A header `name` that authenticates a notification. `compute` returns the proof for a body.
 
-    `encoding` is `hex` or `base64`; `prefix` precedes the encoded proof.
+    `encoding` is `hex` or `base64`. `prefix` precedes the encoded proof.
     """
 
     name: str
     encoding: str
     prefix: str
-    proof: Callable[[bytes], bytes] = field(repr=False)
+    compute: Callable[[bytes], bytes] = field(repr=False)
 
     def header(self, body: bytes, *, forged: bool) -> tuple[str, str]:
-        """Return the header for a body, or for a different body if the notification is forged."""
-        proof = self.proof(body + b"?" * forged)
+        """Return the header for a body or, if the notification is forged, for a different body."""
+        proof = self.compute(body + b"?" * forged)
         text = proof.hex() if self.encoding == "hex" else base64.b64encode(proof).decode()
         return self.name, f"{self.prefix}{text}"
 
 
-CallbackProof = CallbackHash | CallbackHeader
-"""The proof of the sandbox's notifications."""
+NotificationProof = NotificationHash | NotificationHeader
+"""How the sandbox proves that it sent a notification."""
 
 
 def rsa_signer(algorithm: str, key: RSAPrivateKey) -> Callable[[bytes], bytes]:
     """Return a function that signs a body with `rsa-sha256`, `rsa-sha512` or `rsa-pss-sha256`."""
-    digest = SHA512() if algorithm == "rsa-sha512" else SHA256()
-    padding = PSS(MGF1(digest), PSS.DIGEST_LENGTH) if algorithm == "rsa-pss-sha256" else PKCS1v15()
-    return lambda body: key.sign(body, padding, digest)
+    hash_algorithm = SHA512() if algorithm == "rsa-sha512" else SHA256()
+    padding = PSS(MGF1(hash_algorithm), PSS.DIGEST_LENGTH) if algorithm == "rsa-pss-sha256" else PKCS1v15()
+    return lambda body: key.sign(body, padding, hash_algorithm)
 
 
-class Callbacks:
+class NotificationSender:
     """Sends notifications in the background of an event loop, and records the replies."""
 
-    def __init__(self, record_path: Path, proof: CallbackProof | None) -> None:
+    def __init__(self, record_path: Path, proof: NotificationProof | None) -> None:
         self._record_path = record_path
         self._proof = proof
         self._random = random.Random(0)  # noqa: S311 (delays must be the same in every run)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def schedule(self, order: Order, callback: Callback, reference: str) -> None:
-        """Schedule the notifications of `callback` about `order`, if its callback URL is on loopback."""
-        address = urlsplit(order.callback_url or "")
-        if not _is_loopback(address):
+    def schedule(self, order: Order, rule: NotificationRule, reference: str) -> None:
+        """Schedule the notifications that `rule` defines for `order`, if the callback URL is on loopback."""
+        url = urlsplit(order.callback_url or "")
+        if not _is_http_on_loopback(url):
             return
-        for _ in range(callback.times):
-            delay_s = callback.delay_s + self._random.random() * callback.jitter_s
-            task = asyncio.get_running_loop().create_task(self._send(order, callback, reference, address, delay_s))
+        for _ in range(rule.times):
+            delay_s = rule.delay_s + self._random.random() * rule.jitter_s
+            task = asyncio.get_running_loop().create_task(self._send(order, rule, reference, url, delay_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _send(
-        self, order: Order, callback: Callback, reference: str, address: SplitResult, delay_s: float
+        self, order: Order, rule: NotificationRule, reference: str, url: SplitResult, delay_s: float
     ) -> None:
         await asyncio.sleep(delay_s)
-        request = _build_request(callback, self._callback_fields(order, callback, reference), address, self._proof)
-        for _ in range(MAX_TRIES):
+        request = _build_request(rule, self._build_fields(order, rule, reference), url, self._proof)
+        for _ in range(MAX_ATTEMPTS):
             http_status = 0
-            with suppress(Exception):  # a failed attempt, such as one with a killed listener, is repeated
-                async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    http_status = await _send_request(address, request)
-            self._record_answer(order, callback, http_status)
+            with suppress(Exception):  # a failed attempt is repeated, for example if the listener restarts
+                async with asyncio.timeout(REPLY_TIMEOUT_S):
+                    http_status = await _send_request(url, request)
+            self._record_reply(order, rule, http_status)
             if http_status == 200 or 400 <= http_status < 429:  # noqa: PLR2004 (accepted, or refused for good)
                 return
             await asyncio.sleep(RETRY_INTERVAL_S)
 
-    def _callback_fields(self, order: Order, callback: Callback, reference: str) -> dict[str, str]:
+    def _build_fields(self, order: Order, rule: NotificationRule, reference: str) -> dict[str, str]:
         fields = {
             "client_orderid": order.order_id,
-            "amount": callback.amount or order.amount,
+            "amount": rule.amount or order.amount,
             "currency": order.currency,
-            "status": callback.status,
+            "status": rule.status,
             "paynet-order-id": reference,
         }
-        if isinstance(self._proof, CallbackHash):
+        if isinstance(self._proof, NotificationHash):
             proof = self._proof.compute(fields)
-            fields[self._proof.name] = proof[::-1] if callback.forged else proof
+            fields[self._proof.name] = proof[::-1] if rule.forged else proof
         return fields
 
-    def _record_answer(self, order: Order, callback: Callback, http_status: int) -> None:
-        """Record a notification with the HTTP status of the reply, or 0 if there was none."""
+    def _record_reply(self, order: Order, rule: NotificationRule, http_status: int) -> None:
         line = io.StringIO(newline="")
-        forged = "yes" if callback.forged else "no"
-        csv.writer(line, lineterminator="\n").writerow((order.order_id, callback.status, forged, http_status))
+        forged = "yes" if rule.forged else "no"
+        csv.writer(line, lineterminator="\n").writerow((order.order_id, rule.status, forged, http_status))
         append_line(self._record_path, line.getvalue().encode())
 
 
-def _is_loopback(address: SplitResult) -> bool:
-    if address.scheme != "http" or address.hostname is None:
+def _is_http_on_loopback(url: SplitResult) -> bool:
+    if url.scheme != "http" or url.hostname is None:
         return False
     with suppress(ValueError):
-        return ipaddress.ip_address(address.hostname).is_loopback
-    return address.hostname == "localhost"
+        return ipaddress.ip_address(url.hostname).is_loopback
+    return url.hostname == "localhost"
 
 
 def _build_request(
-    callback: Callback, fields: Mapping[str, str], address: SplitResult, proof: CallbackProof | None
+    rule: NotificationRule, fields: Mapping[str, str], url: SplitResult, proof: NotificationProof | None
 ) -> bytes:
-    target, body, headers = address.path or "/", b"", {"Host": address.netloc, "Connection": "close"}
-    if callback.method == "GET":
+    target, body, headers = url.path or "/", b"", {"Host": url.netloc, "Connection": "close"}
+    if rule.method == "GET":
         target = f"{target}?{urlencode(fields)}"
-    elif callback.format == "form":
+    elif rule.format == "form":
         body, headers["Content-Type"] = urlencode(fields).encode(), "application/x-www-form-urlencoded"
     else:
         body, headers["Content-Type"] = json.dumps(fields).encode(), "application/json"
-    if proof is not None and not isinstance(proof, CallbackHash):
-        name, value = proof.header(body, forged=callback.forged)
+    if proof is not None and not isinstance(proof, NotificationHash):
+        name, value = proof.header(body, forged=rule.forged)
         headers[name] = value
     headers["Content-Length"] = str(len(body))
-    lines = (f"{callback.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()))
+    lines = (f"{rule.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()))
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
-async def _send_request(address: SplitResult, request: bytes) -> int:
-    """Send a request in plain HTTP (on loopback only) and return the status of the reply."""
-    reader, writer = await asyncio.open_connection(address.hostname, address.port or 80)
+async def _send_request(url: SplitResult, request: bytes) -> int:
+    """Send a request over plain HTTP, and return the reply's status code."""
+    reader, writer = await asyncio.open_connection(url.hostname, url.port or 80)
     try:
         writer.write(request)
         return int((await reader.readline()).split()[1])

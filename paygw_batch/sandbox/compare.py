@@ -1,7 +1,6 @@
 """Compares a reconciliation file with the orders in the sandbox's record.
 
-`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints the differences, and exits with 1 if there are
-any.
+`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints the differences, and exits with 1 if any.
 """
 
 import csv
@@ -17,7 +16,7 @@ from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import say
 from paygw_batch.sandbox.record import RecordLine, read_record, strip_formula_guard
 
-_NOTHING_MOVED = frozenset({"ready", "rejected", "invalid"})
+_NO_MONEY_MOVED = frozenset({"ready", "rejected", "invalid"})
 _MONEY_MOVED = frozenset({"paid", "accepted", "returned"})
 _COLUMNS = frozenset(
     {"client_orderid", "sent_orderid", "state", "country", "currency", "amount", "account_number", "phone"}
@@ -26,29 +25,29 @@ _RETRY_SUFFIX = re.compile(r"(?<=.)-r[0-9]+\Z", re.DOTALL)
 
 
 def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the differences, in the order of the reconciliation's rows.
+    """Describe how the reconciliation differs from the record, in the order of its rows.
 
-    Each difference is the order id of its row and a sentence, without a payee's data. An order of the record belongs to
-    the row with its id, or with its id without the suffix of a retry (`ID-r2`). Orders that belong to no row are
-    ignored, because the record is kept over many batches. A row in doubt agrees with anything but a double payment.
+    Each description starts with the row's order id, and contains no payee data. Order ids are compared without their
+    retry suffix (`ID-r2`). Orders without a row are ignored, because the record covers many batches. For a row in
+    doubt, only a double payment is a difference.
     """
     rows: dict[str, Mapping[str, str]] = {}
     for row in reconciliation:
         order_id = row["client_orderid"]  # at most one of the rows with the same id is valid
         if order_id and (order_id not in rows or rows[order_id]["state"] == "invalid"):
             rows[order_id] = row
-    row_order_ids = {row["sent_orderid"]: order_id for order_id, row in rows.items() if row["sent_orderid"]}
-    committed: defaultdict[str, list[RecordLine]] = defaultdict(list)
+    order_id_by_sent_id = {row["sent_orderid"]: order_id for order_id, row in rows.items() if row["sent_orderid"]}
+    committed_by_row: defaultdict[str, list[RecordLine]] = defaultdict(list)
     for line in record:
         sent_id = line.client_orderid
-        candidates = (sent_id, row_order_ids.get(sent_id, ""), _RETRY_SUFFIX.sub("", sent_id))
+        candidates = (sent_id, order_id_by_sent_id.get(sent_id, ""), _RETRY_SUFFIX.sub("", sent_id))
         row_order_id = next((candidate for candidate in candidates if candidate in rows), None)
         if row_order_id is not None and line.committed == "yes":
-            committed[row_order_id].append(line)
+            committed_by_row[row_order_id].append(line)
     return [
         f"{order_id}: {sentence}"
         for order_id, row in rows.items()
-        for sentence in _describe_differences(row, committed.get(order_id, []))
+        for sentence in _describe_differences(row, committed_by_row.get(order_id, []))
     ]
 
 
@@ -56,7 +55,7 @@ def _describe_differences(row: Mapping[str, str], committed: Sequence[RecordLine
     state = row["state"]
     if len(committed) > 1:
         yield f"paid {len(committed)} times at the gateway"
-    if committed and state in _NOTHING_MOVED:
+    if committed and state in _NO_MONEY_MOVED:
         suffix = ", perhaps from an earlier sheet" if state == "invalid" else ""
         yield f"{state} here, but taken at the gateway{suffix}"
     if not committed and state in _MONEY_MOVED:
@@ -79,31 +78,31 @@ def _differing_fields(row: Mapping[str, str], line: RecordLine) -> Iterable[str]
 
 
 def read_reconciliation(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV reconciliation file. Raises `ConfigurationError` if it is not one."""
+    """Read the rows of a CSV reconciliation. Raises `ConfigurationError` if the file is not a reconciliation."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file, restval="", strict=True)
             if not _COLUMNS.issubset(rows.fieldnames or ()):
                 raise ConfigurationError(say("{path} is not a reconciliation in CSV format.", path=path))
             return [{name: strip_formula_guard(text) for name, text in row.items() if name in _COLUMNS} for row in rows]
-    except OSError as problem:
-        reason = say(str(problem.strerror))
+    except OSError as error:
+        reason = say(str(error.strerror))
         raise ConfigurationError(say("{path} cannot be read: {reason}.", path=path, reason=reason)) from None
     except (csv.Error, UnicodeDecodeError):
         raise ConfigurationError(say("{path} is not a reconciliation in CSV format.", path=path)) from None
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the differences between two files. Return 0 for none, 1 for some, and 2 if a file cannot be read."""
+    """Print the differences. Return exit code 0 if there are none, 1 if there are any, or 2 if a file is unreadable."""
     if len(arguments) != 2:  # noqa: PLR2004 (the record and the reconciliation)
         sys.stderr.write("usage: python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv\n")
         return 2
     record, reconciliation = map(Path, arguments)
     try:
         differences = compare(read_record(record), read_reconciliation(reconciliation))
-    except PaygwError as problem:
-        sys.stderr.write(f"{escape_for_terminal(problem.message)}\n")
-        return problem.exit_code
+    except PaygwError as error:
+        sys.stderr.write(f"{escape_for_terminal(error.message)}\n")
+        return error.exit_code
     for difference in differences:
         sys.stdout.write(escape_for_terminal(difference) + "\n")
     sys.stdout.write(f"Differences: {len(differences)}.\n")

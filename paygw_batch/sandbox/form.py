@@ -1,9 +1,9 @@
-"""Checks the fields of requests to the sandbox against the form of their country.
+"""Checks the fields of requests to the sandbox against their country's form.
 
 A body is read as strict JSON: one flat object, whose numbers keep the digits that were sent. Source: sections 2.1 to
-2.4 of the gateway's interface, as stated by the data under `config/`. The control hash and the amount are computed
+2.4 of the gateway's interface, as given by the data in `config/`. The control hash and the amount are computed
 independently of the code that builds requests, so that each tests the other. Phones and names are accepted in any form,
-because the golden requests test them.
+because other tests cover them.
 """
 
 import hashlib
@@ -24,10 +24,7 @@ from paygw_batch.language import say
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request. `path` and `query` are as sent; `headers` have lower-case names in the order sent.
-
-    The repr omits headers and body, because they contain a signature and a payee's data.
-    """
+    """An HTTP request as sent, but with lower-case header names. The repr omits the signature and payee data."""
 
     http_version: str
     method: str
@@ -43,10 +40,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a request is refused.
+    """The reason for refusing a request.
 
-    `message` names the field or header and the rule, never a payee's data. `order_id` is set if it could be read, so
-    that the refusal can repeat it.
+    `message` names the field or header and the rule, but no payee data. `order_id` is None if it could not be read.
     """
 
     http_status: int
@@ -57,7 +53,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A correctly signed order that fits the form of its country.
+    """A correctly signed order that matches its country's form.
 
     `amount` has the digits that were sent. `payee` is the account number or, in the receiver form, the receiver's
     phone. `purpose` and `callback_url` are None if the form has no such field. `callback_url` may contain a merchant's
@@ -83,14 +79,14 @@ class Digits(str):
 
 
 class _NotFlatJson(ValueError):
-    """Raised for JSON that only a lenient reader would accept as one flat object."""
+    """Raised for JSON that only a lenient parser would accept as one flat object."""
 
 
 def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
     """Parse a body into its fields, with text as `str` and numbers as `Digits`, or return a refusal.
 
-    This is as strict as RFC 8259 and section 2 of the gateway's interface: UTF-8 without a byte order mark, one object,
-    no duplicate names, no NaN or Infinity, and only text and numbers as values.
+    As strict as RFC 8259 and section 2 of the gateway's interface: UTF-8 without a byte order mark, one object, no
+    duplicate names, no NaN or Infinity, and only text and numbers as values.
     """
     try:
         parsed = json.loads(
@@ -98,30 +94,30 @@ def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
             parse_int=Digits,
             parse_float=Digits,
             parse_constant=_refuse_constant,
-            object_pairs_hook=_refuse_duplicates,
+            object_pairs_hook=_unique_fields,
         )
     except UnicodeDecodeError:
         return Refusal(400, "body", "The body is not UTF-8.")
-    except _NotFlatJson as problem:
-        return Refusal(400, "body", str(problem))
+    except _NotFlatJson as error:
+        return Refusal(400, "body", str(error))
     except (ValueError, RecursionError):
         return Refusal(400, "body", "The body is not JSON.")
     if not isinstance(parsed, dict):
         return Refusal(400, "body", "The body is not a JSON object.")
     for name, value in parsed.items():
-        if not (isinstance(value, str) and _is_unicode(name) and _is_unicode(value)):
-            return Refusal(400, "body", f"{shown_name(name)} is neither text nor a number.", parse_order_id(parsed))
+        if not (isinstance(value, str) and _is_encodable(name) and _is_encodable(value)):
+            return Refusal(400, "body", f"{printable_name(name)} is neither text nor a number.", parse_order_id(parsed))
     return parsed
 
 
 def parse_order_id(fields: Mapping[str, object]) -> str | None:
-    """Return the order id in a body, or None if it is not text."""
+    """Return the order id from a body's fields, or None if it is missing or not valid text."""
     value = fields.get("client_orderid")
-    return value if type(value) is str and _is_unicode(value) else None
+    return value if type(value) is str and _is_encodable(value) else None
 
 
-def shown_name(name: str) -> str:
-    """Return a field's name for a message. Unusual names are not repeated, because they may contain anything."""
+def printable_name(name: str) -> str:
+    """Return a field's name for a message. Unusual names are not echoed, because they may contain anything."""
     return name if _PLAIN_NAME.fullmatch(name) else "A field"
 
 
@@ -129,14 +125,14 @@ def _refuse_constant(_: str) -> NoReturn:
     raise _NotFlatJson("The body contains NaN or Infinity, which are not JSON.")
 
 
-def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _unique_fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise _NotFlatJson("The body names a field twice.")
     return fields
 
 
-def _is_unicode(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     """Return whether text can be encoded as UTF-8. A lone surrogate such as U+D800 cannot."""
     try:
         text.encode("utf-8")
@@ -150,9 +146,9 @@ _TWO_DECIMALS = re.compile(r"[0-9]+\.[0-9]{2}")
 
 @dataclass(frozen=True, slots=True)
 class ControlRule:
-    """The agreed computation of the control, as configured, and its secret."""
+    """The configured way to compute the control hash, including the secret."""
 
-    order: tuple[str, ...]
+    parts: tuple[str, ...]
     separator: str
     amount: str
     secret: str = field(default="", repr=False)
@@ -162,51 +158,51 @@ class ControlRule:
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """The required forms of the amount and the control in the bodies of an operation."""
+    """How an operation's requests must write the amount and compute the control hash."""
 
     amount_is_text: bool = False
     control: ControlRule | None = None
 
 
-def amount_form_problem(expects: Expectations, value: str, *, is_number: bool) -> str:
-    """Return the problem with the form of an amount, worded to follow its name, or an empty string."""
-    if not expects.amount_is_text:
+def amount_form_problem(expectations: Expectations, value: str, *, is_number: bool) -> str:
+    """Return what is wrong with an amount's form, in words that follow the field's name, or an empty string."""
+    if not expectations.amount_is_text:
         return "" if is_number else "must be a number, not text"
     return "must be text with two decimals" if is_number or not _TWO_DECIMALS.fullmatch(value) else ""
 
 
-def is_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int) -> bool:
+def has_valid_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int) -> bool:
     amount = Decimal(fields["amount"])
-    spellings = {
+    amount_forms = {
         "as-sent": fields["amount"],
         "two-decimals": f"{amount:.2f}",
         "minor-units": f"{amount * 10**minor_units:.0f}",
     }
-    if rule.amount not in spellings:
+    if rule.amount not in amount_forms:
         raise ConfigurationError(
             say(
                 "The sandbox does not support the control amount {amount}, only {written}.",
                 amount=rule.amount,
-                written=", ".join(spellings),
+                written=", ".join(amount_forms),
             )
         )
-    values = {**fields, "amount": spellings[rule.amount], "secret": rule.secret}
-    digest = hmac.new(rule.secret.encode(), digestmod=hashlib.sha256) if rule.is_keyed else hashlib.sha256()
-    for position, part in enumerate(rule.order):
-        digest.update(((rule.separator if position else "") + values[part]).encode())
-    return hmac.compare_digest(digest.hexdigest().encode(), fields["control"].encode())
+    part_values = {**fields, "amount": amount_forms[rule.amount], "secret": rule.secret}
+    hasher = hmac.new(rule.secret.encode(), digestmod=hashlib.sha256) if rule.is_keyed else hashlib.sha256()
+    for position, part in enumerate(rule.parts):
+        hasher.update(((rule.separator if position else "") + part_values[part]).encode())
+    return hmac.compare_digest(hasher.hexdigest().encode(), fields["control"].encode())
 
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _PAYEE_KINDS = (FieldKind.WALLET, FieldKind.LOCAL_PHONE, FieldKind.INTERNATIONAL_PHONE, FieldKind.MASKED_PHONE)
-"""The kinds of fields that identify the payee or the payer. The first one in a body counts."""
+"""The kinds of fields that identify the payee or payer, in order of preference."""
 
 
 class FormCheck:
-    """Checks bodies by the rules of one operation."""
+    """Checks the fields of requests against the rules of one operation."""
 
-    def __init__(self, rules: Rules, expects: Expectations = Expectations()) -> None:
-        self._expects = expects
+    def __init__(self, rules: Rules, expectations: Expectations = Expectations()) -> None:
+        self._expectations = expectations
         self._by_code = rules
         self._by_currency: defaultdict[str, list[CountryRule]] = defaultdict(list)
         for rule in rules.values():
@@ -234,8 +230,8 @@ class FormCheck:
         value = fields[form_field.name]
         is_number = isinstance(value, Digits)
         if form_field.kind is FieldKind.AMOUNT:
-            problem = amount_form_problem(self._expects, value, is_number=is_number)
-            digits = value.removesuffix(".00") if self._expects.amount_is_text and not rule.decimals else value
+            problem = amount_form_problem(self._expectations, value, is_number=is_number)
+            digits = value.removesuffix(".00") if self._expectations.amount_is_text and not rule.decimals else value
             return problem or _amount_problem(rule, digits)
         if is_number:
             return "must be text, not a number"
@@ -246,19 +242,19 @@ class FormCheck:
     def _control_problem(self, rule: CountryRule, fields: Mapping[str, str]) -> str:
         if not _SHA256.fullmatch(fields["control"]):
             return "must be a SHA-256 hash in lower-case hex"
-        if self._expects.control is None:
+        if self._expectations.control is None:
             return "cannot be checked: no control is configured"
         # An invalid amount is refused separately.
-        is_plain = parse_amount(fields["amount"], minor_units=4) is not None
-        if is_plain and is_control(self._expects.control, fields, minor_units=rule.minor_units):
+        is_valid_amount = parse_amount(fields["amount"], minor_units=4) is not None
+        if is_valid_amount and has_valid_control(self._expectations.control, fields, minor_units=rule.minor_units):
             return ""
         return "is not the hash over this order id, amount and currency"
 
     def _find_rule(self, fields: Mapping[str, str]) -> CountryRule | str:
-        """Return the rule for the country of a body, or a sentence about the problem.
+        """Return the rule for the country of a request, or a message if there is none.
 
-        The body of a payout names no country, so the country follows from the currency. If several countries share the
-        currency, it follows from the dialling code of the phone, or of the account if there is no phone.
+        A payout does not name its country, so the currency determines it. If several countries share the currency, the
+        dialling code of the phone or, if there is none, of the account number decides.
         """
         if (rule_by_code := self._by_code.get(fields.get("country", ""))) is not None:
             return rule_by_code
@@ -275,19 +271,18 @@ class FormCheck:
 
 
 def _find_wrong_field(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the first missing or unknown field with a sentence about it, or None."""
     names = [form_field.name for form_field in form.fields if form_field.name not in rule.omitted]
     for name in names:
         if name in rule.required and name not in fields:
             return name, f"{name} is missing."
     for name in fields:
         if name not in names:
-            return "body", f"{shown_name(name)} is not a field of the {form.name} form in {rule.name}."
+            return "body", f"{printable_name(name)} is not a field of the {form.name} form in {rule.name}."
     return None
 
 
 def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:
-    """Return the problem with a field's value, worded to follow its name, or an empty string."""
+    """Return what is wrong with a field's value, in words that follow the field's name, or an empty string."""
     match form_field.kind:
         case FieldKind.CURRENCY:
             return "" if value == rule.currency else f"must be {rule.currency}"
@@ -314,8 +309,8 @@ def _amount_problem(rule: CountryRule, digits: str) -> str:
 
 
 def _build_order(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> Order:
-    names = [form_field.name for kind in _PAYEE_KINDS for form_field in form.fields if form_field.kind is kind]
-    payee = next((fields[name] for name in names if name in fields), "")
+    payee_fields = [form_field.name for kind in _PAYEE_KINDS for form_field in form.fields if form_field.kind is kind]
+    payee = next((fields[name] for name in payee_fields if name in fields), "")
     return Order(
         order_id=fields["client_orderid"],
         country=rule.code,

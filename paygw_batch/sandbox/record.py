@@ -1,6 +1,6 @@
-"""Keeps the sandbox's record, a CSV file with one line for every order that it received.
+"""Keeps the sandbox's record, a CSV file with one line for every order received.
 
-It has everything that a real gateway would know, so it shows whether the client works. Orders are not deduplicated,
+It contains what a real gateway would know, so it shows whether the client works. Orders are not deduplicated,
 because the gateway promises no idempotency: an order that arrives twice is paid and recorded twice.
 """
 
@@ -21,8 +21,8 @@ class RecordLine:
     """An order that reached the sandbox, with every value as text.
 
     `received_at` is UTC in ISO 8601, with `Z`. `amount` has the digits that were sent. `account_number` is the
-    receiver's phone in the receiver form. `answer` is the status word or the fault of the reply. `committed` is `yes`
-    if the money moved, otherwise `no`. `reference` is the sandbox's own id of the payout.
+    receiver's phone in the receiver form. `answer` is the status word or the fault in the reply. `committed` is `yes`
+    if the money moved, otherwise `no`. `reference` is the sandbox's own id for the payout.
     """
 
     received_at: str
@@ -37,48 +37,47 @@ class RecordLine:
     reference: str
 
 
-RECORD_COLUMNS = tuple(each.name for each in fields(RecordLine))
+RECORD_COLUMNS = tuple(column.name for column in fields(RecordLine))
 
 
 class Record:
-    """The record, open for appending, also by several processes at the same time.
+    """The record, open for appending. Several processes can append at the same time.
 
-    Each line is a single `write` to a file opened with O_APPEND. So lines are never mixed, and the kernel has a line
-    before `append` returns, even if the process is killed then. A power cut can lose lines, because the file is not
-    synced.
+    Each line is a single `write` to a file opened with O_APPEND, so lines are never mixed, and a line survives if the
+    process is killed after `append` returns. A power cut can lose lines, because the file is not synced.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the record, or create it (mode 0600). Raises `ConfigurationError`."""
+        """Open the record, or create it (mode 0600). Raises `ConfigurationError` if that fails."""
         self._path = path
-        self._broken = False
+        self._is_broken = False
         try:
             create_if_missing(path, _csv_line(RECORD_COLUMNS))
             _require_complete_record(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as problem:
+        except OSError as error:
             raise ConfigurationError(
                 say(
                     "The sandbox's record {path} cannot be opened: {reason}.",
                     path=path,
-                    reason=say(str(problem.strerror)),
+                    reason=say(str(error.strerror)),
                 )
             ) from None
 
     def append(self, line: RecordLine) -> None:
-        """Append one line. After an `OutputError` every call raises, because the last line may be incomplete."""
-        if self._broken:
+        """Append one line. After an `OutputError`, every later call fails too, because the line may be incomplete."""
+        if self._is_broken:
             raise OutputError(say("The sandbox's record could not be written earlier."))
-        data = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))
+        encoded_line = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))
         try:
-            size = os.write(self._descriptor, data)
-        except OSError as problem:
-            self._broken = True
+            written_bytes = os.write(self._descriptor, encoded_line)
+        except OSError as error:
+            self._is_broken = True
             raise OutputError(
-                say("The sandbox's record cannot be written: {reason}.", reason=say(str(problem.strerror)))
+                say("The sandbox's record cannot be written: {reason}.", reason=say(str(error.strerror)))
             ) from None
-        if size != len(data):
-            self._broken = True
+        if written_bytes != len(encoded_line):
+            self._is_broken = True
             raise OutputError(say("The sandbox's record cannot be written: the disk is full."))
 
     def close(self) -> None:
@@ -94,23 +93,23 @@ class Record:
 
 
 def read_record(path: Path) -> list[RecordLine]:
-    """Return the lines of a record, oldest first. Raises `ConfigurationError` if it is not a record."""
+    """Return a record's lines, oldest first. Raises `ConfigurationError` if the file is not a record."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file, strict=True))
-    except OSError as problem:
+    except OSError as error:
         raise ConfigurationError(
-            say("The sandbox's record {path} cannot be read: {reason}.", path=path, reason=say(str(problem.strerror)))
+            say("The sandbox's record {path} cannot be read: {reason}.", path=path, reason=say(str(error.strerror)))
         ) from None
     except (csv.Error, UnicodeDecodeError):
-        raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path)) from None
+        raise ConfigurationError(say("{path} is not a sandbox record.", path=path)) from None
     if not rows or tuple(rows[0]) != RECORD_COLUMNS or any(len(row) != len(RECORD_COLUMNS) for row in rows):
-        raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path))
+        raise ConfigurationError(say("{path} is not a sandbox record.", path=path))
     return [RecordLine(*map(strip_formula_guard, row)) for row in rows[1:]]
 
 
 def strip_formula_guard(text: str) -> str:
-    """Strip the `'` that keeps a spreadsheet from reading a CSV value as a formula."""
+    """Remove the leading `'` that keeps a spreadsheet from reading a CSV value as a formula."""
     return text[1:] if text[:1] == "'" and _looks_like_formula(text[1:]) else text
 
 
@@ -126,12 +125,11 @@ def _csv_line(values: tuple[str, ...]) -> bytes:
 
 
 def _require_complete_record(path: Path) -> None:
-    """Raise `ConfigurationError` for a file that is not a record or ends with an incomplete line."""
     header = _csv_line(RECORD_COLUMNS)
-    hint = say("Move it away, and the sandbox creates a new one.")
+    hint = say("Move it to another folder. The sandbox then creates a new one.")
     with path.open("rb") as file:
         if file.read(len(header)) != header:
-            raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path), hint=hint)
+            raise ConfigurationError(say("{path} is not a sandbox record.", path=path), hint=hint)
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":
             message = say("The sandbox's record {path} ends with an incomplete line.", path=path)

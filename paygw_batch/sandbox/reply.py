@@ -1,4 +1,4 @@
-"""Chooses and builds the sandbox's reply to an order, by the rules of a TOML file."""
+"""Chooses and builds the sandbox's reply to an order, according to the rules in a TOML file."""
 
 import json
 import re
@@ -25,42 +25,40 @@ from paygw_batch.sandbox.verifier import Verifier
 
 
 class Fault(StrEnum):
-    """A fault of the sandbox. Every fault except DROP_BEFORE first accepts the order, so the money moves."""
+    """A fault that the sandbox simulates. Except with DROP_BEFORE, the order is accepted first, so the money moves."""
 
     SILENCE = "silence"
-    """There is no answer. The connection stays open until the client or the sandbox ends."""
+    """There is no answer. The connection stays open until the client or the sandbox closes it."""
     GARBAGE = "garbage"
     """The answer is not JSON."""
     DROP_BEFORE = "drop_before"
-    """The connection is closed before the order is accepted. To the client this looks like DROP_AFTER."""
+    """The connection is closed before the order is accepted. The client cannot tell this from DROP_AFTER."""
     DROP_AFTER = "drop_after"
     """The connection is closed after the order was accepted."""
     HTTP_500 = "http_500"
     """The answer is a bare HTTP 500."""
     WRONG_ECHO = "wrong_echo"
-    """The answer repeats another order id."""
+    """The answer contains a different order id."""
     SLOW_DRIP = "slow_drip"
-    """The answer is correct, but arrives byte by byte, one every `drip_interval_s` seconds."""
+    """The answer is correct, but arrives one byte every `drip_interval_s` seconds."""
 
 
 _HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
 _HeaderValue = Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]
-_Word = Annotated[str, Field(min_length=1)]
+_StatusWord = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_MAX_BYTES = 1024 * 1024
+_MAX_FILE_BYTES = 1024 * 1024
 _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding"})
 
 
 class _Table(BaseModel):
-    """A table of the behaviour file, with its keys and defaults."""
-
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Answer(_Table):
-    """The reply to an order, sent after `delay_s` seconds. The money moves if it `commits`."""
+    """How to answer an order. The reply is sent after `delay_s` seconds. The money moves if `commits` is true."""
 
-    status: _Word = "approved"
+    status: _StatusWord = "approved"
     http_status: Annotated[int, Field(ge=200, le=599)] = 200
     delay_s: _Seconds = 0.0
     drip_interval_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -71,16 +69,16 @@ class Answer(_Table):
     commits: bool = Field(default_factory=lambda values: values.get("fault") is not Fault.DROP_BEFORE)
 
     @model_validator(mode="after")
-    def _validate_fault(self) -> Self:
+    def _validate_fault_and_headers(self) -> Self:
         if self.fault is Fault.DROP_BEFORE and self.commits:
-            raise ValueError(say("drop_before accepts no order, so `commits` cannot be true"))
+            raise ValueError(say("`commits` cannot be true with drop_before, because no order is accepted"))
         if any(name.lower() in _FRAMING_HEADERS for name in self.headers):
             raise ValueError(say("the sandbox sets Content-Length and Transfer-Encoding itself"))
         return self
 
 
 class _Conditions(_Table):
-    """The conditions on the orders to which a table applies. Conditions that are None are ignored.
+    """The conditions that an order must meet. A condition that is None is ignored.
 
     `amount_whole` is the integer part of the amount. `order_id` is a regular expression for the whole order id.
     """
@@ -98,10 +96,7 @@ class _Conditions(_Table):
 
 
 class Rule(_Conditions, Answer):
-    """An answer for the orders that fulfil the conditions.
-
-    `every_nth` selects each n-th of them, not counting those that an earlier rule answered.
-    """
+    """An answer for orders that meet the conditions, or for every n-th such order that no earlier rule answered."""
 
     every_nth: Annotated[int | None, Field(ge=1)] = None
 
@@ -110,21 +105,21 @@ class Rule(_Conditions, Answer):
         if (self.amount_whole, self.order_id, self.country, self.every_nth) == (None, None, None, None):
             raise ValueError(
                 say(
-                    "a rule needs `amount_whole`, `order_id`, `country` or `every_nth`; [default] "
-                    "applies to all other orders"
+                    "a rule needs `amount_whole`, `order_id`, `country` or `every_nth` ([default] applies to all "
+                    "other orders)"
                 )
             )
         return self
 
 
-class Callback(_Conditions):
-    """A notification about the orders that fulfil the conditions.
+class NotificationRule(_Conditions):
+    """A notification to send about orders that meet the conditions.
 
     It is sent `times` times, each `delay_s` to `delay_s + jitter_s` seconds after the order was accepted. `amount`
-    replaces the amount of the order, and `forged` makes the proof wrong.
+    replaces the order's amount. If `forged` is true, the proof is wrong.
     """
 
-    status: _Word
+    status: _StatusWord
     delay_s: _Seconds = 0.0
     jitter_s: _Seconds = 0.0
     times: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -135,34 +130,34 @@ class Callback(_Conditions):
 
 
 class Enquiries(_Table):
-    """The answers to enquiries: the status word of the reply or, after `after_s` seconds, its word in `later`.
+    """The answers to status enquiries: the reply's status word, which `later` replaces after `after_s` seconds.
 
-    `not_found` is the word for orders that were never accepted.
+    `not_found` is the status word for orders that were never accepted.
     """
 
     later: dict[str, str] = {}
     after_s: _Seconds = 0.0
-    not_found: _Word = "not-found"
+    not_found: _StatusWord = "not-found"
 
 
 class Behaviour(_Table):
-    """The behaviour file: rules in order, the default answer, notifications and enquiries."""
+    """The content of a behaviour file: rules in order, the default answer, notifications and enquiries."""
 
     rule: Sequence[Rule] = ()
     default: Answer = Answer()
-    notification: Sequence[Callback] = ()
+    notification: Sequence[NotificationRule] = ()
     enquiry: Enquiries = Enquiries()
 
 
 _KNOWN_KEYS: Mapping[str, Collection[str]] = {
     "rule": Rule.model_fields,
     "default": Answer.model_fields,
-    "notification": Callback.model_fields,
+    "notification": NotificationRule.model_fields,
     "enquiry": Enquiries.model_fields,
 }
 
 
-class AnswerChoice:
+class AnswerChooser:
     """Chooses answers, counting orders for `every_nth`. Not thread-safe."""
 
     def __init__(self, behaviour: Behaviour) -> None:
@@ -179,27 +174,27 @@ class AnswerChoice:
                 return rule
         return self._behaviour.default
 
-    def callbacks(self, order: Order) -> Iterator[Callback]:
-        return (callback for callback in self._behaviour.notification if callback.matches(order))
+    def notification_rules(self, order: Order) -> Iterator[NotificationRule]:
+        return (rule for rule in self._behaviour.notification if rule.matches(order))
 
 
 def parse_behaviour(text: str, *, name: str) -> Behaviour:
-    """Parse the TOML text of the file `name`. Raises `ConfigurationError` that names the invalid keys."""
+    """Parse the TOML text of the file `name`. Raises `ConfigurationError` naming any invalid keys."""
     try:
         return Behaviour.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as problem:
-        raise ConfigurationError(say("{name} is not TOML: {problem}", name=name, problem=problem)) from None
-    except ValidationError as problem:
-        raise ConfigurationError(" ".join(f"{name}: {sentence}" for sentence in _error_sentences(problem))) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(say("{name} is not TOML: {problem}", name=name, problem=error)) from None
+    except ValidationError as error:
+        raise ConfigurationError(" ".join(f"{name}: {sentence}" for sentence in _error_sentences(error))) from None
 
 
-def _error_sentences(problem: ValidationError) -> Iterator[str]:
-    for detail in problem.errors(include_url=False, include_input=False):
+def _error_sentences(error: ValidationError) -> Iterator[str]:
+    for detail in error.errors(include_url=False, include_input=False):
         key = ".".join(str(step) for step in detail["loc"])
         if detail["type"] == "extra_forbidden":
             known_keys = _KNOWN_KEYS.get(str(detail["loc"][0]), Behaviour.model_fields)
             nearest_key = nearest(str(detail["loc"][-1]), known_keys)
-            yield say("{key} is not a known key; {nearest}", key=key, nearest=nearest_key)
+            yield say("{key} is not a known key. {nearest}", key=key, nearest=nearest_key)
         else:
             yield f"{key}: {validation_message(detail)}."
 
@@ -207,9 +202,9 @@ def _error_sentences(problem: ValidationError) -> Iterator[str]:
 def load_behaviour(path: Path) -> Behaviour:
     """Load a behaviour file. Raises `ConfigurationError` if it cannot be read or is invalid."""
     try:
-        text = read_regular(path, _MAX_BYTES).decode()
-    except OSError as problem:
-        reason = say(problem.strerror or "unknown reason")
+        text = read_regular(path, _MAX_FILE_BYTES).decode()
+    except OSError as error:
+        reason = say(error.strerror or "unknown reason")
         raise ConfigurationError(
             say("{path} cannot be read: {reason}.", path=path, reason=reason), hint=say("Check the path.")
         ) from None
@@ -219,19 +214,19 @@ def load_behaviour(path: Path) -> Behaviour:
 
 
 def shipped_behaviour() -> Behaviour:
-    """Return the default behaviour: all orders are approved, except for amounts of 9001 to 9012."""
+    """Return the default behaviour: orders are approved, except for amounts from 9001 to 9012."""
     return load_behaviour(config_dir() / "sandbox-behaviour.toml")
 
 
-_JSON = {"Content-Type": "application/json"}
-_AMOUNT_MARK = "(the amount)"
-"""A placeholder in the JSON, replaced by a number with exactly the digits of the amount."""
-CUSTOMER_PAGE = "https://sandbox.example/pay/"
-"""The prefix of the address where a customer would pay. The sandbox's id of the order follows."""
+_JSON_HEADERS = {"Content-Type": "application/json"}
+_AMOUNT_PLACEHOLDER = "(the amount)"
+"""A text in the JSON that is replaced by a number with exactly the amount's digits."""
+CUSTOMER_URL = "https://sandbox.example/pay/"
+"""The start of the URL where a customer would pay. The order's reference follows."""
 _REFUSAL_HEADERS = {401: {"WWW-Authenticate": "OAuth"}, 405: {"Allow": "POST"}}
 """The headers that RFC 9110 requires with these status codes."""
 
-GARBAGE = Response('{"status": "approv<html>', 200, _JSON)
+GARBAGE = Response('{"status": "approv<html>', 200, _JSON_HEADERS)
 BARE_500 = Response("Internal Server Error", 500, {"Content-Type": "text/plain"})
 
 
@@ -243,22 +238,19 @@ def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "erro
     _set_member(members, names.message, refusal.message)
     if refusal.order_id is not None:
         _set_member(members, names.order_id, refusal.order_id)
-    headers = _JSON | _REFUSAL_HEADERS.get(refusal.http_status, {})
-    return Response(_json(members), refusal.http_status, headers)
+    headers = _JSON_HEADERS | _REFUSAL_HEADERS.get(refusal.http_status, {})
+    return Response(_encode_json(members), refusal.http_status, headers)
 
 
 def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id: str, reference: str) -> Response:
-    """Return the reply to an order: the status word, and the values of the order.
-
-    The amount is repeated as a number with the digits that were sent.
-    """
+    """Return the reply to an order. The amount in it is a JSON number that keeps every digit that was sent."""
     names = operation.reply
     members: dict[str, object] = {"status": answer.status}
     _set_member(members, names.order_id, order_id)
     _set_member(members, names.currency, order.currency)
     _set_member(members, names.reference, reference)
     if names.customer_url and answer.commits:
-        _set_member(members, names.customer_url, CUSTOMER_PAGE + reference)
+        _set_member(members, names.customer_url, CUSTOMER_URL + reference)
     if answer.error_code is not None:
         _set_member(members, names.error_code, answer.error_code)
     if answer.message is not None:
@@ -266,17 +258,14 @@ def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id
     amount = Decimal(order.amount)
     if names.amount_unit is AmountUnit.MINOR:
         amount = amount.scaleb(names.minor_units[order.currency])
-    _set_member(members, names.amount, _AMOUNT_MARK)
-    body = _json(members).replace(f'"{_AMOUNT_MARK}"'.encode("ascii"), f"{amount:f}".encode("ascii"), 1)
-    return Response(body, answer.http_status, _JSON | answer.headers)
+    _set_member(members, names.amount, _AMOUNT_PLACEHOLDER)
+    body = _encode_json(members).replace(f'"{_AMOUNT_PLACEHOLDER}"'.encode("ascii"), f"{amount:f}".encode("ascii"), 1)
+    return Response(body, answer.http_status, _JSON_HEADERS | answer.headers)
 
 
-def _set_member(members: dict[str, object], names: Sequence[str], value: str) -> None:
-    """Set a member of nested objects. The first of `names` is its path, with dots.
-
-    Nothing is set if the path leads through a member that is not an object.
-    """
-    *outer, member_name = names[0].split(".")
+def _set_member(members: dict[str, object], paths: Sequence[str], value: str) -> None:
+    """Set a member at the first of `paths`, creating outer objects. Does nothing if an outer value is no object."""
+    *outer, member_name = paths[0].split(".")
     for name in outer:
         inner = members.setdefault(name, {})
         if not isinstance(inner, dict):
@@ -285,7 +274,7 @@ def _set_member(members: dict[str, object], names: Sequence[str], value: str) ->
     members[member_name] = value
 
 
-def _json(members: Mapping[str, object]) -> bytes:
+def _encode_json(members: Mapping[str, object]) -> bytes:
     return json.dumps(members, ensure_ascii=False).encode("utf-8")
 
 
@@ -296,11 +285,11 @@ class EnquiryResponder:
     """Answers status enquiries from the records of accepted orders."""
 
     def __init__(
-        self, verifier: Verifier, records: Sequence[Path], enquiries: Enquiries, clock: Callable[[], float] = time.time
+        self, verifier: Verifier, paths: Sequence[Path], enquiries: Enquiries, clock: Callable[[], float] = time.time
     ) -> None:
         self._operation = verifier.operation
         self._verifier = verifier
-        self._records = records
+        self._record_paths = paths
         self._enquiries = enquiries
         self._clock = clock
         self._lines: Mapping[str, RecordLine] = {}
@@ -310,7 +299,7 @@ class EnquiryResponder:
         return self._verifier.can_serve(request)
 
     def reply(self, request: Request) -> Response:
-        """Return the reply to an enquiry: the status of its order, or a refusal."""
+        """Return the reply to an enquiry: the order's status, or a refusal."""
         fields = self._verifier.authenticate(request)
         if isinstance(fields, Refusal):
             return refusal_reply(self._operation, fields)
@@ -327,15 +316,15 @@ class EnquiryResponder:
         return answer_reply(self._operation, order, Answer(status=status), order_id=order_id, reference=line.reference)
 
     def _latest_lines(self) -> Mapping[str, RecordLine]:
-        """Return the latest line of every order, rereading the records if one has grown."""
-        sizes = [path.stat().st_size for path in self._records]
+        """Return each order's latest line. Rereads the records if any has grown."""
+        sizes = [path.stat().st_size for path in self._record_paths]
         if sizes != self._sizes:
-            self._lines = {line.client_orderid: line for path in self._records for line in read_record(path)}
+            self._lines = {line.client_orderid: line for path in self._record_paths for line in read_record(path)}
             self._sizes = sizes
         return self._lines
 
     def _current_status(self, line: RecordLine) -> str | None:
-        """Return the current status word of an order, or None if the order was never accepted."""
+        """Return the order's status word, or None if the gateway never accepted the order."""
         word = line.answer
         if word in _FAULTS:
             return "approved" if line.committed == "yes" else None

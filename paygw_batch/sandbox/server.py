@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import assert_never
@@ -27,14 +28,14 @@ from paygw_batch.clock import SIGNAL_CHECK_INTERVAL_S
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, InternalError, OutputError
 from paygw_batch.language import say
-from paygw_batch.sandbox.callback import CallbackProof, Callbacks
+from paygw_batch.sandbox.callback import NotificationProof, NotificationSender
 from paygw_batch.sandbox.form import Expectations, Order, Refusal, Request
 from paygw_batch.sandbox.record import Record, RecordLine
 from paygw_batch.sandbox.reply import (
     BARE_500,
     GARBAGE,
     Answer,
-    AnswerChoice,
+    AnswerChooser,
     Behaviour,
     EnquiryResponder,
     Fault,
@@ -54,12 +55,12 @@ class ServedOperation:
     operation: Operation
     rules: Rules
     record_path: Path
-    expects: Expectations = Expectations()  # noqa: RUF009 (frozen)
+    expectations: Expectations = Expectations()  # noqa: RUF009 (frozen)
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxConfig:
-    """The configuration of the sandbox. `profile` is a `signature_profile`; `served` must not be empty."""
+    """The configuration of the sandbox. `profile` is the signature profile. `operations` must not be empty."""
 
     endpoint_id: str
     consumer_key: str
@@ -67,13 +68,13 @@ class SandboxConfig:
     profile: str
     operations: tuple[ServedOperation, ...]
     behaviour: Behaviour
-    callback_proof: CallbackProof | None = None
-    """The proof of notifications, or None if they carry none."""
+    notification_proof: NotificationProof | None = None
+    """The proof in notifications, or None if they contain none."""
     enquiry: Operation | None = None
-    """The operation of status enquiries, or None."""
+    """The operation of status enquiries, or None if they are not answered."""
 
     @property
-    def callback_record_path(self) -> Path:
+    def notification_record_path(self) -> Path:
         """The file that records the merchant's replies to notifications."""
         return self.operations[0].record_path.with_name("sandbox-callbacks.csv")
 
@@ -81,14 +82,13 @@ class SandboxConfig:
 class SandboxApp:
     """The sandbox as an ASGI application, for a single event loop.
 
-    The `state` of each scope must contain `transport`, so that connections can be dropped. The constructor raises
-    `ConfigurationError` if `config` cannot be used.
+    `records` maps operation names to open records. Each scope's `state` must contain `transport`, so that connections
+    can be dropped. Raises `ConfigurationError` if `config` cannot be used.
     """
 
     def __init__(
         self, config: SandboxConfig, records: Mapping[str, Record], *, clock: Callable[[], float] = time.time
     ) -> None:
-        """Initialize the application with the open records of its operations, by operation name."""
         try:
             profile = VerifiedProfile(config.profile)
         except ValueError:
@@ -101,31 +101,24 @@ class SandboxApp:
                 )
             ) from None
         self._clock = clock
-        self._choice = AnswerChoice(config.behaviour)
-        self._callbacks = Callbacks(config.callback_record_path, config.callback_proof)
+        self._chooser = AnswerChooser(config.behaviour)
+        self._notification_sender = NotificationSender(config.notification_record_path, config.notification_proof)
         authenticator = Authenticator(
             consumer_key=config.consumer_key, public_key_pem=config.public_key_pem, profile=profile
         )
-
-        def build_verifier(operation: Operation, rules: Rules, expects: Expectations) -> Verifier:
-            return Verifier(
-                endpoint_id=config.endpoint_id,
-                operation=operation,
-                rules=rules,
-                authenticator=authenticator,
-                clock=clock,
-                expects=expects,
-            )
-
+        build_verifier = partial(Verifier, endpoint_id=config.endpoint_id, authenticator=authenticator, clock=clock)
         self._verifiers = [
-            (build_verifier(served.operation, served.rules, served.expects), records[served.operation.name])
+            (
+                build_verifier(operation=served.operation, rules=served.rules, expectations=served.expectations),
+                records[served.operation.name],
+            )
             for served in config.operations
         ]
         self._enquiries: EnquiryResponder | None = None
         if config.enquiry is not None:
             paths = [served.record_path for served in config.operations]
-            enquirer = build_verifier(config.enquiry, {}, Expectations())
-            self._enquiries = EnquiryResponder(enquirer, paths, config.behaviour.enquiry, clock)
+            verifier = build_verifier(operation=config.enquiry, rules={})
+            self._enquiries = EnquiryResponder(verifier, paths, config.behaviour.enquiry, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. An incomplete request is ignored."""
@@ -148,22 +141,22 @@ class SandboxApp:
             return reply
         if self._enquiries is not None and self._enquiries.can_serve(request):
             return self._enquiries.reply(request)
-        verdict = verifier.verify(request)
-        if isinstance(verdict, Refusal):
-            return refusal_reply(verifier.operation, verdict)
-        return await self._answer(verifier.operation, record, verdict, incoming)
+        order = verifier.verify(request)
+        if isinstance(order, Refusal):
+            return refusal_reply(verifier.operation, order)
+        return await self._answer(verifier.operation, record, order, incoming)
 
     async def _answer(self, operation: Operation, record: Record, order: Order, incoming: requests.Request) -> ASGIApp:
-        answer = self._choice.choose(order)
+        answer = self._chooser.choose(order)
         reference = secrets.token_hex(8)
         try:
-            # The order is recorded before any byte of the answer is sent, because recording it means accepting it.
+            # An order counts as accepted when it is recorded, so it is recorded before any byte of the answer is sent.
             record.append(self._record_line(order, answer, reference))
-        except OutputError as problem:
-            _log.error("%s", problem.message)
+        except OutputError as error:
+            _log.error("%s", error.message)
             return BARE_500
-        for callback in self._choice.callbacks(order):
-            self._callbacks.schedule(order, callback, reference)
+        for rule in self._chooser.notification_rules(order):
+            self._notification_sender.schedule(order, rule, reference)
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
         order_id = f"{order.order_id}-other" if answer.fault is Fault.WRONG_ECHO else order.order_id
@@ -213,10 +206,9 @@ def _convert_request(incoming: requests.Request, body: bytes) -> Request:
 
 
 async def _read_body(request: requests.Request) -> bytes:
-    """Return the body of a request, read only slightly beyond the limit."""
     body = b""
-    async for piece in request.stream():
-        body += piece
+    async for chunk in request.stream():
+        body += chunk
         if len(body) > MAX_BODY_BYTES:
             break
     return body
@@ -234,13 +226,13 @@ async def _drip(reply: Response, interval_s: float) -> AsyncIterator[bytes]:
 
 
 _BACKLOG = 2048
-_START_LIMIT_S = 30
-_STOP_LIMIT_S = 10
+_START_TIMEOUT_S = 30
+_STOP_TIMEOUT_S = 10
 _SHUTDOWN_GRACE_S = 0.1
 
 
 class _DroppableProtocol(HttpToolsProtocol):
-    """Adds the transport to the `state` of every request, so that the application can drop the connection."""
+    """Adds the transport to each request's `state`, so that the application can drop the connection."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         self.app_state = {**self.app_state, "transport": transport}
@@ -249,10 +241,9 @@ class _DroppableProtocol(HttpToolsProtocol):
 
 @contextmanager
 def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
-    """Run the sandbox in a thread of this process and yield its base URL.
+    """Run the sandbox in a thread of this process, on a free loopback port unless `port` is given. Yields its URL.
 
-    It listens on loopback, on a free port unless `port` is given. Open connections are cut at the end. Raises
-    `ConfigurationError` if the port is in use, or if a record or key cannot be used.
+    Connections still open at the end are dropped. Raises `ConfigurationError` if a port, record or key cannot be used.
     """
     with ExitStack() as stack:
         records = {entry.operation.name: stack.enter_context(Record(entry.record_path)) for entry in config.operations}
@@ -262,7 +253,7 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
         thread = threading.Thread(target=server.run, args=([listener],), name="paygw-sandbox", daemon=True)
         thread.start()
         try:
-            deadline_s = time.monotonic() + _START_LIMIT_S
+            deadline_s = time.monotonic() + _START_TIMEOUT_S
             while not server.started:
                 if not thread.is_alive() or time.monotonic() > deadline_s:
                     raise InternalError("The sandbox did not start.")
@@ -270,39 +261,38 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
             yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
         finally:
             server.end()
-            thread.join(_STOP_LIMIT_S)
+            thread.join(_STOP_TIMEOUT_S)
             listener.close()
 
 
-def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> None:
-    """Run the sandbox until SIGINT or SIGTERM. `ready` is called with the base URL when it has started."""
+def serve(config: SandboxConfig, port: int, *, on_ready: Callable[[str], None]) -> None:
+    """Run the sandbox until SIGINT or SIGTERM. Calls `on_ready` with the base URL when it is running."""
     stop = threading.Event()
 
     def handle_signal(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    earlier_handlers = {number: signal.signal(number, handle_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous_handlers = {number: signal.signal(number, handle_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with running_sandbox(config, port=port) as base_url:
-            ready(base_url)
+            on_ready(base_url)
             while not stop.wait(SIGNAL_CHECK_INTERVAL_S):
                 pass
     finally:
-        for number, handler in earlier_handlers.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 class _SandboxServer(LocalServer):
-    """A server that cuts open connections when it stops, so that slow answers do not delay it."""
+    """A server that drops open connections when it stops, so that slow answers do not delay the stop."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop soon after notifying pending answers. The base class would wait longer."""
         for listener in (*self.servers, *(sockets or ())):
             listener.close()
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
-        if answering := set(self.server_state.tasks):
-            _, late = await asyncio.wait(answering, timeout=_SHUTDOWN_GRACE_S)
-            for task in late:
+        if unanswered := set(self.server_state.tasks):
+            _, unfinished = await asyncio.wait(unanswered, timeout=_SHUTDOWN_GRACE_S)
+            for task in unfinished:
                 task.cancel()

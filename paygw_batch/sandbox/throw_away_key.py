@@ -17,16 +17,15 @@ from paygw_batch.language import say
 
 KEY_NAME = "sandbox-merchant.pem"
 GATEWAY_KEY_NAME = "sandbox-gateway.pem"
-"""The file of the key that signs the sandbox's notifications, if `authenticity = "header-rsa"` is configured."""
+"""The file of the private key that signs notifications if `authenticity = "header-rsa"` is configured."""
 GATEWAY_PUBLIC_NAME = "sandbox-gateway-public.pem"
-"""The file with the public half of that key, for `[notifications] public_key_file`."""
+"""The file of the public key that verifies these notifications, for `[notifications] public_key_file`."""
 
 
-def sandbox_key(directory: Path) -> Path:
-    """Return the path of the sandbox's merchant key (RSA-2048, PKCS#8, mode 0600), creating it if missing.
+def ensure_sandbox_key(directory: Path) -> Path:
+    """Return the path of the sandbox merchant's private key (RSA-2048, PKCS#8, mode 0600), creating it if missing.
 
-    The file is written atomically and never replaced, so processes that create a key at the same time use the same one.
-    Raises `ConfigurationError`.
+    The file is written atomically and never replaced, so concurrent processes use the same key.
     """
     path = directory / KEY_NAME
     hint = say("Set private_key in the configuration, or choose a journal in a folder that you can write to.")
@@ -34,13 +33,10 @@ def sandbox_key(directory: Path) -> Path:
     return path
 
 
-def sandbox_gateway_key(directory: Path) -> RSAPrivateKey:
-    """Return the gateway's own key, creating it and the file of its public half if missing.
-
-    Raises `ConfigurationError`.
-    """
+def ensure_gateway_key(directory: Path) -> RSAPrivateKey:
+    """Return the sandbox gateway's private key, creating the key pair if missing. Raises `ConfigurationError`."""
     path, public_path = directory / GATEWAY_KEY_NAME, directory / GATEWAY_PUBLIC_NAME
-    hint = say("Delete it, and the sandbox creates a new one.")
+    hint = say("Delete it. The sandbox then creates a new one.")
     _create_key(path, hint=say("Choose a journal in a folder that you can write to."))
     try:
         key = load_pem_private_key(path.read_bytes(), None)
@@ -57,8 +53,8 @@ def _create_key(path: Path, *, hint: str) -> None:
         if not path.exists():
             key = generate_private_key(public_exponent=65537, key_size=2048)
             create_if_missing(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    except OSError as problem:
+    except OSError as error:
         raise ConfigurationError(
-            say("The sandbox's key {path} cannot be created: {reason}.", path=path, reason=say(str(problem.strerror))),
+            say("The sandbox's key {path} cannot be created: {reason}.", path=path, reason=say(str(error.strerror))),
             hint=hint,
         ) from None

@@ -1,8 +1,8 @@
 """Verifies the sender and the content of every request to the sandbox.
 
-The code is deliberately based on the interface, not on the client, because it tests the client's signatures. Sources:
+The code deliberately follows the interface, not the client, because it tests the client's signatures. Sources:
 sections 4 and 5 of the gateway's interface (POST, the path, the three headers), RFC 5849 and RFC 3986 (the header, the
-signature, nonces that may be used once), sections 2.1 to 2.4 (the form), section 5 (the control).
+signature, single-use nonces), sections 2.1 to 2.4 (the form), section 5 (the control hash).
 """
 
 import base64
@@ -32,54 +32,54 @@ _PARAMETERS = frozenset(
 )
 _PARAMETER = re.compile(r'([a-z_]+)="([A-Za-z0-9._~%-]+)"')
 _TIMESTAMP = re.compile(r"[1-9][0-9]{0,11}")
-_NONCE_CHARACTERS = 22
-"""The minimum length of a nonce: fewer of the 66 unreserved characters cannot contain 128 random bits."""
+_MIN_NONCE_CHARACTERS = 22
+"""The minimum length of a nonce: fewer of the 66 unreserved characters cannot hold 128 random bits."""
 
 
 class VerifiedProfile(StrEnum):
-    """The parts of the signed text, which the interface leaves open."""
+    """What the signature covers. The gateway's interface does not define it."""
 
     JSON_PARAMS = "json-params"
     """The body's fields together with the `oauth_` parameters, like a form in RFC 5849."""
     RAW_BODY = "raw-body"
-    """The `oauth_` parameters, followed by the body as another part."""
+    """The `oauth_` parameters, followed by the body as a separate part."""
 
 
 def parse_authorization(header: str) -> Mapping[str, str] | Refusal:
-    """Return the six decoded parameters of an `Authorization` header, or a refusal if it has others."""
+    """Return the six decoded parameters of an `Authorization` header, or a refusal if the header is invalid."""
     scheme, _, parameter_list = header.partition(" ")
     if scheme != "OAuth":
-        return _refuse("authorization", "The Authorization header does not start with the scheme word OAuth.")
+        return _refusal("authorization", "The Authorization header does not start with the scheme word OAuth.")
     parameters: dict[str, str] = {}
     for part in parameter_list.split(","):
         match = _PARAMETER.fullmatch(part.strip(" "))
         if match is None:
-            return _refuse("authorization", 'The Authorization header is not a list of name="value".')
+            return _refusal("authorization", 'The Authorization header is not a list of name="value".')
         name, encoded = match.groups()
         value = unquote(encoded, errors="replace")
         if quote(value, safe="") != encoded:
-            return _refuse(
+            return _refusal(
                 "authorization", "A value of the Authorization header is not percent-encoded as RFC 3986 requires."
             )
         if name in parameters:
-            return _refuse("authorization", "The Authorization header names a parameter twice.")
+            return _refusal("authorization", "The Authorization header names a parameter twice.")
         parameters[name] = value
     if parameters.keys() != _PARAMETERS:
-        return _refuse("authorization", "The Authorization header does not have exactly the six OAuth parameters.")
+        return _refusal("authorization", "The Authorization header does not have exactly the six OAuth parameters.")
     return parameters
 
 
 def base_string(
     profile: VerifiedProfile, url: str, parameters: Mapping[str, str], fields: Mapping[str, str], body: bytes
 ) -> bytes:
-    """Return the text that must have been signed for a POST to `url`, which has no query.
+    """Return the text that the signature of a POST request must cover. `url` must not have a query.
 
-    `parameters` are those of the header; the signature is ignored. `fields` are the body's fields as text.
+    `parameters` come from the Authorization header, and their signature is ignored. `fields` come from the body.
     """
-    signed = [(quote(name, safe=""), quote(value, safe="")) for name, value in parameters.items() if name != _SIGNATURE]
+    pairs = [(quote(name, safe=""), quote(value, safe="")) for name, value in parameters.items() if name != _SIGNATURE]
     if profile is VerifiedProfile.JSON_PARAMS:
-        signed += [(quote(name, safe=""), quote(value, safe="")) for name, value in fields.items()]
-    text = "&".join(f"{name}={value}" for name, value in sorted(signed))
+        pairs += [(quote(name, safe=""), quote(value, safe="")) for name, value in fields.items()]
+    text = "&".join(f"{name}={value}" for name, value in sorted(pairs))
     parts = ["POST", quote(url, safe=""), quote(text, safe="")]
     if profile is VerifiedProfile.RAW_BODY:
         parts.append(quote(body, safe=""))
@@ -87,18 +87,18 @@ def base_string(
 
 
 class NonceMemory:
-    """The nonces of at least the last ten minutes. Older requests are refused by their timestamps."""
+    """Remembers nonces for at least ten minutes. Older requests are refused because of their timestamps."""
 
     def __init__(self) -> None:
         self._older: set[str] = set()
         self._newer: set[str] = set()
-        self._swapped_at_s = float("-inf")
+        self._rotated_at_s = float("-inf")
 
     def remember(self, nonce: str, now_s: float) -> bool:
         """Remember a nonce and return whether it is new."""
-        if now_s - self._swapped_at_s > 2 * CLOCK_TOLERANCE_S:
+        if now_s - self._rotated_at_s > 2 * CLOCK_TOLERANCE_S:
             self._older, self._newer = self._newer, set()
-            self._swapped_at_s = now_s
+            self._rotated_at_s = now_s
         if nonce in self._older or nonce in self._newer:
             return False
         self._newer.add(nonce)
@@ -106,7 +106,7 @@ class NonceMemory:
 
 
 class Authenticator:
-    """Checks by consumer key, public key and profile that requests are from the merchant."""
+    """Checks the consumer key and signature of requests, to prove that the merchant sent them."""
 
     def __init__(self, *, consumer_key: str, public_key_pem: bytes, profile: VerifiedProfile) -> None:
         self._consumer_key = consumer_key
@@ -115,13 +115,10 @@ class Authenticator:
         self._nonces = NonceMemory()
 
     def check(self, request: Request, fields: Mapping[str, str], now_s: float) -> Refusal | None:
-        """Return a refusal for a forged, outdated or repeated request, or None.
-
-        Only a correctly signed request uses up its nonce.
-        """
+        """Return a refusal for a forged, outdated or repeated request, or None. Only signed requests use a nonce."""
         headers = request.header("authorization")
         if len(headers) != 1:
-            return _refuse("authorization", "There must be exactly one Authorization header.")
+            return _refusal("authorization", "There must be exactly one Authorization header.")
         parameters = parse_authorization(headers[0])
         if isinstance(parameters, Refusal):
             return parameters
@@ -129,30 +126,30 @@ class Authenticator:
         if refusal is not None:
             return refusal
         url = f"http://{request.header('host')[0]}{request.path}"
-        signed = base_string(self._profile, url, parameters, fields, request.body)
-        if not self._is_signed(signed, parameters[_SIGNATURE]):
-            return _refuse("signature", f"The signature does not fit the request under the profile {self._profile}.")
+        signed_text = base_string(self._profile, url, parameters, fields, request.body)
+        if not self._is_signature_valid(signed_text, parameters[_SIGNATURE]):
+            return _refusal("signature", f"The signature does not fit the request under the profile {self._profile}.")
         if not self._nonces.remember(parameters["oauth_nonce"], now_s):
-            return _refuse("nonce", "oauth_nonce was used before.")
+            return _refusal("nonce", "oauth_nonce was used before.")
         return None
 
     def _check_parameters(self, parameters: Mapping[str, str], now_s: float) -> Refusal | None:
         if parameters["oauth_consumer_key"] != self._consumer_key:
             return Refusal(403, "consumer_key", "oauth_consumer_key is unknown.")
         if parameters["oauth_signature_method"] != "RSA-SHA256":
-            return _refuse("signature_method", "oauth_signature_method must be RSA-SHA256.")
+            return _refusal("signature_method", "oauth_signature_method must be RSA-SHA256.")
         if parameters["oauth_version"] != "1.0":
-            return _refuse("version", "oauth_version must be 1.0.")
-        if len(parameters["oauth_nonce"]) < _NONCE_CHARACTERS:
-            return _refuse("nonce", "oauth_nonce is too short for 128 random bits.")
+            return _refusal("version", "oauth_version must be 1.0.")
+        if len(parameters["oauth_nonce"]) < _MIN_NONCE_CHARACTERS:
+            return _refusal("nonce", "oauth_nonce is too short for 128 random bits.")
         timestamp = parameters["oauth_timestamp"]
         if _TIMESTAMP.fullmatch(timestamp) is None:
-            return _refuse("timestamp", "oauth_timestamp must be whole seconds since 1970.")
+            return _refusal("timestamp", "oauth_timestamp must be whole seconds since 1970.")
         if abs(int(timestamp) - now_s) > CLOCK_TOLERANCE_S:
-            return _refuse("timestamp", f"oauth_timestamp is more than {CLOCK_TOLERANCE_S} seconds from our clock.")
+            return _refusal("timestamp", f"oauth_timestamp is more than {CLOCK_TOLERANCE_S} seconds from our clock.")
         return None
 
-    def _is_signed(self, text: bytes, signature: str) -> bool:
+    def _is_signature_valid(self, text: bytes, signature: str) -> bool:
         try:
             self._public_key.verify(base64.b64decode(signature, validate=True), text, PKCS1v15(), SHA256())
         except (binascii.Error, ValueError, InvalidSignature):
@@ -170,12 +167,12 @@ def _load_public_key(pem: bytes) -> RSAPublicKey:
     return key
 
 
-def _refuse(code: str, message: str) -> Refusal:
+def _refusal(code: str, message: str) -> Refusal:
     return Refusal(401, code, message)
 
 
 MAX_BODY_BYTES = 65536
-"""The maximum length of a body, much longer than the largest form. Longer bodies are refused unparsed."""
+"""The maximum length of a body, far above the largest form. Longer bodies are refused without being parsed."""
 
 _JSON_HEADERS = (("content-type", 415), ("accept", 406))
 
@@ -191,18 +188,17 @@ class Verifier:
         rules: Rules,
         authenticator: Authenticator,
         clock: Callable[[], float],
-        expects: Expectations = Expectations(),  # noqa: B008 (frozen)
+        expectations: Expectations = Expectations(),  # noqa: B008 (frozen)
     ) -> None:
-        """Initialize the verifier. `clock` returns seconds since 1970."""
         self.operation = operation
         self._path_stem = operation.path.format(endpoint_id="")
         self._path = operation.path.format(endpoint_id=endpoint_id)
-        self._form_check = FormCheck(rules, expects)
+        self._form_check = FormCheck(rules, expectations)
         self._authenticator = authenticator
         self._clock = clock
 
     def can_serve(self, request: Request) -> bool:
-        """Return whether the path of a request is that of this operation, for any endpoint."""
+        """Return whether a request's path belongs to this operation, at any endpoint."""
         return request.path.startswith(self._path_stem)
 
     def verify(self, request: Request) -> Order | Refusal:
@@ -211,8 +207,8 @@ class Verifier:
         return fields if isinstance(fields, Refusal) else self._form_check.check(fields)
 
     def authenticate(self, request: Request) -> Mapping[str, str] | Refusal:
-        """Return the unchecked fields of a request with the right URL and signature, or a refusal."""
-        refusal = self._check_request_line(request)
+        """Return a request's unchecked fields, or a refusal if its headers or signature are invalid."""
+        refusal = self._check_request_head(request)
         if refusal is not None:
             return refusal
         fields = parse_body(request.body)
@@ -223,7 +219,7 @@ class Verifier:
             return Refusal(refusal.http_status, refusal.code, refusal.message, parse_order_id(fields))
         return fields
 
-    def _check_request_line(self, request: Request) -> Refusal | None:
+    def _check_request_head(self, request: Request) -> Refusal | None:
         if request.http_version != "1.1":
             return Refusal(400, "http", "Only HTTP/1.1 is supported.")
         if request.path != self._path or request.query:

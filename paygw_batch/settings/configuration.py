@@ -1,9 +1,9 @@
 """Reads the configuration file and the environment into frozen values.
 
 A command-line flag overrides the environment variable `PAYGW_<KEY>`, which overrides the TOML file and the default.
-Unknown keys are refused by name. The file contains no secrets: it names files and environment variables that do.
-Settings that the gateway's interface leaves open (`signature_profile`, `[outcomes]`, `purpose`) have no default;
-`missing_for_sending` names those that are absent.
+Unknown keys are refused. The file contains no secrets. It names the files and environment variables that contain them.
+Settings that the gateway's interface does not define (`signature_profile`, `[outcomes]`, `purpose`) have no default.
+`missing_for_sending` lists the missing ones.
 """
 
 import difflib
@@ -57,22 +57,22 @@ from paygw_batch.settings.user_directories import state_directory
 from paygw_batch.trusted_files import OtherUsers, read_and_check_access
 
 SANDBOX = "sandbox"
-"""The `base_url` that starts the built-in gateway for the duration of a run."""
+"""The `base_url` that starts the built-in gateway for a run."""
 
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
-def _non_default_port(address: SplitResult) -> int | None:
-    """Return the port of a URL, or None for the scheme's default. Invalid ports are refused elsewhere."""
+def _non_default_port(url: SplitResult) -> int | None:
+    """Return the port of a URL, or None for the scheme's default or an invalid port, which is refused elsewhere."""
     try:
-        return address.port if address.port != _DEFAULT_PORTS.get(address.scheme) else None
+        return url.port if url.port != _DEFAULT_PORTS.get(url.scheme) else None
     except ValueError:
         return None
 
 
 class Settings(Section):
-    """All settings of a run. All paths are absolute."""
+    """All settings of a run. Paths are absolute."""
 
     gateway: GatewaySection = GatewaySection()
     submission: SubmissionSection = SubmissionSection()
@@ -100,9 +100,7 @@ class Settings(Section):
     @model_validator(mode="after")
     def _validate_timetable(self) -> "Settings":
         if self.timetable.model_fields_set and self.journal.url is None:
-            raise ValueError(
-                say("a timetable is run by workers; set [journal] url (docs/several-hosts.md), or use cron")
-            )
+            raise ValueError(say("a timetable needs workers. Set [journal] url (docs/several-hosts.md), or use cron"))
         return self
 
     @model_validator(mode="after")
@@ -110,7 +108,7 @@ class Settings(Section):
         if inherited := sorted(secret_variables(self) & INHERITED_VARIABLES):
             raise ValueError(
                 say(
-                    "a secret cannot be in the variable {handed_on}, which is passed to other programs",
+                    "a secret cannot be in the variable {handed_on}, because other programs can read it",
                     handed_on=inherited[0],
                 )
             )
@@ -122,7 +120,7 @@ class Settings(Section):
         return self.gateway.base_url == SANDBOX
 
     def words(self) -> Mapping[str, OutcomeKind]:
-        """Return the meaning of each of the gateway's status words."""
+        """Return the outcome that each of the gateway's status words means."""
         return {word: OutcomeKind(meaning) for word, meaning in self.outcomes.items()}
 
     def terms(self, operation: str) -> Mapping[str, OperatorTerms]:
@@ -139,15 +137,15 @@ class Settings(Section):
         }
 
     def missing_for(self, operation: str) -> list[str]:
-        """Return the missing keys for an operation, besides those of the gateway and of countries."""
+        """Return the missing keys for an operation, not including keys for the gateway and countries."""
         return self.payin.missing_keys() if operation == "payin" else []
 
     def endpoint(self) -> str:
-        """Return the name of the endpoint to which payments are sent: `HOST[:PORT]/ENDPOINT_ID`."""
+        """Return the name of the configured endpoint: `HOST[:PORT]/ENDPOINT_ID`."""
         return self.endpoint_identity().name
 
     def endpoint_identity(self) -> EndpointIdentity:
-        """Return the identity of the endpoint to which payments are sent, however its host is spelled."""
+        """Return the identity of the configured endpoint, however its host is spelled."""
         gateway = self.gateway
         port = None if self.uses_sandbox else _non_default_port(urlsplit(gateway.base_url or ""))
         return EndpointIdentity.create(self._host(), gateway.endpoint_id or "unset", gateway.consumer_key, port=port)
@@ -156,46 +154,42 @@ class Settings(Section):
         return SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
 
     def journal_place(self) -> str:
-        """Return the journal's location for people: its path, or its database's address without the user."""
+        """Return the journal's place for display: its path, or the URL of its database without the user."""
         if self.journal.url is None:
             return str(self.journal_path())
-        address = urlsplit(self.journal.url)
-        return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
+        url = urlsplit(self.journal.url)
+        return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
 
     def journal_path(self) -> Path:
-        """Return the journal's path: the configured one, or one for each merchant in the user's state directory.
+        """Return the configured path of the journal, or the merchant's path in the user's state directory.
 
-        The path does not depend on the port, so that a configuration with another port finds the same journal, and is
-        refused. With `journal.url` there is no journal at this path, but other files of this host are next to it.
+        The path does not depend on the port, so that a configuration with another port finds the same journal and is
+        refused. With `journal.url`, there is no journal at this path, but other files of this host are in its folder.
         """
         if self.journal.path is not None:
             return self.journal.path
         host = self._host()
         merchant = f"{host}/{self.gateway.consumer_key or 'unset'}"
-        readable = "".join(c if c.isalnum() or c in ".-" else "_" for c in host)
-        folder = f"{readable}-{hashlib.sha256(merchant.encode()).hexdigest()[:8]}"
+        safe_host = "".join(c if c.isalnum() or c in ".-" else "_" for c in host)
+        folder = f"{safe_host}-{hashlib.sha256(merchant.encode()).hexdigest()[:8]}"
         return state_directory() / folder / "journal.sqlite3"
 
     def known_journals_directory(self, journal: Path | None = None) -> Path:
-        """Return the folder of the known journals and their sent logs, which is never next to a journal.
-
-        Only the folder of a sandbox's journal (by default the configured one) is next to it, so that both are deleted
-        together.
-        """
+        """Return the folder of known journals and their sent logs. For the sandbox, it is beside the journal."""
         if self.uses_sandbox:
             path = journal or self.journal_path()
             return path.with_name(f"known.{path.name}")
         return state_directory() / "journals"
 
     def console_directory(self) -> Path:
-        """Return the folder for sheets in preparation: the configured one, or one next to the journal."""
+        """Return the folder for sheets in preparation. By default, it is beside the journal."""
         return self.console.directory or self.journal_path().with_name("console")
 
     def console_runs_directory(self) -> Path:
         return self.console_directory() / "runs"
 
     def missing_for_sending(self) -> list[str]:
-        """Return the missing keys that sending needs."""
+        """Return the missing keys that are needed for sending."""
         gateway = self.gateway
         required: dict[str, object] = {
             "gateway.base_url": gateway.base_url,
@@ -217,14 +211,14 @@ _ENVIRONMENT_SECTIONS: Mapping[str, type[Section]] = {
     "sheet": SheetSection,
 }
 _FILE_ONLY = ("submission", "quarantine_h")
-"""A key that guards against a second payment, which the environment and the command line must not weaken."""
+"""A key that protects against paying twice, which the environment and flags must not weaken."""
 _PROFILE = ("sheet", "column_profile")
-"""A key whose value is a name, or the path of a file that ends in .toml."""
-_OTHER_VARIABLES = ("PAYGW_CONFIG", "PAYGW_IMAGE", "PAYGW_JOURNAL", "PAYGW_LANG", "PAYGW_APPROVAL_PASSPHRASE")
+"""A key whose value is a name or, if it ends in .toml, a path."""
+_VARIABLES_WITHOUT_KEY = ("PAYGW_CONFIG", "PAYGW_IMAGE", "PAYGW_JOURNAL", "PAYGW_LANG", "PAYGW_APPROVAL_PASSPHRASE")
 
 
 def environment_keys() -> Mapping[str, tuple[str, str]]:
-    """Map each environment variable that sets a key to its section and key."""
+    """Map the environment variables that set a key to its section and key."""
     keys = {
         f"PAYGW_{key.upper()}": (section, key)
         for section, model in _ENVIRONMENT_SECTIONS.items()
@@ -240,13 +234,13 @@ def load_settings(
     *,
     environ: Mapping[str, str],
     flags: Mapping[tuple[str, str], object] | None = None,
-    distrusts: list[ConfigurationError] | None = None,
+    trust_errors: list[ConfigurationError] | None = None,
 ) -> Settings:
-    """Load the settings from `file`, overridden by the environment and then by the command line's `flags`.
+    """Load the settings from `file`, overridden by the environment and then by `flags` of the command line.
 
-    Raises `ConfigurationError` with all wrong keys at once, and for a file that other users can write, because its
-    writer decides where money goes (except with the built-in gateway). If `distrusts` is given, the error about other
-    users is added to it instead.
+    Raises `ConfigurationError`, naming all wrong keys. It also raises it if other users can write the file, because
+    they could decide where money goes, unless the gateway is the built-in one. If `trust_errors` is given, that error
+    is added to it instead.
     """
     source = None if file is None else read_and_check_access(file, str(file), OtherUsers.MAY_READ, max_bytes=1 << 20)
     tables = {} if file is None or source is None else _parse_tables(file, source.content)
@@ -257,18 +251,15 @@ def load_settings(
             raise ConfigurationError(say("{file}: [{section}] must be a table.", file=file, section=section))
         table[key] = value
     settings = _validate_settings(tables, base_folder, "" if file is None else f"{file}: ")
-    if source is not None and source.distrust is not None and not settings.uses_sandbox:
-        if distrusts is None:
-            raise source.distrust
-        distrusts.append(source.distrust)
+    if source is not None and source.trust_error is not None and not settings.uses_sandbox:
+        if trust_errors is None:
+            raise source.trust_error
+        trust_errors.append(source.trust_error)
     return settings
 
 
 def parse_settings(text: str, file: Path) -> Settings:
-    """Parse the settings in `text`, which will become the configuration `file`, without environment and flags.
-
-    Raises `ConfigurationError` with all wrong keys at once.
-    """
+    """Parse settings before they are written to `file`. Raises `ConfigurationError`, naming all wrong keys."""
     return _validate_settings(_parse_tables(file, text.encode()), file.resolve().parent, "")
 
 
@@ -292,7 +283,7 @@ def _environment_values(environ: Mapping[str, str]) -> dict[tuple[str, str], obj
     values: dict[tuple[str, str], object] = {}
     if "PAYGW_QUARANTINE_H" in environ:
         raise ConfigurationError(
-            say("PAYGW_QUARANTINE_H is set, but an environment variable cannot set quarantine_h."),
+            say("PAYGW_QUARANTINE_H is set, but quarantine_h cannot be set by an environment variable."),
             hint=say("Unset it. Only the configuration file can set [submission] quarantine_h."),
         )
     for name, (section, key) in environment_keys().items():
@@ -301,54 +292,54 @@ def _environment_values(environ: Mapping[str, str]) -> dict[tuple[str, str], obj
             continue
         annotation = _ENVIRONMENT_SECTIONS[section].model_fields[key].annotation
         value = _parse_variable(name, text, annotation)
-        is_own_profile = (section, key) == _PROFILE and text.endswith(".toml")
-        values[section, key] = _parse_path_variable(name, text) if is_own_profile else value
+        is_profile_file = (section, key) == _PROFILE and text.endswith(".toml")
+        values[section, key] = _parse_path_variable(name, text) if is_profile_file else value
     if (path := environ.get("PAYGW_JOURNAL")) is not None:
         values["journal", "path"] = _parse_path_variable("PAYGW_JOURNAL", path)
     return values
 
 
 def _parse_variable(name: str, text: str, annotation: Any) -> object:
-    options = _annotated_types(annotation)
+    types = _annotated_types(annotation)
     try:
-        if int in options:
+        if int in types:
             return int(text)
-        if float in options:
+        if float in types:
             return float(text)
     except ValueError:
-        raise ConfigurationError(say("{name} is {text!r}, which is not a number.", name=name, text=text)) from None
-    if Path in options:
-        is_address = str in options and text.startswith(KEY_SCHEMES)
-        return text if is_address else _parse_path_variable(name, text)
+        raise ConfigurationError(say("{name} is {text!r}, but it must be a number.", name=name, text=text)) from None
+    if Path in types:
+        is_key_address = str in types and text.startswith(KEY_SCHEMES)
+        return text if is_key_address else _parse_path_variable(name, text)
     return text
 
 
 def _annotated_types(annotation: Any) -> set[Any]:
-    """Return the types that a value may have, including those inside `Annotated`."""
+    """Return all types in an annotation, including those inside `Annotated`."""
     return {annotation}.union(*map(_annotated_types, get_args(annotation)))
 
 
 def _parse_path_variable(name: str, text: str) -> str:
-    """Return the absolute path in a variable. Rejects an empty one, which would mean the current directory."""
+    """Return a variable's path, made absolute. Rejects an empty one, which would mean the current directory."""
     if not text.strip():
         raise ConfigurationError(
-            say("{name} is empty, but must be a path.", name=name), hint=say("Set it to a path, or unset it.")
+            say("{name} is empty, but it must be a path.", name=name), hint=say("Set it to a path, or unset it.")
         )
     return str(Path(text).absolute())
 
 
 def secret_variables(settings: Settings) -> frozenset[str]:
-    """Return the environment variables with secrets that the configuration names."""
-    settings_of_sections = (setting for _, section in settings if isinstance(section, Section) for setting in section)
+    """Return the names of the environment variables that contain secrets."""
+    section_settings = (setting for _, section in settings if isinstance(section, Section) for setting in section)
     return frozenset(
-        name for key, name in settings_of_sections if key.endswith("_env") and key != "public_key_env" and name
+        name for key, name in section_settings if key.endswith("_env") and key != "public_key_env" and name
     )
 
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
-    """Return the `PAYGW_` variables that set no key and are probably misspelt."""
+    """Return the `PAYGW_` variables that set no key, and so are probably misspelt."""
     configured = {*secret_variables(settings), settings.notifications.public_key_env}
-    known_variables = {*environment_keys(), *_OTHER_VARIABLES, *configured}
+    known_variables = {*environment_keys(), *_VARIABLES_WITHOUT_KEY, *configured}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known_variables)
 
 
@@ -359,7 +350,7 @@ def _describe_errors(error: ValidationError) -> Iterable[str]:
             known_keys = _known_keys(problem["loc"][:-1])
             nearest = difflib.get_close_matches(str(problem["loc"][-1]), known_keys, n=1, cutoff=0.0)
             yield (
-                say("{key} is not a known key; the nearest is {nearest}.", key=key, nearest=nearest[0])
+                say("{key} is not a known key. Did you mean {nearest}?", key=key, nearest=nearest[0])
                 if nearest
                 else say("{key} is not a known key.", key=key)
             )
@@ -373,18 +364,18 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
         if model is Settings and part == "countries":
             model = CountrySection
         elif isinstance(part, str) and part in model.model_fields:
-            kinds = _annotated_types(model.model_fields[part].annotation)
-            model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
+            types = _annotated_types(model.model_fields[part].annotation)
+            model = next((type_ for type_ in types if isinstance(type_, type) and issubclass(type_, BaseModel)), model)
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-"""A name and a password in an address, which do not belong there and are never repeated."""
+"""Matches a user name and password in a URL, which must never be shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
-    """One setting: its dotted key, its value as text (empty if not set), and where it was set."""
+    """A setting: its dotted key, its value as text (empty if not set), and where it was set."""
 
     key: str
     value: str
@@ -394,9 +385,9 @@ class SettingOrigin:
 def setting_origins(
     settings: Settings, file: Path | None, environ: Mapping[str, str], journal_origin: str | None
 ) -> Iterator[SettingOrigin]:
-    """Yield every setting. `journal_origin` is the origin of the journal's path, if that is not the file.
+    """Yield every setting with its origin. `settings` must have been loaded from `file`.
 
-    `settings` were read from `file`, so the file exists and is valid TOML.
+    `journal_origin` is the origin of the journal's path, if the file did not set it.
     """
     file_keys = dict(_flatten_tables(tomllib.loads(file.read_text(encoding="utf-8")))) if file is not None else {}
     variables = {f"{section}.{key}": name for name, (section, key) in environment_keys().items() if name in environ}
@@ -430,7 +421,7 @@ def _format_value(value: object) -> str:
 
 
 def _operator_terms(terms: PayoutTermsSection | PayinTermsSection) -> OperatorTerms:
-    members = terms.model_dump()
-    purposes = {word: PurposeTerms(**purpose) for word, purpose in members.pop("purposes", {}).items()}
-    lists = {name: tuple(members[name]) for name in ("optional", "also", "also_numbers")}
-    return OperatorTerms(**{**members, **lists, "purposes": purposes})
+    values = terms.model_dump()
+    purposes = {word: PurposeTerms(**purpose) for word, purpose in values.pop("purposes", {}).items()}
+    tuples = {name: tuple(values[name]) for name in ("optional", "also", "also_numbers")}
+    return OperatorTerms(**{**values, **tuples, "purposes": purposes})

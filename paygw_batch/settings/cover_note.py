@@ -1,4 +1,4 @@
-"""Reads a sheet's cover note: a small file next to the sheet with values for options of `submit`."""
+"""Parses cover notes: small files next to a sheet that set options of `submit`."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,21 @@ from paygw_batch.settings.sections import AmountText, Encoding, Names, Numbers, 
 
 MAX_NOTE_BYTES = 64 * 1024
 _HINT = mark(
-    "Nothing was sent. Correct the cover note (docs/cron.md lists its keys), and drop it again with the sheet."
+    "Nothing was sent. Correct the cover note (docs/cron.md lists its keys), then drop it again with the sheet."
 )
 
 
-def _validate_line(words: str) -> str:
-    if not words.strip() or not words.isprintable():
-        raise ValueError(say("write one line of text"))
-    return words
+def _validate_line(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError(say("this must be one line of text"))
+    return text
 
 
 _Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class CoverNote(Section):
-    """The values in a sheet's cover note. Each key is an option of `submit`."""
+    """The values in a cover note. Each key is an option of `submit`."""
 
     worksheet: _Text | None = None
     reference: _Text | None = None
@@ -37,12 +37,12 @@ class CoverNote(Section):
         Mapping[Annotated[str, Field(pattern="^[A-Z]{3}$")], AmountText], Field(min_length=1, validate_default=False)
     ] = Field(default_factory=dict)
     column_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")] | None = None
-    """The name of a profile. It is never a file, which would be one more file in the folder of sheets."""
+    """The name of a profile. It cannot be a path, because that file would be in the folder of the sheets."""
     encoding: Encoding | None = None
     numbers: Numbers | None = None
     names: Names | None = None
     skip_invalid: bool = False
-    """If this is not set, the command's option counts."""
+    """If False, the option of the command applies."""
     amend: bool = False
     strict: bool = False
     repeats_meant: bool = False
@@ -56,9 +56,9 @@ class CoverNote(Section):
 
 
 def parse_cover_note(content: bytes, name: str) -> CoverNote:
-    """Parse the content of the cover note `name`. Raises `SheetError` with all wrong keys."""
+    """Parse the cover note `name`. Raises `SheetError`, naming all wrong keys."""
     if len(content) > MAX_NOTE_BYTES:
-        raise SheetError(say("{name} is too long to be a cover note.", name=name), hint=say(_HINT))
+        raise SheetError(say("{name} is too large to be a cover note.", name=name), hint=say(_HINT))
     try:
         values = tomllib.loads(content.decode())
         if not values:
@@ -67,13 +67,13 @@ def parse_cover_note(content: bytes, name: str) -> CoverNote:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SheetError(say("{name} is not TOML: {error}.", name=name, error=error), hint=say(_HINT)) from None
     except ValidationError as error:
-        problems = []
+        messages = []
         for problem in error.errors(include_url=False, include_input=False):
             key = ".".join(str(part) for part in problem["loc"] if part != "[key]")
             if problem["type"] == "extra_forbidden":
-                problems.append(
-                    say("{key} is not a known key; {nearest}", key=key, nearest=nearest(key, CoverNote.model_fields))
+                messages.append(
+                    say("{key} is not a known key. {nearest}", key=key, nearest=nearest(key, CoverNote.model_fields))
                 )
             else:
-                problems.append(say("{key}: {problem}.", key=key, problem=validation_message(problem)))
-        raise SheetError(say("{name}: {wrong}", name=name, wrong=" ".join(problems)), hint=say(_HINT)) from None
+                messages.append(say("{key}: {problem}.", key=key, problem=validation_message(problem)))
+        raise SheetError(say("{name}: {wrong}", name=name, wrong=" ".join(messages)), hint=say(_HINT)) from None

@@ -1,6 +1,6 @@
-"""Writes the configuration of a new user, and the letter to the gateway's operator.
+"""Writes the configuration for a new user, and the letter to the gateway's operator.
 
-The letter contains our public key, and every question that the interface leaves open.
+The letter contains our public key and all questions that the interface leaves open.
 """
 
 import json
@@ -14,17 +14,17 @@ from pathlib import Path
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _JOURNAL_TABLE = re.compile(r"^\[journal\].*?(?=^\[)", re.MULTILINE | re.DOTALL)
 _WIDTH = 78
 
 
 @dataclass(frozen=True, slots=True)
 class NewEndpoint:
-    """A person's answers about an endpoint. Answers still missing from the gateway's operator are None or absent.
+    """A person's answers about an endpoint. Values that the gateway's operator must still provide are None or missing.
 
     `countries` maps country codes to the purpose of payouts. `open_keys` maps country codes to the keys that the
-    interface leaves open there (`purpose`, `form`). Paths are as they will be written.
+    interface leaves open there (`purpose`, `form`). Paths are written to the file unchanged.
     """
 
     base_url: str
@@ -45,15 +45,15 @@ class NewEndpoint:
 
 
 def render_endpoint_configuration(endpoint: NewEndpoint) -> str:
-    """Return the configuration of a real endpoint. Settings that are not known yet become comments."""
+    """Return the configuration for a real endpoint. Settings that are not known yet become comments."""
     return _render_template("configuration.toml.jinja", line=_format_setting, **asdict(endpoint))
 
 
 def render_sandbox_configuration(template: str, journal: str | None) -> str:
-    """Return the sandbox's configuration, with its journal at `journal`, or by default in the state directory."""
+    """Return the configuration for the sandbox, with its journal at the path `journal` if given."""
     journal_table = f"[journal]\n{_format_setting('path', journal)}\n" if journal else ""
-    text, count_replaced = _JOURNAL_TABLE.subn(lambda _: journal_table, template)
-    if count_replaced != 1:
+    text, replaced_count = _JOURNAL_TABLE.subn(lambda _: journal_table, template)
+    if replaced_count != 1:
         raise ValueError("the shipped configuration of the sandbox has no table [journal]")
     settings = text[text.index("[gateway]") :]
     return f"# Written by `paygw-batch init --sandbox`. The built-in gateway: no money moves.\n\n{settings}"
@@ -62,7 +62,7 @@ def render_sandbox_configuration(template: str, journal: str | None) -> str:
 def _format_setting(key: str, value: str | None) -> str:
     if value is None:
         return ""
-    if _CONTROL.search(value) or _CONTROL.search(key):
+    if _CONTROL_CHARACTER.search(value) or _CONTROL_CHARACTER.search(key):
         raise UsageError(
             say("{key} has a control character or a line break.", key=key), hint=say("Write it again, on one line.")
         )
@@ -71,12 +71,12 @@ def _format_setting(key: str, value: str | None) -> str:
 
 
 def _quote_toml(text: str) -> str:
-    """Quote a string for TOML. It is quoted like JSON, because it has no control characters."""
+    """Quote a string for TOML. Without control characters, the JSON form is valid TOML."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def operator_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str, fingerprint: str) -> str:
-    """Return the letter as plain text, without questions that `endpoint` already answers."""
+    """Return the letter as plain text, without the questions that `endpoint` already answers."""
     numbers = count(1)
 
     def format_question(key: str, caller: Callable[[], str]) -> str:
@@ -99,7 +99,7 @@ def operator_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str,
 
 
 def _render_template(template: str, **values: object) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 (only `init` writes these)
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 (needed only by `init`)
 
     folder = FileSystemLoader(Path(__file__).parent / "templates")
     environment = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 (plain text)

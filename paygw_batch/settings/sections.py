@@ -1,4 +1,4 @@
-"""Defines the tables of the configuration file as models."""
+"""Defines the tables of the configuration file as pydantic models."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ from paygw_batch.language import ENGLISH, languages, say
 
 
 class Section(BaseModel):
-    """A table of the file. It is frozen and strict, and an unknown key is an error."""
+    """A table in the configuration file. It is frozen and strict, and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -30,15 +30,15 @@ def _parse_path(value: object) -> object:
         return value
     if not value.strip() or "\0" in value:
         raise ValueError(
-            say("the path is empty; give the path of a file, or leave the key out")
+            say("the path is empty. Give the path of a file, or leave out the key")
             if not value.strip()
-            else say("not a path")
+            else say("this is not a path")
         )
     return Path(value)
 
 
 KEY_SCHEMES = ("pkcs11:", "awskms:")
-"""The beginnings of the address of a private key that is not a file: in a token (RFC 7512), or in AWS KMS."""
+"""The schemes of private key addresses: in a token (RFC 7512) or in AWS KMS."""
 
 
 def _parse_key_location(value: object) -> object:
@@ -46,16 +46,16 @@ def _parse_key_location(value: object) -> object:
 
 
 def _resolve_path(path: Any, info: ValidationInfo) -> Any:
-    """Resolve a path relative to the configuration file's folder, which is the validation context."""
+    """Resolve a path relative to the folder of the configuration file, which is the validation context."""
     if not isinstance(path, Path) or info.context is None:
         return path
-    # Links are not followed, because the code that opens the file must see them.
+    # Do not follow links, because the code that opens the file checks them.
     return Path(os.path.abspath(info.context / path))  # noqa: PTH100 (Path.resolve would follow them)
 
 
 def _require_file_name(path: Path) -> Path:
     if not path.name:
-        raise ValueError(say("the path does not name a file"))
+        raise ValueError(say("this must be the path of a file"))
     return path
 
 
@@ -70,7 +70,7 @@ def _resolve_statements(text: str, info: ValidationInfo) -> str:
 
 def _parse_amount_text(value: object) -> object:
     if not isinstance(value, str):
-        raise ValueError(say('write the amount in quotes, as in "250000"'))  # noqa: TRY004 (pydantic asks for ValueError)
+        raise ValueError(say('write the amount in quotes, as in "250000"'))  # noqa: TRY004 (pydantic requires ValueError)
     amount = parse_amount(value, minor_units=4)
     if amount is None:
         raise ValueError(say("{value!r} is not an amount", value=value))
@@ -79,7 +79,7 @@ def _parse_amount_text(value: object) -> object:
 
 def _validate_encoding(name: str) -> str:
     if not is_encoding(name):
-        raise ValueError(say("{name!r} is not a text encoding; for example cp1252 or cp1256", name=name))
+        raise ValueError(say("{name!r} is not a text encoding. Use, for example, cp1252 or cp1256", name=name))
     return name
 
 
@@ -87,7 +87,7 @@ def _validate_time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(say("{name!r} is not a time zone; write it as Africa/Nairobi", name=name)) from None
+        raise ValueError(say("{name!r} is not a time zone. Write it like Africa/Nairobi", name=name)) from None
     return name
 
 
@@ -96,18 +96,18 @@ Numbers = Literal["comma", "point", "as-written"]
 Names = Literal["words", "as-written"]
 TimeZone = Annotated[str, AfterValidator(_validate_time_zone)]
 FilePath = Annotated[Path, BeforeValidator(_parse_path), AfterValidator(_resolve_path)]
-"""A path. A relative path starts at the folder of the configuration file."""
+"""A path, relative to the folder of the configuration file."""
 KeyLocation = Annotated[Path | str, BeforeValidator(_parse_key_location), AfterValidator(_resolve_path)]
-"""The path of a private key, or its address if it is not a file."""
+"""The path of a private key, or its address if it is not in a file."""
 AmountText = Annotated[Decimal, BeforeValidator(_parse_amount_text)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
-Address = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
+HttpUrl = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
 CONTROL_PARTS = ("client_orderid", "amount", "currency")
-"""The parts of a collection's control, from section 5 of the gateway's interface."""
+"""The parts of the control hash of a collection, from section 5 of the gateway's interface."""
 
 
 class NotificationFieldsSection(Section):
-    """`[notifications.fields]`: the names of a notification's fields. By default, those of the request."""
+    """`[notifications.fields]`: the names of the fields in a notification. By default, they are as in the request."""
 
     order_id: str | None = None
     amount: str | None = None
@@ -120,19 +120,18 @@ _HASH_KEYS = frozenset({"hash_fields", "hash_separator", "hash_field"})
 _HEADER_KEYS = frozenset({"header", "header_encoding", "header_prefix"})
 _SECRET_KEYS = frozenset({"secret_env", "secret_file"})
 _PUBLIC_KEYS = frozenset({"public_key_env", "public_key_file"})
-_PROFILES: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
+_AUTHENTICITY_KEYS: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "shared-secret-hash": (_HASH_KEYS | _SECRET_KEYS, ("sha256", "hmac-sha256", "sha1")),
     "header-hmac": (_HEADER_KEYS | _SECRET_KEYS, ("hmac-sha256", "hmac-sha512")),
     "header-rsa": (_HEADER_KEYS | _PUBLIC_KEYS, ("rsa-sha256", "rsa-sha512", "rsa-pss-sha256")),
 }
-"""The keys that each profile of `authenticity` uses besides `hash_algorithm`, and the algorithms that it knows."""
+"""For each value of `authenticity`: the keys that it uses besides `hash_algorithm`, and its algorithms."""
 
 
 class NotificationsSection(Section):
     """`[notifications]`: how notifications are received and proven.
 
-    Without `authenticity`, notifications are unproven evidence that a person must confirm. `on_unproven` is the action
-    after an unproven notification.
+    Without `authenticity`, all are unproven. `on_unproven` says what to do after an unproven notification.
     """
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8087
@@ -162,12 +161,12 @@ class NotificationsSection(Section):
     def _validate_profile(self) -> "NotificationsSection":
         if self.authenticity is None:
             return self
-        keys, algorithms = _PROFILES[self.authenticity]
-        other_keys = frozenset().union(*(profile_keys for profile_keys, _ in _PROFILES.values())) - keys
+        keys, algorithms = _AUTHENTICITY_KEYS[self.authenticity]
+        other_keys = frozenset().union(*(profile_keys for profile_keys, _ in _AUTHENTICITY_KEYS.values())) - keys
         if unused := sorted(key for key in other_keys if getattr(self, key) is not None):
             raise ValueError(
                 say(
-                    '{unused} is not used by authenticity = "{authenticity}"; remove it',
+                    '{unused} is not used with authenticity = "{authenticity}". Remove it',
                     unused=unused[0],
                     authenticity=self.authenticity,
                 )
@@ -176,7 +175,7 @@ class NotificationsSection(Section):
             choices = " or ".join(algorithms)
             raise ValueError(
                 say(
-                    'authenticity = "{authenticity}" takes hash_algorithm {known}',
+                    'authenticity = "{authenticity}" can be used only with hash_algorithm {known}',
                     authenticity=self.authenticity,
                     known=choices,
                 )
@@ -185,14 +184,14 @@ class NotificationsSection(Section):
 
 
 ReplyPath = Annotated[str, Field(max_length=200, pattern=r"^[^.\s]+(\.[^.\s]+)*$")]
-"""The name of a member of a reply, or the path to a member: `error.message`."""
+"""The name of a member of a reply, or a path such as `error.message`."""
 ReplyPaths = Annotated[list[ReplyPath], Field(min_length=1)]
 
 
 class ReplySection(Section):
-    """`[reply]`: the names of a reply's fields. By default, those in config/operations/.
+    """`[reply]`: the names of the fields in a reply. The defaults are in config/operations/.
 
-    `amount_unit` says whether a reply repeats the amount as sent, in the currency's smallest unit, or another amount.
+    `amount_unit` is the unit of the amount in a reply, or `unchecked` if the amount may differ from the one sent.
     """
 
     order_id: ReplyPaths | None = None
@@ -205,10 +204,7 @@ class ReplySection(Section):
 
 
 class StatusEnquirySection(Section):
-    """`[status_enquiry]`: how to ask the gateway about orders. Without `profile`, it is not asked.
-
-    `not_found` lists the gateway's status words for an unknown order.
-    """
+    """`[status_enquiry]`: how to ask the gateway. `not_found` lists its status words for an unknown order."""
 
     profile: Literal["paynet-v4"] | None = None
     not_found: list[str] | None = None
@@ -221,11 +217,11 @@ class PayinSection(Section):
     """`[payin]`: the values in every collection, and how its control hash is computed.
 
     Only `control_algorithm` has a default. `control_order` lists the hashed parts in order. If `secret` is one of them,
-    or if `control_algorithm` is a keyed hash, the secret is in an environment variable or a file.
+    or if the algorithm is keyed, the secret is in an environment variable or a file.
     """
 
-    site_url: Address | None = None
-    redirect_url: Address | None = None
+    site_url: HttpUrl | None = None
+    redirect_url: HttpUrl | None = None
     amount: Literal["number", "two-decimals"] | None = None
     control_order: list[Literal["client_orderid", "amount", "currency", "secret"]] | None = None
     control_separator: str | None = None
@@ -244,27 +240,27 @@ class PayinSection(Section):
                     parts=", ".join(CONTROL_PARTS),
                 )
             )
-        if order is not None and "secret" in order and self.has_key:
-            raise ValueError(say("with hmac-sha256 the secret is the key of the hash; remove it from control_order"))
+        if order is not None and "secret" in order and self.is_keyed:
+            raise ValueError(say("with hmac-sha256, the secret is the key of the hash. Remove it from control_order"))
         if order is not None and not self.needs_secret and self.has_secret:
-            raise ValueError(say("a secret is configured, but control_order does not say where it goes"))
+            raise ValueError(say("a secret is configured, so control_order must say where it goes"))
         return self
 
     @property
-    def has_key(self) -> bool:
+    def is_keyed(self) -> bool:
         return self.control_algorithm == "hmac-sha256"
 
     @property
     def needs_secret(self) -> bool:
         """Whether the control hash needs a secret."""
-        return self.has_key or "secret" in (self.control_order or ())
+        return self.is_keyed or "secret" in (self.control_order or ())
 
     @property
     def has_secret(self) -> bool:
         return self.control_secret_env is not None or self.control_secret_file is not None
 
     def missing_keys(self) -> list[str]:
-        """Return the missing keys that collections need."""
+        """Return the keys that collections need but that are not set."""
         keys = ("site_url", "redirect_url", "amount", "control_order", "control_separator", "control_amount")
         missing = [f"payin.{key}" for key in keys if getattr(self, key) is None]
         if self.needs_secret and not self.has_secret:
@@ -273,7 +269,7 @@ class PayinSection(Section):
 
 
 class PurposeSection(Section):
-    """A purpose of `[countries.XX.payout.purposes]` that names its mobile operator."""
+    """A purpose in `[countries.XX.payout.purposes]` with its mobile operator."""
 
     purpose: str
     operator: str | None = None
@@ -284,7 +280,7 @@ def _parse_purpose(value: object) -> object:
 
 
 class _TermsSection(Section):
-    """Values that the interface leaves to the operator in every operation, and limits that may be tightened."""
+    """The operator's terms that every operation has."""
 
     purpose: str | None = None
     min_amount: AmountText | None = None
@@ -310,7 +306,7 @@ class PayoutTermsSection(_TermsSection):
 
 
 class PayinTermsSection(_TermsSection):
-    """`[countries.XX.payin]`: the operator's terms for collections, with defaults for a sheet's rows."""
+    """`[countries.XX.payin]`: the operator's terms for collections, with defaults for rows."""
 
     address1: str | None = None
     city: str | None = None
@@ -319,14 +315,14 @@ class PayinTermsSection(_TermsSection):
 
 
 MIN_READ_TIMEOUT_S = 60
-"""Mobile-money providers can take this long, by section 8 of the gateway's interface."""
+"""How long mobile-money providers can take, according to section 8 of the gateway's interface."""
 
 
 class GatewaySection(Section):
-    """`[gateway]`: our identity, the gateway's address, and how to communicate with it.
+    """`[gateway]`: our identity, the gateway's URL, and how to communicate with it.
 
-    `private_key` may be a file, a key in a token (`pkcs11:...`, with `pkcs11_module`), or a key in AWS (`awskms:...`).
-    Outside a file, a key makes up to `signing_concurrency` signatures at once.
+    `private_key` may be a file, a key in a token (`pkcs11:...`, with `pkcs11_module`) or a key in AWS (`awskms:...`).
+    A key that is not in a file makes up to `signing_concurrency` signatures at a time.
     """
 
     base_url: str | None = None
@@ -350,8 +346,8 @@ class GatewaySection(Section):
         if self.read_timeout_s < MIN_READ_TIMEOUT_S:
             raise ValueError(
                 say(
-                    "read_timeout_s is {read_timeout_s:g}; providers can need {least} "
-                    "seconds to answer, and giving up sooner would leave paid rows in doubt",
+                    "read_timeout_s is {read_timeout_s:g}, which is too short. Providers can need {least} seconds to "
+                    "answer, and giving up earlier would leave paid rows in doubt",
                     read_timeout_s=self.read_timeout_s,
                     least=MIN_READ_TIMEOUT_S,
                 )
@@ -373,11 +369,10 @@ class SubmissionSection(Section):
 
 
 class JournalSection(Section):
-    """`[journal]`: the location of the journal: a file on this machine, or a database shared by several hosts.
+    """`[journal]`: where the journal is: a file on this machine, or a database shared by several hosts.
 
-    `url` is the URL of a PostgreSQL database, without a password, and `replication` is its replication. After
-    `intent_lives_s` of silence, the rows with a process's intents are put in doubt. Requests may leave within half of
-    that time.
+    `url` is the URL of a PostgreSQL database, without a password. If a process is silent for `intent_lives_s`, its rows
+    in flight are put in doubt. It may send a request only within half of that time after recording the intent.
     """
 
     path: (
@@ -393,24 +388,24 @@ class JournalSection(Section):
         if self.url is None:
             return self
         if self.path is not None:
-            raise ValueError(say("path and url are both set; remove one of them"))
+            raise ValueError(say("path and url cannot both be set. Remove one of them"))
         if not self.url.startswith(("postgresql://", "postgres://")):
             raise ValueError(say("url must begin with postgresql://"))
-        address = urlsplit(self.url)
-        if ":" in address.netloc.rpartition("@")[0] or "password" in parse_qs(address.query):
+        url_parts = urlsplit(self.url)
+        if ":" in url_parts.netloc.rpartition("@")[0] or "password" in parse_qs(url_parts.query):
             raise ValueError(
                 say(
-                    "url contains a password; keep it out of the configuration: write it to a private file (mode "
-                    "0600) and put its path in the environment variable PGPASSFILE, or use a client certificate"
+                    "url must not contain a password. Write the password to a private file (mode 0600) and put its "
+                    "path in the environment variable PGPASSFILE, or use a client certificate"
                 )
             )
         if self.replication is None:
             raise ValueError(
                 say(
-                    'replication is not set; say how the database of url is copied: "synchronous" (a '
-                    'standby confirms each commit before a row leaves), "asynchronous" (a standby '
-                    'may lag: after a failover the rows that left last are in doubt), "provider" '
-                    '(the database provider takes care of it) or "none" (there is no copy)'
+                    'replication is not set. Say how the database in url is copied: "synchronous" (a standby confirms '
+                    'each commit before a row is sent), "asynchronous" (a standby may lag behind: after a failover, '
+                    'the rows that were sent last are in doubt), "provider" (the database provider takes care of it) '
+                    'or "none" (there is no copy)'
                 )
             )
         return self
@@ -418,16 +413,16 @@ class JournalSection(Section):
 
 def _validate_cron(expression: str) -> str:
     try:
-        from croniter import croniter  # noqa: PLC0415 (of the extra `cluster`, and only where there is a timetable)
+        from croniter import croniter  # noqa: PLC0415 (in the extra `cluster`, needed only for a timetable)
     except ModuleNotFoundError:
         raise ValueError(
-            say("a timetable needs more packages: {command}", command=install_command("cluster"))
+            say("a timetable needs more packages. Install them: {command}", command=install_command("cluster"))
         ) from None
     if len(expression.split()) != _CRON_FIELDS or not croniter.is_valid(expression):
         raise ValueError(
             say(
-                "{expression!r} is not a time of a timetable; write minute, hour, day, month and day of the week as "
-                'cron does: "*/5 6-18 * * 1-5" is every 5 minutes from 6:00 to 18:55 on working days',
+                "{expression!r} is not a time for a timetable. Write minute, hour, day, month and day of the week as "
+                'in cron: "*/5 6-18 * * 1-5" is every 5 minutes from 6:00 to 18:55, Monday to Friday',
                 expression=expression,
             )
         )
@@ -436,11 +431,11 @@ def _validate_cron(expression: str) -> str:
 
 _CRON_FIELDS = 5
 Cron = Annotated[str, AfterValidator(_validate_cron)]
-"""The times at which a job is done, as the five fields of cron."""
+"""When a job is due, as the five fields of cron."""
 
 
 class PickUpSection(Section):
-    """An entry of `[[timetable.pick_up]]`: a folder of sheets to submit, as `run-folder` does, and the schedule."""
+    """An entry in `[[timetable.pick_up]]`: a folder of sheets to submit, as `run-folder` does, and when."""
 
     folder: FilePath
     at: Cron
@@ -448,21 +443,21 @@ class PickUpSection(Section):
 
 
 def pick_up_name(folder: Path) -> str:
-    """Return the name of the job for a folder, with the folder's digest, because names have at most 40 bytes."""
+    """Return the job name for a folder. It contains a digest, because job names have at most 40 bytes."""
     return f"pick_up {hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
 
 
 class BackupSection(Section):
-    """`[timetable.backup]`: the folder for backups of the database, and the schedule."""
+    """`[timetable.backup]`: the folder for backups of the database, and when to make them."""
 
     folder: FilePath
     at: Cron
 
 
 class TimetableSection(Section):
-    """`[timetable]`: the work of cron on one host, which workers do once for all hosts.
+    """`[timetable]`: commands that workers run at set times, each once for all hosts.
 
-    `time_zone` is the time zone of the entries. Workers on this host do only work that has an entry.
+    `time_zone` applies to all entries. Workers on this host run only commands that have an entry here.
     """
 
     time_zone: TimeZone | None = None
@@ -475,9 +470,9 @@ class TimetableSection(Section):
     def _validate_entries(self) -> "TimetableSection":
         folders = [entry.folder for entry in self.pick_up]
         if self.model_fields_set and self.time_zone is None:
-            raise ValueError(say('time_zone is not set; set the zone of the times, for example "Africa/Nairobi"'))
+            raise ValueError(say('time_zone is not set. Set the time zone, for example "Africa/Nairobi"'))
         if len(set(folders)) < len(folders):
-            raise ValueError(say("pick_up lists a folder twice; write one entry for each folder"))
+            raise ValueError(say("pick_up lists a folder twice. Write one entry for each folder"))
         return self
 
 
@@ -495,7 +490,7 @@ class LimitsSection(Section):
 
 
 class SheetSection(Section):
-    """`[sheet]`: the conventions of this office's sheets. `column_profile` names a file in config/columns/."""
+    """`[sheet]`: the usual format of sheets. `column_profile` names a file in config/columns/."""
 
     encoding: Encoding | None = None
     numbers: Numbers | None = None
@@ -517,10 +512,10 @@ FOLDER_PREFIX = "folder:"
 
 
 class EvidenceSection(Section):
-    """`[evidence]`: how a statement is proven to be from the gateway.
+    """`[evidence]`: how a statement is proven to come from the gateway.
 
-    Without `statements`, a person vouches for each statement. `signed` requires a signature by `statement_key` next to
-    the file, and `folder:PATH` a folder that only a transfer writes to.
+    Without `statements`, a person vouches for each statement. `signed` requires a signature by `statement_key` beside
+    the file, and `folder:PATH` a folder that only the gateway's transfer writes to.
     """
 
     statements: (
@@ -531,30 +526,30 @@ class EvidenceSection(Section):
     @model_validator(mode="after")
     def _validate_statement_key(self) -> "EvidenceSection":
         if (self.statements == "signed") != (self.statement_key is not None):
-            raise ValueError(say('statements = "signed" and statement_key belong together'))
+            raise ValueError(say('statements = "signed" and statement_key must be set together'))
         return self
 
     @property
     def folder(self) -> Path | None:
-        """The folder that only the gateway's transfer writes to, or None if no folder proves statements."""
+        """The folder that only the gateway's transfer writes to, if configured."""
         is_folder = self.statements is not None and self.statements.startswith(FOLDER_PREFIX)
         return Path(self.statements.removeprefix(FOLDER_PREFIX)) if self.statements and is_folder else None
 
 
 class RetentionSection(Section):
-    """`[retention]`: the age (`years`) of payments for `forget` without a date. Forgetting is never automatic."""
+    """`[retention]`: the default age of payments whose payees `forget` removes. This is never automatic."""
 
     years: Annotated[int, Field(ge=1, le=100)] | None = None
 
 
 Keys = str | list[str]
-"""A person's public key, or several keys. The list is empty for somebody who has not made a passkey yet."""
+"""A person's public key or keys. The list is empty for a person who has not created a passkey yet."""
 
 
 class ApprovalSection(Section):
-    """`[approval]`: which documents need approval, and by whom. A person's name maps to one or several public keys.
+    """`[approval]`: which documents need approval, and by whom. Names of people map to their public keys.
 
-    Without approvers no document needs approval. Currencies missing from `from_amount` always need approval.
+    Without approvers, no document needs approval. Currencies missing from `from_amount` always need approval.
     """
 
     needed: Annotated[int, Field(ge=1)] = 1
@@ -567,22 +562,21 @@ class ApprovalSection(Section):
     @model_validator(mode="after")
     def _validate_people(self) -> "ApprovalSection":
         if self.model_fields_set and not (self.makers and self.approvers):
-            raise ValueError(say("name at least one key under makers and one under approvers"))
+            raise ValueError(say("list at least one key under makers and one under approvers"))
         return self
 
 
 _HOST_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _ORIGIN = re.compile(rf"(https://({_HOST_LABEL}\.)+{_HOST_LABEL}|https?://localhost)(:[1-9][0-9]{{0,4}})?", re.ASCII)
-_ADDRESS = re.compile(r".*\.[0-9]+(:[0-9]+)?", re.ASCII)
+_IP_ADDRESS = re.compile(r".*\.[0-9]+(:[0-9]+)?", re.ASCII)
 
 
 class ConsoleSection(Section):
-    """`[console]`: the web application, and its users besides the makers and approvers of `[approval]`.
+    """`[console]`: the console, and its users besides the makers and approvers in `[approval]`.
 
-    `origin` is the address of the pages, for which people make their passkeys. Auditors read, and administrators
-    maintain the program; neither can move money. `sandbox_keys` is a folder with the key of each person, `NAME.pem`.
-    With the built-in gateway, a person signs by choosing a name from a list. Without `time_zone`, times are in the
-    machine's zone.
+    `origin` is the origin of the pages, for which people create passkeys. Auditors and administrators cannot pay. With
+    the built-in gateway, a person signs in by choosing a name from a list, and `sandbox_keys` is a folder with each
+    person's key, `NAME.pem`. `time_zone` defaults to that of the machine.
     """
 
     origin: str | None = None
@@ -599,16 +593,16 @@ class ConsoleSection(Section):
 
     @model_validator(mode="after")
     def _validate_origin(self) -> "ConsoleSection":
-        """Reject an origin for which browsers create no passkeys, or that they write differently."""
+        """Reject an origin for which browsers create no passkeys, or which they spell differently."""
         if self.origin is None:
             return self
         is_default_port = self.origin.endswith(":443" if self.origin.startswith("https") else ":80")
-        if not _ORIGIN.fullmatch(self.origin) or _ADDRESS.fullmatch(self.origin) or is_default_port:
+        if not _ORIGIN.fullmatch(self.origin) or _IP_ADDRESS.fullmatch(self.origin) or is_default_port:
             raise ValueError(
                 say(
-                    "{origin!r} is not an origin that passkeys can use; write it as the browser does, "
-                    '"https://payouts.example.com" or "http://localhost:8443": a name in small letters, no '
-                    "number, no path, no default port",
+                    "{origin!r} is not an origin that passkeys can use. Write it as the browser does, "
+                    '"https://payouts.example.com" or "http://localhost:8443": a host name in lower case, not an '
+                    "IP address, with no path and no default port",
                     origin=self.origin,
                 )
             )
@@ -616,10 +610,9 @@ class ConsoleSection(Section):
 
 
 class ReportingSection(Section):
-    """`[reporting]`: a run's outputs: a log of JSON lines, a file for Prometheus (`.prom`), and a hook.
+    """`[reporting]`: the reports on a run: a log of JSON lines, a file for Prometheus (`.prom`) and a hook.
 
-    `hook` is a command that is run without a shell, with the summary on its standard input. `payer` is the payer's name
-    for remittance advices.
+    `hook` is a command that receives the summary on standard input. `payer` is the payer's name on remittance advices.
     """
 
     log: FilePath | None = None
@@ -629,24 +622,24 @@ class ReportingSection(Section):
     payer: Annotated[str, Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]+$", max_length=100)] | None = None
 
 
-def _parse_mail_server(text: str) -> str:
-    """Parse a mail server's address and its scheme: smtp (STARTTLS) or smtps (TLS from the first byte)."""
-    full = text if "://" in text else f"smtp://{text}"
-    address = urlsplit(full)
-    is_whole = address.scheme in {"smtp", "smtps"} and bool(address.hostname) and not address.path.strip("/")
-    is_plain = re.fullmatch(r"[!-~]+", full) is not None  # `urlsplit` silently removes line ends
-    if not is_whole or not _has_valid_port(address) or address.query or address.fragment or not is_plain:
+def _validate_mail_server(text: str) -> str:
+    """Validate the URL of a mail server: smtp (STARTTLS) or smtps (TLS from the first byte)."""
+    url = text if "://" in text else f"smtp://{text}"
+    parts = urlsplit(url)
+    is_server = parts.scheme in {"smtp", "smtps"} and bool(parts.hostname) and not parts.path.strip("/")
+    is_printable = re.fullmatch(r"[!-~]+", url) is not None  # `urlsplit` silently removes line breaks
+    if not is_server or not _has_valid_port(parts) or parts.query or parts.fragment or not is_printable:
         raise ValueError(
-            say('this is not a mail server; write "smtp://mail.example.com:587" or "smtps://mail.example.com"')
+            say('this is not a mail server. Write it like "smtp://mail.example.com:587" or "smtps://mail.example.com"')
         )
-    if address.username is not None:
-        raise ValueError(say("the address must not contain a name or password; set smtp_user and smtp_password_file"))
-    return full
+    if parts.username is not None:
+        raise ValueError(say("the address must not contain a name or password. Set smtp_user and smtp_password_file"))
+    return url
 
 
-def _has_valid_port(address: SplitResult) -> bool:
+def _has_valid_port(url: SplitResult) -> bool:
     try:
-        return address.port != 0
+        return url.port != 0
     except ValueError:
         return False
 
@@ -654,13 +647,13 @@ def _has_valid_port(address: SplitResult) -> bool:
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _MAILBOX = re.compile(rf"(?=[^@]{{1,64}}@.{{1,255}}$){_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*", re.ASCII)
-_MAX_SHOWN, _MAX_NAME = 100, 200
+_SHOWN_LENGTH, _MAX_NAME_LENGTH = 100, 200
 
 
 def _validate_mailbox(text: str) -> str:
     if not _MAILBOX.fullmatch(text):
         raise ValueError(
-            say('{text!r} is not an e-mail address; write it as "treasury@example.com"', text=text[:_MAX_SHOWN])
+            say('{text!r} is not an e-mail address. Write it like "treasury@example.com"', text=text[:_SHOWN_LENGTH])
         )
     return text
 
@@ -669,7 +662,7 @@ _SENDER = re.compile(r'(?P<name>[^<>"]+?) *<(?P<address>[^<>]+)>')
 
 
 def parse_sender(sender: str) -> tuple[str, str]:
-    """Parse a sender's name and address (`Payouts <payouts@example.com>`, or an address without a name)."""
+    """Parse a sender such as `Payouts <payouts@example.com>` into name (may be empty) and address."""
     match = _SENDER.fullmatch(sender)
     return ("", sender) if match is None else (match["name"], match["address"])
 
@@ -677,25 +670,28 @@ def parse_sender(sender: str) -> tuple[str, str]:
 def _validate_sender(text: str) -> str:
     name, address = parse_sender(text)
     if name and not name.isprintable():
-        raise ValueError(say("the name of the sender contains a character that cannot be printed"))
-    if len(name) > _MAX_NAME or "=?" in name:
+        raise ValueError(say("the sender's name must not contain a character that cannot be printed"))
+    if len(name) > _MAX_NAME_LENGTH or "=?" in name:
         raise ValueError(
-            say("the name of the sender is longer than {count} characters, or contains =?", count=_MAX_NAME)
+            say(
+                "the sender's name must have at most {count} characters, and must not contain =?",
+                count=_MAX_NAME_LENGTH,
+            )
         )
     _validate_mailbox(address)
     return text
 
 
-def validate_webhook_address(text: str) -> str:
-    """Validate a webhook's URL. Raises `ValueError`, without quoting it, if it is unsafe or not a URL."""
-    address = urlsplit(text)
-    if not re.fullmatch(r"[!-~]+", text) or not address.hostname or not _has_valid_port(address) or address.fragment:
-        raise ValueError(say('this is not the address of a webhook; write "https://hooks.example.com/payouts"'))
-    if address.username is not None:
-        raise ValueError(say("the address of a webhook must not contain a name or password"))
-    is_loopback = address.hostname in {"localhost", "127.0.0.1", "::1"}
-    if address.scheme != "https" and not (address.scheme == "http" and is_loopback):
-        raise ValueError(say("a webhook must begin with https://; http:// is allowed only for this machine"))
+def validate_webhook_url(text: str) -> str:
+    """Validate a webhook's URL. Raises `ValueError`, without quoting the URL, if it is invalid or unsafe."""
+    url = urlsplit(text)
+    if not re.fullmatch(r"[!-~]+", text) or not url.hostname or not _has_valid_port(url) or url.fragment:
+        raise ValueError(say('this is not the address of a webhook. Write it like "https://hooks.example.com/payouts"'))
+    if url.username is not None:
+        raise ValueError(say("a webhook's address must not contain a name or password"))
+    is_loopback = url.hostname in {"localhost", "127.0.0.1", "::1"}
+    if url.scheme != "https" and not (url.scheme == "http" and is_loopback):
+        raise ValueError(say("a webhook must begin with https:// (http:// is allowed only for this host)"))
     return text
 
 
@@ -703,7 +699,7 @@ def _validate_language(name: str) -> str:
     if name not in languages():
         raise ValueError(
             say(
-                "{name!r} is not a language of this program; it has {languages}",
+                "{name!r} is not a supported language. Choose from {languages}",
                 name=name,
                 languages=", ".join(languages()),
             )
@@ -714,16 +710,16 @@ def _validate_language(name: str) -> str:
 Mailbox = Annotated[str, AfterValidator(_validate_mailbox)]
 OccasionKey = Literal["run_ended", "sheet_refused", "plan_waits", "in_doubt", "contradicted", "worker_died", "runs_out"]
 OCCASIONS: tuple[OccasionKey, ...] = get_args(OccasionKey)
-"""The occasions of notices, which are the keys of `[notices]` that list recipients."""
+"""The occasions of notices, which are also the keys in `[notices]` that list recipients."""
 
 
 class NoticesSection(Section):
-    """`[notices]`: the e-mail recipients for each occasion, and the webhook.
+    """`[notices]`: the recipients of e-mails for each occasion, and the webhook.
 
-    The key of an occasion lists the recipients. `personal_data` lists the recipients who may receive payees' data.
+    The key of an occasion lists its recipients. `personal_data` lists recipients who may receive personal data.
     """
 
-    smtp: Annotated[str, AfterValidator(_parse_mail_server)] | None = None
+    smtp: Annotated[str, AfterValidator(_validate_mail_server)] | None = None
     smtp_user: Annotated[str, Field(min_length=1)] | None = None
     smtp_password_env: str | None = None
     smtp_password_file: FilePath | None = None
@@ -738,7 +734,7 @@ class NoticesSection(Section):
     in_doubt_h: Annotated[float, Field(ge=0, le=8760)] = 24
     personal_data: list[Mailbox] = Field(default_factory=list)
     language: Annotated[str, AfterValidator(_validate_language)] = ENGLISH
-    webhook: Annotated[str, AfterValidator(validate_webhook_address)] | None = None
+    webhook: Annotated[str, AfterValidator(validate_webhook_url)] | None = None
     webhook_env: str | None = None
     webhook_file: FilePath | None = None
     webhook_format: Literal["standard", "slack", "teams"] = "standard"
@@ -750,23 +746,23 @@ class NoticesSection(Section):
     @model_validator(mode="after")
     def _validate_notices(self) -> "NoticesSection":
         if self.recipients() and (self.smtp is None or self.sender is None):
-            raise ValueError(say("recipients are listed; set smtp (the mail server) and from (the sender)"))
+            raise ValueError(say("with recipients, you must set smtp (the mail server) and from (the sender)"))
         if self.smtp_user is not None and self.smtp_password_env is None and self.smtp_password_file is None:
-            raise ValueError(say("smtp_user is set; also set smtp_password_env or smtp_password_file"))
+            raise ValueError(say("smtp_user is set, so you must also set smtp_password_env or smtp_password_file"))
         if unknown := sorted(set(self.personal_data) - self.recipients()):
-            raise ValueError(say("personal_data lists {name}, who is not a recipient of any notice", name=unknown[0]))
+            raise ValueError(say("personal_data lists {name}, who does not receive any notice", name=unknown[0]))
         if sum(webhook is not None for webhook in (self.webhook, self.webhook_env, self.webhook_file)) > 1:
-            raise ValueError(say("webhook, webhook_env and webhook_file set the same address: keep one of them"))
+            raise ValueError(say("webhook, webhook_env and webhook_file set the same address. Keep only one of them"))
         if self.webhook is not None and self.webhook_format != "standard":
             raise ValueError(
                 say(
-                    "anyone who has the address of a {format} webhook can write to it: keep it out of the "
+                    "anyone who has the address of a {format} webhook can write to it. Keep it out of the "
                     "configuration, in webhook_env or webhook_file",
                     format=self.webhook_format,
                 )
             )
         if self.needs_secret and self.webhook_secret_env is None and self.webhook_secret_file is None:
-            raise ValueError(say("the webhook is signed; set its secret in webhook_secret_env or webhook_secret_file"))
+            raise ValueError(say("the webhook is signed. Set its secret in webhook_secret_env or webhook_secret_file"))
         return self
 
     def recipients(self) -> frozenset[str]:
@@ -786,7 +782,7 @@ class NoticesSection(Section):
 
 
 class SandboxSection(Section):
-    """`[sandbox]`: the answers of the built-in gateway."""
+    """`[sandbox]`: how the built-in gateway answers."""
 
     behaviour: FilePath | None = None
 

@@ -1,8 +1,8 @@
 """Checks the signed orders in a journal and withdraws signed plans and orders.
 
-A check covers the signatures of an order and the resulting facts. A withdrawal is a person's statement, signed unless
-it was made on a page. The journal stores it under the digest of the document's signed text, so it applies to every
-copy, whatever approvals a copy has. A document that was already used cannot be withdrawn.
+A check covers the signatures of an order and the facts that it led to. A withdrawal is signed unless it was made on a
+page. The journal stores it under the digest of the document's signed text, so it applies to every copy, whatever its
+approvals. A document that has already been used cannot be withdrawn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,106 +22,107 @@ from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, Withdr
 from paygw_batch.language import say
 from paygw_batch.settle.row_order import RowOrder
 
-_KeptOrder = RowOrder | ForgetOrder
-_ORDER_ADAPTER: TypeAdapter[_KeptOrder] = TypeAdapter(Annotated[_KeptOrder, Field(discriminator="document")])
+_RecordedOrder = RowOrder | ForgetOrder
+_ORDER_ADAPTER: TypeAdapter[_RecordedOrder] = TypeAdapter(Annotated[_RecordedOrder, Field(discriminator="document")])
 _FORGOTTEN = "forgotten"
 
 _OrderedFact = tuple[str, int | None, int | None, str, str]
-"""The batch, row, attempt and kind of a fact, and the evidence if it is a settlement."""
+"""The batch, row, attempt, kind and evidence of a fact. Only settlements have evidence."""
 
 
 def check_recorded_orders(journal: JournalReader) -> int:
     """Check the signed orders in the journal and return their number. Raises `JournalCorrupt` if one is not genuine.
 
-    Each order must be signed by the keys that it names, be about this journal and its batch, and have led to the facts
-    that it asks for. The currently configured keys do not matter.
+    Each order must be signed by the keys that it lists, be for this journal and its batch, and match the facts that it
+    led to. The configured keys are not used.
     """
     records, count = journal.batches(), 0
-    for name in dict.fromkeys(("", *(record.batch for record in records))):
-        if not (texts := journal.signed_orders(name)):
+    for batch_id in dict.fromkeys(("", *(record.batch for record in records))):
+        if not (texts := journal.signed_orders(batch_id)):
             continue
-        # An order to forget people is stored without a batch, but its facts are in each of its batches.
-        own_batches = [record for record in records if name in {"", record.batch}]
+        # An order to forget people is stored without a batch, but its facts are spread over its batches.
+        own_batches = [record for record in records if batch_id in {"", record.batch}]
         history = ((batch, entry) for batch in own_batches for entry in journal.history(batch.number))
         ordered_facts = [(entry.order, _recorded_fact(batch, entry)) for batch, entry in history]
         for text in texts:
-            _check_order(_parse_order(text, name), name, journal.head().journal_id, ordered_facts)
+            _check_order(_parse_order(text, batch_id), batch_id, journal.head().journal_id, ordered_facts)
             count += 1
     return count
 
 
-def recorded_orders(journal: JournalReader, batch: str) -> Sequence[_KeptOrder]:
-    """Return the signed orders that were carried out for a batch (empty: to forget people), oldest first."""
+def recorded_orders(journal: JournalReader, batch: str) -> Sequence[_RecordedOrder]:
+    """Return a batch's signed orders, or those to forget people if `batch` is empty, oldest first."""
     return [_parse_order(text, batch) for text in journal.signed_orders(batch)]
 
 
 def is_recorded(journal: JournalReader, order: Order) -> bool:
-    """Return whether the journal has an order, which means that it was carried out."""
+    """Return whether an order is in the journal, and so has been carried out."""
     digest = order.digest()
     return any(other.digest() == digest for other in recorded_orders(journal, order.batch))
 
 
-def _parse_order(text: str, batch: str) -> _KeptOrder:
+def _parse_order(text: str, batch: str) -> _RecordedOrder:
     try:
         return _ORDER_ADAPTER.validate_json(text)
     except ValueError:
-        raise JournalCorrupt(say("A signed order of batch {batch} cannot be read.", batch=batch or "-")) from None
+        raise JournalCorrupt(say("A signed order for batch {batch} cannot be read.", batch=batch or "-")) from None
 
 
-def _check_order(order: _KeptOrder, batch: str, journal_id: str, done: Sequence[tuple[str, _OrderedFact]]) -> None:
-    """Raise `JournalCorrupt` unless an order is genuine. `done` has each fact with the digest of its order."""
+def _check_order(order: _RecordedOrder, batch: str, journal_id: str, done: Sequence[tuple[str, _OrderedFact]]) -> None:
+    """Raise `JournalCorrupt` unless an order is genuine. `done` lists all facts, each with the digest of its order."""
     digest, expected = order.digest(), set(_expected_facts(order))
-    names = {"order": digest[:16], "batch": batch or "-"}
+    values = {"order": digest[:16], "batch": batch or "-"}
     if not _is_signed_by_its_keys(order):
         raise JournalCorrupt(
-            say("The signed order {order} of batch {batch} is not signed by the keys that it lists.", **names)
+            say("The signed order {order} for batch {batch} is not signed with the keys that it lists.", **values)
         )
     if (order.content.journal, order.batch) != (journal_id, batch):
         raise JournalCorrupt(
-            say("The signed order {order} of batch {batch} is about another journal or another batch.", **names)
+            say("The signed order {order} for batch {batch} belongs to another journal or another batch.", **values)
         )
     facts = {fact for by_order, fact in done if by_order == digest}
     if facts != expected:
         raise JournalCorrupt(
             say(
-                "The signed order {order} of batch {batch} differs from the journal: {done} of {asked} decisions fit.",
+                "The signed order {order} for batch {batch} does not match the journal: {done} of {asked} decisions "
+                "agree.",
                 done=len(facts & expected),
                 asked=len(expected),
-                **names,
+                **values,
             )
         )
 
 
 def _is_signed_by_its_keys(document: SignedDocument) -> bool:
-    """Return whether the maker and all approvers signed a document, each with the named key, all different.
+    """Return whether a document is signed with every key that it lists, and no key is listed twice.
 
-    The owners of the keys were checked when the document was carried out.
+    The keys' owners were checked when the document was carried out.
     """
-    signed_by = {document.maker: (document.signature, "")}
-    signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
-    for text, (signature, approved_at) in signed_by.items():
-        key = parse_canonical_key(text)
+    signatures = {document.maker: (document.signature, "")}
+    signatures |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
+    for key_text, (signature, approved_at) in signatures.items():
+        key = parse_canonical_key(key_text)
         if key is None:
             return False
         signed_text = document.approval_text(key, approved_at) if approved_at else document.signed_text()
         party = None if isinstance(signature, str) else parse_claimed_party(signature)
         if not is_valid_signature(key, signed_text, signature, party):
             return False
-    return len(signed_by) == 1 + len(document.approvals) > 1
+    return len(signatures) == 1 + len(document.approvals) > 1
 
 
-def _expected_facts(order: _KeptOrder) -> Iterator[_OrderedFact]:
+def _expected_facts(order: _RecordedOrder) -> Iterator[_OrderedFact]:
     if isinstance(order, ForgetOrder):
         for batch in order.content.batches:
             yield f"{batch.operation} {batch.batch}", None, None, _FORGOTTEN, ""
         return
-    name = f"{order.content.operation} {order.batch}"
+    batch_name = f"{order.content.operation} {order.batch}"
     for row in order.content.rows:
         if order.is_release:
-            yield name, row.row, row.attempt, FactKind.RELEASED.value, ""
+            yield batch_name, row.row, row.attempt, FactKind.RELEASED.value, ""
         else:
             kind = fact_kind(Resolved(row.decision.settlement.resolution, "", "")).value
-            yield name, row.row, row.attempt, kind, encode_text(row.decision.settlement.evidence_text)
+            yield batch_name, row.row, row.attempt, kind, encode_text(row.decision.settlement.evidence_text)
 
 
 def _recorded_fact(record: BatchRecord, entry: HistoryEntry) -> _OrderedFact:
@@ -130,33 +131,30 @@ def _recorded_fact(record: BatchRecord, entry: HistoryEntry) -> _OrderedFact:
 
 
 class WithdrawalDocument(SignedPart):
-    """A withdrawal in the journal's form. `key` and `signature` are empty if it was made on a page."""
+    """A withdrawal as the journal stores it. `key` and `signature` are empty if it was made on a page."""
 
     document: Literal["paygw-batch withdrawal 1"] = "paygw-batch withdrawal 1"
     journal: str
     sha256: str
-    """The digest of the signed text of the withdrawn document."""
+    """The digest of the withdrawn document's signed text."""
     by: str
     at: str
     key: str
     signature: str
 
     def signed_text(self) -> bytes:
-        """Return the signed text: every value except the signature."""
+        """Return the text to sign: every value except the signature."""
         return encode_signed_text(self.document, self.model_dump(exclude={"signature"}))
 
 
 def sign_withdrawal(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
-    """Return a document's withdrawal, signed by its maker or by anyone who may approve it.
-
-    Raises `ApprovalError` for any other key.
-    """
+    """Return a withdrawal signed by a document's maker or an approver. Raises `ApprovalError` for any other key."""
     owner = people.find_owner(key.public)
     maker = parse_canonical_key(document.maker)
     is_maker = owner is not None and maker is not None and people.find_owner(maker) == owner
     if owner is None or not (is_maker or owner.approver_keys):
         raise ApprovalError(
-            say("This key may not withdraw: it belongs neither to the maker nor to a listed approver."),
+            say("This key cannot withdraw the document: it does not belong to the maker or to a listed approver."),
             hint=say("Nothing was withdrawn."),
             for_terminal=False,
         )
@@ -164,39 +162,40 @@ def sign_withdrawal(document: SignedDocument, key: ApprovalKey, people: People, 
 
 
 def withdraw_on_page(document: SignedDocument, name: str, now: datetime) -> Withdrawal:
-    """Return a document's withdrawal by a signed-in person. It needs no key, because it pays nothing."""
+    """Return a signed-in person's withdrawal of a document. It needs no signature, because nothing is paid."""
     return _build_withdrawal(document, name, now, None)
 
 
 def require_unused(document: SignedDocument, journal: JournalReader) -> None:
-    """Raise `ApprovalError` for a plan that has opened a batch, or an order that was carried out."""
+    """Raise `ApprovalError` if a plan has opened a batch or an order has been carried out."""
     if isinstance(document, Order):
         if is_recorded(journal, document):
             raise ApprovalError(
-                say("The {noun} was carried out already: it can't be withdrawn.", noun=say(document.noun)),
-                hint=say("`paygw-batch status {batch} --history` shows what it did.", batch=document.batch or "BATCH"),
+                say(
+                    "The {noun} cannot be withdrawn, because it has already been carried out.", noun=say(document.noun)
+                ),
+                hint=say(
+                    "To see what it did, run `paygw-batch status {batch} --history`.", batch=document.batch or "BATCH"
+                ),
             )
         return
     for batch in journal.batches(plan_sha256=document.digest()):
         raise ApprovalError(
             say(
-                "The payout has started: the plan opened batch {batch} at {opened_at}, and can't be withdrawn.",
+                "The plan cannot be withdrawn, because its payout has started: it opened batch {batch} at {opened_at}.",
                 batch=batch.batch,
                 opened_at=batch.opened_at,
             ),
             hint=say(
-                "To stop it, press Ctrl-C in its terminal, or run `paygw-batch workers --stop {batch}`. Rows that "
-                "were sent are not affected: `paygw-batch status {batch}` shows them.",
+                "To stop it, press Ctrl-C in its terminal, or run `paygw-batch workers --stop {batch}`. Rows that were "
+                "already sent are not affected. To see them, run `paygw-batch status {batch}`.",
                 batch=batch.batch,
             ),
         )
 
 
 def check_recorded_withdrawals(journal: JournalReader) -> int:
-    """Check the withdrawals in the journal and return their number. Raises `JournalCorrupt` if one is not genuine.
-
-    The currently configured keys do not matter.
-    """
+    """Check the withdrawals in the journal and return their number. Raises `JournalCorrupt` if one is not genuine."""
     journal_id, withdrawals = journal.head().journal_id, journal.withdrawals()
     for entry in withdrawals:
         try:

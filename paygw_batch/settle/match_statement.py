@@ -1,11 +1,11 @@
 """Compares a statement with a batch: finds the rows that it settles, and the lines that agree or do not match.
 
-A statement is a claim about money, so nothing is inferred: a line is used only if its order id, amount and currency are
-those of a row's latest attempt. Rows that the statement does not mention are unchanged, because absence is no evidence.
+Because money is at stake, nothing is inferred: a line is used only if its order id, amount and currency are those of a
+row's latest attempt. Rows that the statement does not mention stay unchanged, because absence is not evidence.
 
-Several attempts may have used the same order id. A line settles a row only if it is certainly about the latest attempt:
-because there is no other, or by the line's time (`line_time`). A line about an order that could still be sent, or that
-was never sent from here, holds the order's row, in any batch. Such lines are in `blocking`.
+Several attempts may share an order id. A line settles a row only if it is certainly about the latest attempt, either
+because there is no other or because of its time (`line_time`). If a line is about an order that could still be sent,
+or was never sent from here, the order's row is held, in any batch. Such lines are in `blocking`.
 """
 
 from collections import Counter, defaultdict
@@ -30,8 +30,8 @@ from paygw_batch.core.evidence import (
     Ruling,
     StatedTimes,
     TimeInterval,
+    assess_claim,
     is_only_attempt,
-    judge_claim,
     match_attempt,
     matching_candidates,
     predates_attempt,
@@ -41,16 +41,16 @@ from paygw_batch.core.money import format_amount, from_minor
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import display_state, state_label
 from paygw_batch.core.text import normalise_spelling, repair_order_id
-from paygw_batch.engine.quarantine import MAX_AHEAD_S, JournalClock, latest_send_time
+from paygw_batch.engine.quarantine import CLOCK_TOLERANCE_S, JournalClock, latest_send_time
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, FirstReading, JournalReader, RowState, canonical
 from paygw_batch.language import mark, say
-from paygw_batch.settle.resolve import Settlement, quarantine_sentence
+from paygw_batch.settle.resolve import Settlement, quarantine_message
 from paygw_batch.settle.statement import TIME_EXAMPLES, Statement, StatementLine, TimeSpan, parse_time_span
 
 _UNSETTLED = frozenset({State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED})
 
-_RESOLUTION_OF_ANSWER: Mapping[str, Resolution] = {resolution.value: resolution for resolution in Resolution}
-_RESOLUTION_OF_OUTCOME: Mapping[OutcomeKind, Resolution] = {
+_RESOLUTION_BY_ANSWER: Mapping[str, Resolution] = {resolution.value: resolution for resolution in Resolution}
+_RESOLUTION_BY_OUTCOME: Mapping[OutcomeKind, Resolution] = {
     OutcomeKind.PAID: Resolution.PAID,
     OutcomeKind.REJECTED: Resolution.REJECTED,
 }
@@ -61,30 +61,27 @@ _AGREEING_RESOLUTIONS: Mapping[State, frozenset[Resolution]] = {
     State.READY: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
     State.REPLACED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
 }
-"""The resolutions in a statement that agree with the journal, by the state of a row that is already settled."""
-_OUTCOME_OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
+"""The resolutions in a statement that agree with each state of a settled row."""
+_OUTCOME_BY_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
 _SENDABLE = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
-"""The states from which a row may be sent, at once or after a person's decision."""
-_EARLIER_ATTEMPT = mark("The line is about an earlier attempt: the payee may be paid twice. Stop, and ask the gateway.")
+"""The states from which a row may be sent, either immediately or after a person's decision."""
+_EARLIER_ATTEMPT = mark("This line is about an earlier attempt. The payee may be paid twice. Stop and ask the gateway.")
 _TWO_OPERATIONS = mark(
     "{order_id} is both a payout and a collection of the same amount. Settle the right row separately."
 )
 _NOT_LISTED = mark("The configuration does not say what the gateway's status {status!r} means.")
 _EARLIER_REJECTED = mark(
-    "{order_id} is an earlier attempt: the journal has it as rejected, but the statement does not. The payee may be "
-    "paid twice: stop, and ask the gateway."
+    "{order_id} is an earlier attempt. The journal shows it as rejected, but the statement does not. The payee may be "
+    "paid twice. Stop and ask the gateway."
 )
 
 
-DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask the gateway.")
+DO_NOT_SEND = mark("The payee may have the money. Do not send it again. Ask the gateway.")
 
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """The times of a line and its attempt. `wrong` is the reason why they cannot be used, or None.
-
-    `own` are the line's own times, which come from the gateway rather than from a person.
-    """
+    """The times of a line and its attempt, or the `problem` with them. `stated` has the times in the line itself."""
 
     times: StatedTimes
     stated: StatedTimes
@@ -93,36 +90,35 @@ class LineTime:
 
 
 def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, true_by: str = "") -> LineTime:
-    """Return the times of a line. `as_of` is the time of the statement, if a person gave one.
+    """Return the times of a line. `as_of` is the time that a person gave for the whole statement, if any.
 
-    `true_by` is when the same file was first carried out, or empty. No line of the file can be newer.
+    `true_by` is when the same file was first carried out, or empty. No line in the file can be newer.
     """
     given_time, sent_at, problem = parse_time_span(line.time), parse_time_span(line.sent_at), None
     for text, span in ((line.sent_at, sent_at), (line.time, given_time)):
         if text and span is None:
-            problem = say("The time {text!r} is unclear: write it as {written}.", text=text, written=TIME_EXAMPLES)
-        if span is not None and span.start > now + timedelta(seconds=MAX_AHEAD_S):
-            problem = say("The time {text} is in the future: our clock shows {now}.", text=text, now=timestamp(now))
+            problem = say("The time {text!r} is unclear. Write it as {written}.", text=text, written=TIME_EXAMPLES)
+        if span is not None and span.start > now + timedelta(seconds=CLOCK_TOLERANCE_S):
+            problem = say("The time {text} is in the future. Our clock shows {now}.", text=text, now=timestamp(now))
     if problem is not None:
         return LineTime(StatedTimes(), StatedTimes(), "", problem)
-    true_at = [_to_span(time) for time in (given_time, as_of) if time is not None]
+    true_at = [_to_interval(time) for time in (given_time, as_of) if time is not None]
     if true_by:
         true_at.append(TimeInterval("", true_by))
-    latest = say("{time} at the latest (the file was applied then)", time=true_by) if true_by else ""
+    true_by_text = say("{time} at the latest (the file was applied then)", time=true_by) if true_by else ""
     return LineTime(
-        StatedTimes(tuple(true_at), _to_span(sent_at) if sent_at is not None else None),
-        StatedTimes((_to_span(given_time),) if given_time is not None else ()),
-        line.time or line.sent_at or (say("its time") if as_of is not None else latest),
+        StatedTimes(tuple(true_at), _to_interval(sent_at) if sent_at is not None else None),
+        StatedTimes((_to_interval(given_time),) if given_time is not None else ()),
+        line.time or line.sent_at or (say("its time") if as_of is not None else true_by_text),
     )
 
 
-def other_attempt_sentence(
+def attempt_mismatch(
     line: StatementLine, last_sent_at: str | None, time: LineTime, *, is_only_attempt: bool, predates_attempt: bool
 ) -> str | None:
     """Return why a line cannot be about its row's latest attempt, sent at `last_sent_at`, or None if it can.
 
-    With `predates_attempt`, the file was first read before that attempt was recorded, so it cannot know of the attempt,
-    whatever the clocks show.
+    `predates_attempt` is set if the file was first read before that attempt was recorded, regardless of the clocks.
     """
     if predates_attempt:
         return say(
@@ -140,45 +136,45 @@ def other_attempt_sentence(
             )
         case AttemptMatch.NONE:
             return say(
-                "No attempt of {order_id} was sent at {sent_at}: the latest was sent at {intended_at}.",
+                "No attempt of {order_id} was sent at {sent_at}. The latest was sent at {intended_at}.",
                 sent_at=line.sent_at,
                 **order,
             )
         case AttemptMatch.UNSTATED if not is_only_attempt:
             return say(
-                "{order_id} was sent more than once, the last time at {intended_at}, and the line does not say which "
-                "attempt it is about. Give an exact time: in a column time, in the column sent_at of the question "
-                "list, or for the whole file.",
+                "{order_id} was sent more than once, most recently at {intended_at}. The line does not say which "
+                "attempt it is about. Give an exact time in a column called time, in the column sent_at of the "
+                "question list, or for the whole file.",
                 **order,
             )
         case AttemptMatch.LATEST | AttemptMatch.UNSTATED:
             return None
 
 
-def _to_span(time: TimeSpan) -> TimeInterval:
+def _to_interval(time: TimeSpan) -> TimeInterval:
     return TimeInterval(timestamp(time.start), timestamp(time.end))
 
 
-def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -> str | None:
-    """Return how a line and its row differ in amount or currency, or None if they agree."""
+def money_mismatch(line: StatementLine, row: RowState, minor_units: int) -> str | None:
+    """Describe how a line and its row differ in amount or currency, or return None if they agree."""
     amount = from_minor(row.minor, minor_units=minor_units)
     if line.currency != row.currency:
         return say(
-            "The statement has {order_id} in {currency}; it was sent in {ours}.",
+            "The statement shows {order_id} in {currency}, but we sent it in {ours}.",
             order_id=line.order_id,
             currency=line.currency or say("no currency"),
             ours=row.currency,
         )
     if line.amount is None:
         return say(
-            "The amount {amount_text!r} of {order_id} is not a plain amount, such as {ours}.",
+            "The amount {amount_text!r} of {order_id} is not a plain number, such as {ours}.",
             amount_text=line.amount_text,
             order_id=line.order_id,
             ours=amount,
         )
     if line.amount != Decimal(amount):
         return say(
-            "The statement has {order_id} with {stated}; it was sent with {sent}.",
+            "The statement shows {stated} for {order_id}, but we sent {sent}.",
             order_id=line.order_id,
             stated=f"{row.currency} {format_amount(line.amount_text)}",
             sent=f"{row.currency} {format_amount(amount)}",
@@ -186,22 +182,22 @@ def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -
     return None
 
 
-def other_order_sentence(order_id: str, clash: Clash | None, *, is_blocking: bool) -> str | None:
-    """Return why a line matches no order of the batch, or None if it is another batch's order.
+def order_mismatch(order_id: str, clash: Clash | None, *, is_blocking: bool) -> str | None:
+    """Return why a line matches no order in the batch, or None if its order is from another batch.
 
-    `clash` is the order in the journal, or None if the journal has no such order. `is_blocking` is set if the line
-    holds a row.
+    `clash` is the order in the journal, if any. `is_blocking` is set if the line holds a row.
     """
     if clash is not None and not is_blocking:
         return None
     if not is_blocking:
         return say(
-            "The journal has no order {order_id}: was it sent from elsewhere, or was its id changed?", order_id=order_id
+            "The journal has no order {order_id}. Was it sent from another system, or was its id changed?",
+            order_id=order_id,
         )
     if clash is None:
         sentence = say(
-            "The journal has no order {order_id}, which looks like a later attempt of {first}: the journal may be "
-            "an older copy.",
+            "The journal has no order {order_id}, which looks like a later attempt of {first}. The journal may be an "
+            "old copy.",
             order_id=order_id,
             first=first_order_id(order_id),
         )
@@ -215,26 +211,23 @@ def other_order_sentence(order_id: str, clash: Clash | None, *, is_blocking: boo
     return f"{sentence} {say(DO_NOT_SEND)}"
 
 
-def nearest_order_sentence(line: StatementLine, candidates: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
-    """Ask whether an unmatched line is about one of `candidates`, rows with similar order ids.
-
-    Only a person can tell which payment is meant.
-    """
-    row = min(candidates, key=lambda row: other_money_sentence(line, row, minor_units[row.currency]) is not None)
+def nearest_order_question(line: StatementLine, candidates: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
+    """Return the question whether an unmatched line is about one of `candidates`, rows with similar order ids."""
+    row = min(candidates, key=lambda row: money_mismatch(line, row, minor_units[row.currency]) is not None)
     order_id = row.sent_orderid or row.client_orderid
-    are_zeros = normalise_spelling(line.order_id).replace("0", "") == normalise_spelling(order_id).replace("0", "")
+    lost_zeros = normalise_spelling(line.order_id).replace("0", "") == normalise_spelling(order_id).replace("0", "")
     return say(
-        "The journal has no order {order_id}. The nearest is {near}, {money}: {question}",
+        "The journal has no order {order_id}. The closest match is {near}, {money}: {question}",
         order_id=line.order_id,
         near=order_id,
         money=f"{row.currency} {format_amount(from_minor(row.minor, minor_units=minor_units[row.currency]))}",
-        question=say("has a spreadsheet dropped the zeros?") if are_zeros else say("has a program changed the id?"),
+        question=say("did a spreadsheet drop the zeros?") if lost_zeros else say("did a program change the id?"),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StatementDifference:
-    """A line of the statement that does not match the journal, and why."""
+    """A statement line that does not match the journal, and why."""
 
     line: int
     order_id: str
@@ -245,15 +238,14 @@ class StatementDifference:
 class StatementMatch:
     """The result of comparing a statement with one batch.
 
-    - `settlements`: decisions that may be made. `standings`: their rows as they were compared, because the statement is
-      not about later attempts.
-    - `agreeing`, `elsewhere`, `waiting`: the numbers of lines that match the journal, that are about orders of other
-      batches, and whose orders the gateway has not decided.
+    - `settlements`: the settlements that the statement allows. `standings`: their rows at the time of comparison,
+      because the statement is not about later attempts.
+    - `agreeing`, `elsewhere`, `waiting`: how many lines agree with the journal, are about orders of other batches, or
+      are about orders that the gateway has not decided.
     - `unsettled_rows`: rows in doubt that the statement does not settle.
-    - `blocking`: lines, also among the differences, that must keep their orders from being sent, as evidence in the
-      journal.
-    - `attempts`: the current number of attempts of each named instruction that may be sent again. The journal stores
-      these numbers, because the file cannot be about later attempts.
+    - `blocking`: lines (also among the differences) to record as evidence so that their orders are not sent.
+    - `attempts`: the attempt number of each instruction in the statement that may be sent again. The journal stores the
+      number, because the file cannot be about later attempts.
     """
 
     settlements: Sequence[Settlement]
@@ -267,22 +259,22 @@ class StatementMatch:
     standings: Mapping[int, RowState]
 
 
-class _NothingToDo(Enum):
-    """The reason why a line needs no action."""
+class _NoAction(Enum):
+    """Why a line needs no action."""
 
     AGREES = "the journal knows this already"
     ELSEWHERE = "the order belongs to another batch"
     WAITS = "the gateway has not decided or answered yet"
 
 
-_Reading = Settlement | StatementDifference | _NothingToDo
+_Reading = Settlement | StatementDifference | _NoAction
 
 
-class StatementReader:
-    """Reads the lines of one statement for one batch of a journal.
+class StatementMatcher:
+    """Compares one statement with one batch in a journal.
 
-    `words` has the meanings of the gateway's status words, `minor_units` the decimals of each currency. `as_of` is the
-    time of the whole statement, if a person gave one.
+    `words` maps the gateway's status words to outcomes, and `minor_units` currencies to their decimals. `as_of` is the
+    time that a person gave for the whole statement, if any.
     """
 
     def __init__(
@@ -309,81 +301,83 @@ class StatementReader:
         self._blocking_ids: Collection[str] = ()
 
     def match(self, statement: Statement) -> StatementMatch:
-        """Return the settlements of a statement, and every line that does not match."""
+        """Compare every line of a statement with the batch."""
         counts = Counter(line.order_id for line in statement.lines)
         rows, rows_in_doubt = self._named_rows(counts)
         earlier, elsewhere = self._other_orders([order_id for order_id in counts if order_id not in rows])
-        # These order ids are also used by another operation.
+        # Another operation has also used these order ids.
         shared = {clash.client_orderid for clash in self._used_orders(counts, except_operation=self._batch.operation)}
         self._first_reading = self._journal.first_reading(statement.sha256)
         self._is_proven = statement.proof.is_proven
         self._blocking_ids = blocking = self._blocking_lines(statement)
         kind = "Proven statement" if self._is_proven else "Statement"
         evidence = f"{kind} {statement.name} (SHA-256 {statement.sha256[:16]})"
-        nearest = self._nearest_rows({*counts} - {"", *rows, *earlier, *elsewhere, *blocking})
+        nearest_rows = self._nearest_rows({*counts} - {"", *rows, *earlier, *elsewhere, *blocking})
         readings: list[_Reading] = []
         for line in statement.lines:
             if not line.order_id:
                 readings.append(_difference(line, say("The line has no order id.")))
             elif counts[line.order_id] > 1:
                 order_values = {"order_id": line.order_id, "times": counts[line.order_id]}
-                sentence = say("The statement has {times} lines for {order_id}: which one is right?", **order_values)
+                sentence = say("The statement has {times} lines for {order_id}. Which one is right?", **order_values)
                 readings.append(_difference(line, sentence))
-            elif line.order_id in shared and len(self._fitting_candidates(line)) > 1:
+            elif line.order_id in shared and len(self._matching_candidates(line)) > 1:
                 readings.append(_difference(line, say(_TWO_OPERATIONS, order_id=line.order_id)))
             elif (row := rows.get(line.order_id)) is not None:
                 readings.append(self._read_line(line, row, evidence))
             elif line.order_id in earlier:
                 readings.append(self._read_earlier_line(line, earlier[line.order_id]))
-            elif candidates := nearest.get(line.order_id):
-                readings.append(_difference(line, nearest_order_sentence(line, candidates, self._minor_units)))
+            elif candidates := nearest_rows.get(line.order_id):
+                readings.append(_difference(line, nearest_order_question(line, candidates, self._minor_units)))
             else:
                 clash, is_blocking = elsewhere.get(line.order_id), line.order_id in blocking
-                mismatch = other_order_sentence(line.order_id, clash, is_blocking=is_blocking)
-                readings.append(_difference(line, mismatch) if mismatch else _NothingToDo.ELSEWHERE)
+                mismatch = order_mismatch(line.order_id, clash, is_blocking=is_blocking)
+                readings.append(_difference(line, mismatch) if mismatch else _NoAction.ELSEWHERE)
         settlements = [reading for reading in readings if isinstance(reading, Settlement)]
-        settled = {settlement.row for settlement in settlements}
+        settled_rows = {settlement.row for settlement in settlements}
         return StatementMatch(
             settlements=settlements,
             differences=[reading for reading in readings if isinstance(reading, StatementDifference)],
-            agreeing=readings.count(_NothingToDo.AGREES),
-            elsewhere=readings.count(_NothingToDo.ELSEWHERE),
-            waiting=readings.count(_NothingToDo.WAITS),
-            unsettled_rows=[row for row in rows_in_doubt if row.row not in settled],
+            agreeing=readings.count(_NoAction.AGREES),
+            elsewhere=readings.count(_NoAction.ELSEWHERE),
+            waiting=readings.count(_NoAction.WAITS),
+            unsettled_rows=[row for row in rows_in_doubt if row.row not in settled_rows],
             blocking=list(blocking.values()),
             attempts=self._resendable_attempts(rows.values(), {**earlier, **elsewhere}, blocking),
-            standings={row.row: row for row in rows.values() if row.row in settled},
+            standings={row.row: row for row in rows.values() if row.row in settled_rows},
         )
 
     def evidence(self, statement: Statement, blocking: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
-        """Return the lines that block their orders, as evidence confirmed by `by`."""
+        """Return `blocking` lines as evidence for which the person `by` vouches."""
         source = {"statement": statement.name, "sha256": statement.sha256, "by": by}
         entries = []
         for line in blocking:
             body = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
             times = {"sent_at": line.sent_at, "time": line.time} if line.sent_at or line.time else {}
-            attempts = [(order.number, order.standing.attempt) for order in self._journal.orders(line.order_id)]
+            attempts = [(order.number, order.standing.attempt) for order in self._journal.candidates(line.order_id)]
             content = canonical(source | body | times | {"word": _status_word(line)})
             lasting = canonical({"attempts": attempts, "sha256": statement.sha256})
             entries.append(Evidence(EvidenceSource.STATEMENT, self._build_claim(line), content, lasting=lasting))
         return entries
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
-        """Return the meanings of a statement's words, including a person's answers."""
+        """Return the outcome that each status or answer in a statement means."""
         by_word = {_status_word(line): self._line_outcome(line) for line in statement.lines}
         return {word: meaning for word, meaning in by_word.items() if meaning is not None}
 
     def _resendable_attempts(
         self, rows: Iterable[RowState], other_orders: Mapping[str, Clash], blocking: Iterable[str]
     ) -> Mapping[int, int]:
-        """Return the number of attempts of each named instruction that may be sent again."""
+        """Return the attempt number of each instruction in the statement that may be sent again."""
         attempts = {row.instruction: row.attempt for row in rows if row.state in _SENDABLE}
         for order_id in {*blocking, *(other for other, clash in other_orders.items() if clash.state in _SENDABLE)}:
-            attempts |= {candidate.number: candidate.standing.attempt for candidate in self._journal.orders(order_id)}
+            attempts |= {
+                candidate.number: candidate.standing.attempt for candidate in self._journal.candidates(order_id)
+            }
         return attempts
 
     def _blocking_lines(self, statement: Statement) -> Mapping[str, StatementLine]:
-        """Return lines about orders that the gateway has but the journal might still send, by order id."""
+        """Return the lines about orders that the gateway has but that could still be sent, by order id."""
         by_id = {line.order_id: line for line in reversed(statement.lines) if self._line_outcome(line) is not None}
         suspects = {order_id: line for order_id, line in by_id.items() if first_order_id(order_id)}
         for clash in self._used_orders(by_id):
@@ -393,29 +387,29 @@ class StatementReader:
         return {order_id: line for order_id, line in suspects.items() if self._is_blocking(line)}
 
     def _is_blocking(self, line: StatementLine) -> bool:
-        meaning, candidates = self._line_outcome(line), self._journal.orders(line.order_id)
-        if meaning is None or not any(candidate.standing.state in _SENDABLE for candidate in candidates):
+        outcome, candidates = self._line_outcome(line), self._journal.candidates(line.order_id)
+        if outcome is None or not any(candidate.standing.state in _SENDABLE for candidate in candidates):
             return False
-        ruling = judge_claim(self._build_claim(line), candidates, {_status_word(line): meaning})
-        findings = HOLDING_FINDINGS if meaning in GATEWAY_HAS_ORDER else {Finding.CONTRADICTING}
+        ruling = assess_claim(self._build_claim(line), candidates, {_status_word(line): outcome})
+        findings = HOLDING_FINDINGS if outcome in GATEWAY_HAS_ORDER else {Finding.CONTRADICTING}
         return isinstance(ruling, Ruling) and ruling.finding in findings
 
     def _line_outcome(self, line: StatementLine) -> OutcomeKind | None:
         if line.status is not None:
             return self._words.get(line.status)
-        return _OUTCOME_OF_ANSWER.get(line.answer or "")
+        return _OUTCOME_BY_ANSWER.get(line.answer or "")
 
     def _used_orders(self, order_ids: Collection[str], *, except_operation: str = "") -> Iterator[Clash]:
-        """Yield the journal's orders with these ids in all operations except one."""
+        """Yield the journal's orders with these ids, except those of one operation."""
         for operation in sorted({record.operation for record in self._journal.batches()} - {except_operation}):
             _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
             yield from clashes
 
-    def _fitting_candidates(self, line: StatementLine) -> Sequence[Candidate]:
-        return matching_candidates(self._build_claim(line), self._journal.orders(line.order_id))
+    def _matching_candidates(self, line: StatementLine) -> Sequence[Candidate]:
+        return matching_candidates(self._build_claim(line), self._journal.candidates(line.order_id))
 
     def _named_rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowState], Sequence[RowState]]:
-        """Return the rows whose latest attempt is in the statement, and all rows in doubt, by order id."""
+        """Return the rows whose latest attempt is in the statement, by order id, and all rows in doubt."""
         by_order_id: dict[str, RowState] = {}
         rows_in_doubt = []
         for row in self._journal.rows(self._batch.number, numbers=self._relevant_row_numbers(order_ids)):
@@ -426,7 +420,7 @@ class StatementReader:
         return by_order_id, rows_in_doubt
 
     def _relevant_row_numbers(self, order_ids: Mapping[str, int]) -> set[int]:
-        """Return the numbers of the rows that are in doubt or named in the statement, usually few."""
+        """Return the numbers of the rows that are in doubt or named in the statement."""
         row, state, sent_id = (LINE_COLUMNS.index(name) for name in ("row", "state", "sent_orderid"))
         doubtful_states = {State.IN_DOUBT.value, State.IN_FLIGHT.value}
         return {
@@ -437,7 +431,7 @@ class StatementReader:
         }
 
     def _nearest_rows(self, unknown_ids: Collection[str]) -> Mapping[str, Sequence[RowState]]:
-        """Return the sent rows whose ids look like damaged variants, by unknown order id."""
+        """Return the sent rows whose order ids resemble each unknown id."""
         if not unknown_ids:
             return {}
         repaired = {order_id: repair_order_id(order_id) for order_id in unknown_ids}
@@ -454,18 +448,18 @@ class StatementReader:
         return {order_id: rows_by_id[key] for order_id, key in repaired.items() if key in rows_by_id}
 
     def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
-        """Return this batch's orders of earlier attempts, and the orders of other batches, by order id."""
-        clashes: dict[str, Clash] = {}
-        other: dict[str, Clash] = {}
+        """Return orders from this batch's earlier attempts, and orders from other batches, by order id."""
+        earlier: dict[str, Clash] = {}
+        elsewhere: dict[str, Clash] = {}
         for clash in self._used_orders(order_ids):
-            (clashes if clash.batch == self._batch.batch else other)[clash.client_orderid] = clash
-        return clashes, other
+            (earlier if clash.batch == self._batch.batch else elsewhere)[clash.client_orderid] = clash
+        return earlier, elsewhere
 
     def _read_line(self, line: StatementLine, row: RowState, evidence: str) -> _Reading:
-        if (sentence := other_money_sentence(line, row, self._minor_units[row.currency])) is not None:
+        if (sentence := money_mismatch(line, row, self._minor_units[row.currency])) is not None:
             return _difference(line, sentence)
         if line.answer == "":
-            return _NothingToDo.WAITS
+            return _NoAction.WAITS
         resolution, time = self._stated_resolution(line), self._line_time(line)
         if isinstance(resolution, StatementDifference):
             return resolution
@@ -478,47 +472,46 @@ class StatementReader:
     def _read_unsettled_line(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime, evidence: str
     ) -> _Reading:
-        """Judge a line about the latest attempt of an unsettled row."""
-        is_only = all(map(is_only_attempt, self._fitting_candidates(line)))
+        """Read a line about the latest attempt of an unsettled row."""
+        is_only = all(map(is_only_attempt, self._matching_candidates(line)))
         last_sent_at = self._latest_send_time(row)
-        is_older = predates_attempt(self._first_reading.attempts, row.instruction, row.attempt)
-        sentence = other_attempt_sentence(line, last_sent_at, time, is_only_attempt=is_only, predates_attempt=is_older)
+        is_outdated = predates_attempt(self._first_reading.attempts, row.instruction, row.attempt)
+        sentence = attempt_mismatch(line, last_sent_at, time, is_only_attempt=is_only, predates_attempt=is_outdated)
         if sentence is not None:
             return _difference(line, sentence)
         if resolution is None:  # the gateway has not decided yet
-            return _NothingToDo.WAITS
+            return _NoAction.WAITS
         if resolution is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
                 return self._contradiction(line, row, say("not received"))
             quarantine = self._clock.quarantine(self._quarantine_h)
-            if (sentence := quarantine_sentence(row, quarantine, self._now())) is not None:
+            if (sentence := quarantine_message(row, quarantine, self._now())) is not None:
                 return _difference(line, sentence)
-        # If the gateway rejected a row, it may be sent again at once; if a person says so, only after the quarantine.
-        # So the file must be proven, and its line must have the gateway's own status, at a time after the latest
-        # attempt.
-        is_own_word = line.status is not None and match_attempt(time.stated, last_sent_at) is AttemptMatch.LATEST
-        basis = Basis.GATEWAY if self._is_proven and is_own_word else Basis.PERSON
+        # A row rejected by the gateway may be sent again immediately. If only a person says so, the quarantine applies.
+        # So the file must be proven, and the line must have the gateway's own status and a time after that attempt.
+        has_gateway_status = line.status is not None and match_attempt(time.stated, last_sent_at) is AttemptMatch.LATEST
+        basis = Basis.GATEWAY if self._is_proven and has_gateway_status else Basis.PERSON
         time_text = f" at {line.time}" if line.time else ""
         return Settlement(row.row, resolution, f"{evidence}, line {line.line}: {_status_word(line)}{time_text}", basis)
 
     def _read_settled_line(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime
     ) -> _Reading:
-        """Judge a line about a settled row, which it confirms or contradicts."""
+        """Read a line that confirms or contradicts a settled row."""
         if resolution is None:
-            waits = say("still being worked on")
-            return _NothingToDo.AGREES if row.state is State.PAID else self._contradiction(line, row, waits)
+            waiting_text = say("still being worked on")
+            return _NoAction.AGREES if row.state is State.PAID else self._contradiction(line, row, waiting_text)
         is_before = predates_attempt(self._first_reading.attempts, row.instruction, row.attempt) or (
             match_attempt(time.times, self._latest_send_time(row)) is AttemptMatch.EARLIER
         )
-        is_other_attempt = is_before and not all(map(is_only_attempt, self._fitting_candidates(line)))
+        is_other_attempt = is_before and not all(map(is_only_attempt, self._matching_candidates(line)))
         if is_other_attempt and resolution is not Resolution.PAID:
-            return _NothingToDo.AGREES
+            return _NoAction.AGREES
         difference = self._contradiction(line, row, say(resolution.value.replace("-", " ")))
         if is_other_attempt:
             return replace(difference, sentence=f"{difference.sentence} {say(_EARLIER_ATTEMPT)}")
         return (
-            _NothingToDo.AGREES
+            _NoAction.AGREES
             if resolution in _AGREEING_RESOLUTIONS[row.state] and line.order_id not in self._blocking_ids
             else difference
         )
@@ -527,11 +520,11 @@ class StatementReader:
         return line_time(line, self._as_of, self._now(), true_by=self._first_reading.at)
 
     def _latest_send_time(self, row: RowState) -> str | None:
-        """Return the latest time at which a row's latest attempt can have left, or None if it was not sent."""
+        """Return the latest time at which a row's last attempt may have been sent, or None if it was not."""
         return None if row.intended_at is None else latest_send_time(self._clock.last_comparison, row.intended_at)
 
     def _build_claim(self, line: StatementLine) -> Claim:
-        """Return a line's claim, confirmed by the person who submits the statement."""
+        """Return a line as a claim, vouched for by the person who submits the statement."""
         amount = None if line.amount is None else f"{line.amount:f}"
         return Claim(
             line.order_id,
@@ -545,38 +538,39 @@ class StatementReader:
         )
 
     def _read_earlier_line(self, line: StatementLine, clash: Clash) -> _Reading:
-        """Judge a line about an earlier, rejected attempt, or about a row that was never sent."""
+        """Read a line about an earlier, rejected attempt, or about a row that was never sent."""
         resolution = self._stated_resolution(line)
         if isinstance(resolution, StatementDifference):
             return resolution
         is_negative = resolution in {Resolution.REJECTED, Resolution.NOT_RECEIVED}
         if line.answer == "" or (is_negative and line.order_id not in self._blocking_ids):
-            return _NothingToDo.AGREES
-        if is_negative or not any(candidate.sent_order_id for candidate in self._journal.orders(line.order_id)):
+            return _NoAction.AGREES
+        if is_negative or not any(candidate.sent_order_id for candidate in self._journal.candidates(line.order_id)):
             sentence = say(
-                "According to the journal, row {row} was never sent; the statement says otherwise.", row=clash.sheet_row
+                "According to the journal, row {row} was never sent, but the statement says otherwise.",
+                row=clash.sheet_row,
             )
             return _difference(line, f"{sentence} {say(DO_NOT_SEND)}")
         return _difference(line, say(_EARLIER_REJECTED, order_id=line.order_id))
 
     def _stated_resolution(self, line: StatementLine) -> Resolution | StatementDifference | None:
-        """Return the resolution that a line states for its order, or None if the gateway has not decided."""
+        """Return the resolution that a line states, or None if the gateway has not decided."""
         if line.status is None:
-            resolution = _RESOLUTION_OF_ANSWER.get(line.answer or "")
+            resolution = _RESOLUTION_BY_ANSWER.get(line.answer or "")
             if resolution is None and line.answer:
-                answers = ", ".join(_RESOLUTION_OF_ANSWER)
+                answers = ", ".join(_RESOLUTION_BY_ANSWER)
                 sentence = say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=answers)
                 return _difference(line, sentence)
             return resolution
-        meaning = self._words.get(line.status)
-        if meaning is None:
+        outcome = self._words.get(line.status)
+        if outcome is None:
             return _difference(line, say(_NOT_LISTED, status=line.status))
-        return _RESOLUTION_OF_OUTCOME.get(meaning)
+        return _RESOLUTION_BY_OUTCOME.get(outcome)
 
-    def _contradiction(self, line: StatementLine, row: RowState, words: str) -> StatementDifference:
+    def _contradiction(self, line: StatementLine, row: RowState, stated: str) -> StatementDifference:
         state = state_label(display_state(row.state))
         sentence = say(
-            "Row {row} is {state} in the journal, and {said} in the statement.", row=row.row, state=state, said=words
+            "Row {row} is {state} in the journal and {said} in the statement.", row=row.row, state=state, said=stated
         )
         if row.state in {State.READY, State.REJECTED, State.REPLACED}:
             sentence += f" {say(DO_NOT_SEND)}"

@@ -1,10 +1,10 @@
 """Asks the gateway, at a limited rate, for the state of rows that are accepted or in doubt.
 
-An answer is evidence like a notification, and is judged by the same rules. An unsound answer changes nothing, and the
+Answers are evidence like notifications, and the same rules apply to them. An invalid answer changes nothing, and the
 gateway is asked again.
 
-This module also asks about the order of an unproven notification, which moves no row by itself. The answer is evidence,
-and waits in the journal like a notification, because a run may hold the journal, and the holder judges it.
+This module also asks about orders for which an unproven notification arrived. The answers are stored in the journal
+like notifications, because a run may have locked the journal. That run then processes them.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from paygw_batch.core.evidence import (
     Finding,
     StatedTimes,
     TimeInterval,
-    judge_claim,
+    assess_claim,
 )
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
@@ -40,16 +40,16 @@ EARLY_INTERVAL_S = 5.0
 EARLY_PERIOD_S = 300.0
 LATE_INTERVAL_S = 60.0
 SILENT_ROUNDS = 3
-"""The number of successive rounds without a reply after which the gateway counts as unreachable."""
+"""The number of consecutive rounds without a reply after which a refresh gives up."""
 OPEN_STATES = frozenset({State.ACCEPTED, State.IN_DOUBT})
 
-Ask = Callable[[ExpectedReply, str | None], Awaitable[EnquiryAnswer]]
+Enquire = Callable[[ExpectedReply, str | None], Awaitable[EnquiryAnswer]]
 """A function that asks about an order at the endpoint with this id, if known. It raises no network errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clocks of a refresh: monotonic seconds, a sleep function, and the wall clock."""
+    """The clocks that a refresh uses: monotonic, sleep and wall clock."""
 
     monotonic_s: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
@@ -58,7 +58,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class EnquiryLimits:
-    """The limits on enquiries: concurrency, rate per second, and total time in seconds."""
+    """The limits on enquiries. `limit_s` is the total time."""
 
     concurrency: int
     rate_per_s: float
@@ -67,25 +67,25 @@ class EnquiryLimits:
 
 @dataclass(slots=True)
 class RefreshResult:
-    """The result of a refresh. `findings` counts the effects of the recorded answers."""
+    """The result of a refresh. `asked` counts the enquiries, and `findings` the effects of their answers."""
 
     asked: int = 0
     findings: Counter[Finding] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
-    """The reasons for answers that could not be used, and how often each occurred."""
+    """Why answers could not be used, and how often."""
     stop_reason: str | None = None
     interrupted: bool = False
 
 
-class _Enquiries(ABC):
-    """Asks the gateway within the limits. `words` maps status words to outcomes, as in `[outcomes]`."""
+class _LimitedEnquirer(ABC):
+    """Asks the gateway within limits. `words` maps status words to outcomes, as in `[outcomes]`."""
 
-    def __init__(self, ask: Ask, words: Mapping[str, OutcomeKind], limits: EnquiryLimits, clock: Clock) -> None:
-        self._ask, self._words, self._limits, self._clock = ask, words, limits, clock
+    def __init__(self, enquire: Enquire, words: Mapping[str, OutcomeKind], limits: EnquiryLimits, clock: Clock) -> None:
+        self._enquire, self._words, self._limits, self._clock = enquire, words, limits, clock
         self._rate_limiter = RateLimiter(limits.rate_per_s)
 
     def _reserve_turn(self) -> float:
-        """Reserve the next turn to ask and return the seconds until then."""
+        """Reserve the next time for an enquiry, and return the seconds until then."""
         wait_s = self._rate_limiter.wait_s(self._clock.monotonic_s())
         self._rate_limiter.start(self._clock.monotonic_s())
         return wait_s
@@ -104,14 +104,14 @@ class _Enquiries(ABC):
         """Stop the enquiries, permanently or for a while."""
 
 
-class Refresh(_Enquiries):
-    """Asks about one batch, round by round. Use an object once. `drain` may be called at any time."""
+class Refresh(_LimitedEnquirer):
+    """Asks about the rows of one batch in rounds. A `Refresh` can be run only once."""
 
     def __init__(
         self,
         journal: Journal,
         batch: BatchRecord,
-        ask: Ask,
+        enquire: Enquire,
         *,
         words: Mapping[str, OutcomeKind],
         minor_units: Mapping[str, int],
@@ -119,8 +119,7 @@ class Refresh(_Enquiries):
         clock: Clock,
         record_arrivals: Callable[[], None],
     ) -> None:
-        """Prepare to ask about `batch`. `record_arrivals` records waiting notifications."""
-        super().__init__(ask, words, limits, clock)
+        super().__init__(enquire, words, limits, clock)
         self.result = RefreshResult()
         self._journal, self._batch, self._minor_units = journal, batch, minor_units
         self._record_arrivals = record_arrivals
@@ -129,12 +128,12 @@ class Refresh(_Enquiries):
         self._stopping = asyncio.Event()
 
     def drain(self) -> None:
-        """Start no new enquiry. The run then waits for enquiries in progress."""
+        """Start no new enquiry, and let those in progress finish."""
         self.result.interrupted = True
         self._stopping.set()
 
     async def run(self) -> RefreshResult:
-        """Send enquiries until every row has a final state, time runs out, or something stops the refresh."""
+        """Ask until every row has a final state, time runs out, or the refresh is stopped."""
         started_s = self._clock.monotonic_s()
         while rows := self._open_rows():
             await self._ask_about_all(rows)
@@ -144,7 +143,7 @@ class Refresh(_Enquiries):
             if self._stopping.is_set() or not self._open_rows():
                 break
             if elapsed_s + wait_s > self._limits.limit_s:
-                self.result.stop_reason = say("time ran out. Run the same command to continue.")
+                self.result.stop_reason = say("the time limit was reached. Run the same command again to continue.")
                 break
             await self._wait(wait_s)
         return self.result
@@ -155,8 +154,8 @@ class Refresh(_Enquiries):
         return list(self._journal.rows(self._batch.number, states=OPEN_STATES))
 
     async def _ask_about_all(self, rows: Sequence[RowState]) -> None:
-        """Ask about every row once and record new answers in groups."""
-        replied = 0
+        """Ask about every row once, in concurrent groups, and record new answers."""
+        reply_count = 0
         group_size = self._limits.concurrency
         for start in range(0, len(rows), group_size):
             if self._stopping.is_set():
@@ -164,11 +163,11 @@ class Refresh(_Enquiries):
             group = rows[start : start + group_size]
             answers = await asyncio.gather(*map(self._ask_about_row, group))
             answers_by_row = [(row, answer) for row, answer in zip(group, answers, strict=True) if answer is not None]
-            replied += sum(answer.has_replied for _, answer in answers_by_row)
+            reply_count += sum(answer.has_replied for _, answer in answers_by_row)
             self._record_answers(answers_by_row)
             for _, answer in answers_by_row:
                 self._apply_advice(answer)
-        self._silent_rounds = 0 if replied else self._silent_rounds + 1
+        self._silent_rounds = 0 if reply_count else self._silent_rounds + 1
         if self._silent_rounds >= SILENT_ROUNDS:
             self._stop(say("the gateway does not answer enquiries."))
 
@@ -179,7 +178,7 @@ class Refresh(_Enquiries):
         self.result.asked += 1
         amount = Decimal(from_minor(row.minor, minor_units=self._minor_units[row.currency]))
         expected_reply = ExpectedReply(row.sent_orderid or row.client_orderid, amount, row.currency)
-        return await self._ask(expected_reply, row.endpoint_id)
+        return await self._enquire(expected_reply, row.endpoint_id)
 
     def _record_answers(self, answers: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
         now = timestamp(self._clock.now())
@@ -190,9 +189,9 @@ class Refresh(_Enquiries):
                 self.result.causes[answer.cause] += 1
                 continue
             order_id = claim.order_id or ""
-            meaning = self._words.get(claim.status or "")
-            is_known = order_id in self._not_found if claim.is_not_found else meaning and meaning.value == row.state
-            if is_known:
+            outcome = self._words.get(claim.status or "")
+            is_unchanged = order_id in self._not_found if claim.is_not_found else outcome and outcome.value == row.state
+            if is_unchanged:
                 continue
             if claim.is_not_found:
                 self._not_found.add(order_id)
@@ -216,13 +215,13 @@ class Refresh(_Enquiries):
 
 
 RETRY_AFTER_S = 5.0
-"""The delay before asking again, if the last answer was missing or inconclusive."""
+"""The delay before asking again after a missing or inconclusive answer."""
 MAX_ENQUIRIES = 6
 """The maximum number of enquiries for one notification."""
 MAX_WAITING = 10_000
 """The maximum number of orders waiting for an enquiry. Further orders are left to a person."""
 REFUSAL_PAUSE_S = 60.0
-"""The pause of all enquiries after the gateway has refused one."""
+"""How long all enquiries pause after the gateway has refused one."""
 _FINDINGS_TO_CHECK = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})
 _EARLIEST_TIME = "0001-01-01T00:00:00.000Z"
 
@@ -230,11 +229,11 @@ _EARLIEST_TIME = "0001-01-01T00:00:00.000Z"
 def instructions_to_ask_about(
     claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]
 ) -> Sequence[Candidate] | Deferral:
-    """Return the instructions to ask about after an unproven claim, or `Deferral` while one is in flight.
+    """Return the instructions to ask about after an unproven claim, or a `Deferral` if one of them is in flight.
 
-    These are the instructions without a final state, and those that the claim, if true, would move or contradict.
+    These are the instructions whose state is not final, or would change or be contradicted if the claim is true.
     """
-    ruling = judge_claim(claim, candidates, words)
+    ruling = assess_claim(claim, candidates, words)
     if isinstance(ruling, Deferral):
         return ruling
     if ruling.finding in _FINDINGS_TO_CHECK:
@@ -250,17 +249,13 @@ class _QueuedClaim:
     enquiries: int = 0
 
 
-class FollowUp(_Enquiries):
-    """Asks about orders in the background of the listener's event loop, and stores the answers.
-
-    `look` returns the journal's instructions for an order id, and is called in a thread. `keep` stores an answer
-    durably.
-    """
+class FollowUp(_LimitedEnquirer):
+    """Asks about orders while the listener runs, and stores the answers durably."""
 
     def __init__(
         self,
         find_instructions: Callable[[str], Sequence[Candidate]],
-        ask: Ask,
+        enquire: Enquire,
         store: Callable[[str], Awaitable[None]],
         *,
         words: Mapping[str, OutcomeKind],
@@ -268,24 +263,24 @@ class FollowUp(_Enquiries):
         clock: Clock,
         echo: Callable[[str], None],
     ) -> None:
-        super().__init__(ask, words, limits, clock)
-        self._find_instructions, self._store, self._echo, self._last_sentence = find_instructions, store, echo, ""
+        super().__init__(enquire, words, limits, clock)
+        self._find_instructions, self._store, self._echo, self._last_message = find_instructions, store, echo, ""
         self._queue: asyncio.Queue[_QueuedClaim] = asyncio.Queue()
         self._waiting: set[str] = set()
 
     def queue_claim(self, claim: Claim) -> None:
-        """Queue an unproven claim, unless its order is queued already."""
-        self._enqueue(_QueuedClaim(claim))
+        """Queue an unproven claim, unless its order is already queued."""
+        self._queue_if_new(_QueuedClaim(claim))
 
-    async def run(self, doubts: Iterable[Claim] = ()) -> None:
-        """Ask until cancelled, first about the earlier `doubts`."""
-        for claim in doubts:
+    async def run(self, claims: Iterable[Claim] = ()) -> None:
+        """Ask until cancelled, starting with `claims`."""
+        for claim in claims:
             self.queue_claim(claim)
         async with asyncio.TaskGroup() as group:
             for _ in range(self._limits.concurrency):
                 group.create_task(self._process_queue(group))
 
-    def _enqueue(self, queued: _QueuedClaim) -> None:
+    def _queue_if_new(self, queued: _QueuedClaim) -> None:
         order_id = queued.claim.order_id
         if order_id is None or order_id in self._waiting:
             return
@@ -303,7 +298,7 @@ class FollowUp(_Enquiries):
             next_claim: _QueuedClaim | None = replace(queued, enquiries=queued.enquiries + 1)
             try:
                 next_claim = await self._follow_claim(queued)
-            except Exception as error:  # noqa: BLE001 (one order must not end the asking about all others)
+            except Exception as error:  # noqa: BLE001 (one order must not stop enquiries about others)
                 reason = (
                     error.message
                     if isinstance(error, PaygwError)
@@ -311,49 +306,49 @@ class FollowUp(_Enquiries):
                 )
                 self._echo_if_new(say("The gateway cannot be asked about an unproven notification: {why}", why=reason))
             if next_claim is not None and next_claim.enquiries < MAX_ENQUIRIES:
-                group.create_task(self._enqueue_later(next_claim))
+                group.create_task(self._queue_later(next_claim))
 
-    async def _enqueue_later(self, queued: _QueuedClaim) -> None:
+    async def _queue_later(self, queued: _QueuedClaim) -> None:
         await self._clock.sleep(RETRY_AFTER_S)
-        self._enqueue(queued)
+        self._queue_if_new(queued)
 
     async def _follow_claim(self, queued: _QueuedClaim) -> _QueuedClaim | None:
-        """Ask about the order of one claim. Returns the claim to ask about later, or None."""
+        """Ask about a claim's order. Returns the claim if it must be asked about again, or None."""
         order_id = queued.claim.order_id or ""
         instructions = await asyncio.to_thread(self._find_instructions, order_id)
         candidates = instructions_to_ask_about(queued.claim, instructions, self._words)
         if isinstance(candidates, Deferral):
             return queued
-        is_settled = True
+        all_answered = True
         for candidate in candidates:
-            is_settled &= await self._ask_and_record(candidate, order_id)
-        return None if is_settled else replace(queued, enquiries=queued.enquiries + 1)
+            all_answered &= await self._ask_and_store(candidate, order_id)
+        return None if all_answered else replace(queued, enquiries=queued.enquiries + 1)
 
-    async def _ask_and_record(self, candidate: Candidate, order_id: str) -> bool:
-        """Ask about one instruction, store a new answer, and return whether there was one."""
+    async def _ask_and_store(self, candidate: Candidate, order_id: str) -> bool:
+        """Ask about one instruction, and store the answer. Returns False if no answer came or it changes nothing."""
         await self._clock.sleep(self._reserve_turn())
         now = timestamp(self._clock.now())
         expected = ExpectedReply(order_id, Decimal(candidate.amount), candidate.currency)
-        answer = await self._ask(expected, candidate.endpoint_id)
+        answer = await self._enquire(expected, candidate.endpoint_id)
         self._apply_advice(answer)
         claim = answer.claim
         if claim is None:
             return False
-        meaning = self._words.get(claim.status or "")
-        if meaning is not None and meaning.value == candidate.standing.state.value:
+        outcome = self._words.get(claim.status or "")
+        if outcome is not None and outcome.value == candidate.standing.state.value:
             return False
-        # The answer is dated before the enquiry was sent, so it says nothing about an attempt sent since.
+        # The answer is dated before the enquiry, so it says nothing about an attempt that was sent later.
         dated = replace(claim, times=StatedTimes(true_at=(TimeInterval(_EARLIEST_TIME, now),)))
         # The answer is stored as a notification, although the gateway did not send one.
-        note = Notification(now, "", "", "", b"", length=0, problem="", claim=dated, source=EvidenceSource.ENQUIRY)
-        await self._store(encode_notification(note))
+        entry = Notification(now, "", "", "", b"", length=0, problem="", claim=dated, source=EvidenceSource.ENQUIRY)
+        await self._store(encode_notification(entry))
         return True
 
     def _stop(self, reason: str) -> None:
         self._echo_if_new(say("The gateway refuses enquiries: {reason}", reason=reason))
         self._rate_limiter.pause(self._clock.monotonic_s(), REFUSAL_PAUSE_S)
 
-    def _echo_if_new(self, sentence: str) -> None:
-        if sentence != self._last_sentence:
-            self._last_sentence = sentence
-            self._echo(sentence)
+    def _echo_if_new(self, message: str) -> None:
+        if message != self._last_message:
+            self._last_message = message
+            self._echo(message)

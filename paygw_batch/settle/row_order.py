@@ -1,7 +1,7 @@
-"""Makes orders about rows of a batch: one person writes an order, another approves it, and it is applied once.
+"""Makes orders about rows in a batch. One person writes an order, others approve it, and it is carried out once.
 
-An order names each row's latest attempt and state, and is valid while these are unchanged. It is a decision by people.
-If it cites the gateway, its statement is read and verified again.
+An order contains each row's latest attempt and state, and is valid until these change. People decide it. If it cites
+the gateway, the gateway's statement is read and verified again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,12 @@ from paygw_batch.settle.match_statement import StatementMatch
 from paygw_batch.settle.resolve import Settlement, evidence_text, row_states
 from paygw_batch.settle.statement import Statement
 
-_MAX_SHOWN_CHANGES = 5
-"""The maximum number of rows that a refusal names."""
+_MAX_LISTED_CHANGES = 5
+"""The maximum number of rows named in a refusal."""
 
 
 class RowAct(StrEnum):
-    """The effect of an order on a row: a resolution that settles it, or a release for another attempt."""
+    """What an order does to a row: settle it with a resolution, or release it for another attempt."""
 
     PAID = "paid"
     REJECTED = "rejected"
@@ -42,7 +42,7 @@ class RowAct(StrEnum):
 
 
 class Decision(NamedTuple):
-    """A decision about a row: the act, its evidence and who vouches for it. `words` are put before the evidence."""
+    """A decision about a row, with its evidence and who vouches for it. `words` are shown before the evidence."""
 
     row: int
     act: RowAct
@@ -56,17 +56,16 @@ class Decision(NamedTuple):
 
     @property
     def settlement(self) -> Settlement:
-        """The settlement that the decision asks for, or None for a release."""
+        """The decision as a settlement. Raises `ValueError` for a release."""
         return Settlement(self.row, Resolution(self.act.value), self.evidence, self.basis, self.words)
 
 
 class OrderedRow(SignedPart):
-    """A row of an order: the payment, its latest attempt, and the act.
+    """A row in an order: the payment, its latest attempt, and the act.
 
-    `order_id` and `sent_at`, the time of that attempt, are empty if nothing was ever sent. `hold` is the number of the
-    evidence that holds a ready row, or 0. Lifting a hold changes no state, so only this number keeps an order from
-    lifting the next hold too. `duplicate_of` is the attempt without a received reply that the row might duplicate, or
-    0.
+    `order_id` and `sent_at`, the time of that attempt, are empty if nothing was sent. `hold` is the number of the
+    evidence that holds a ready row, or 0. Lifting a hold does not change the row's state, so this number ensures that
+    the order does not lift a later hold. `duplicate_of` is the earlier attempt that the row may duplicate, or 0.
     """
 
     row: int
@@ -83,7 +82,7 @@ class OrderedRow(SignedPart):
     evidence: str
     basis: Basis
     words: str = ""
-    """The words of the order's maker, shown before the evidence from a statement."""
+    """The maker's comment, shown before the evidence from a statement."""
 
     @property
     def decision(self) -> Decision:
@@ -95,34 +94,34 @@ class OrderedRow(SignedPart):
 
     @property
     def basis_text(self) -> str:
-        """A description of who vouches for the row's resolution."""
+        """Who vouches for the resolution, in words."""
         return say("the gateway's, proven by its statement") if self.basis is Basis.GATEWAY else say("a person's")
 
     def consequence(self, quarantine: Quarantine, format_time: Callable[[str], str] = str) -> str:
-        """Describe whether and when the row can be paid again after the order. `format_time` formats a time."""
+        """Describe whether and when the row can be paid again after the order is carried out."""
         if self.act is RowAct.RELEASE:
             if not self.duplicate_of:
-                return say("it is sent again")
-            return say("it is sent again, as a possible duplicate of attempt {attempt}", attempt=self.duplicate_of)
+                return say("it will be sent again")
+            return say("it will be sent again, as a possible duplicate of attempt {attempt}", attempt=self.duplicate_of)
         if self.act is RowAct.PAID:
-            return say("it is never sent again")
+            return say("it will not be sent again")
         if self.basis is Basis.GATEWAY or not self.sent_at:
             return say(
-                "can be paid again at once; marked as a possible duplicate of attempt {attempt}", attempt=self.attempt
+                "can be paid again immediately, marked as a possible duplicate of attempt {attempt}",
+                attempt=self.attempt,
             )
         return say(
-            "can be paid again, not before {opens}; marked as a possible duplicate of attempt {attempt}",
+            "can be paid again from {opens}, marked as a possible duplicate of attempt {attempt}",
             opens=format_time(timestamp(quarantine.ends_at(self.sent_at))),
             attempt=self.attempt,
         )
 
 
 class RowContent(SignedPart):
-    """The rows that an order is about, with their journal and batch.
+    """The rows in an order, with their journal and batch.
 
-    `statement` and `statement_sha256` name the file from which the order was read, and are empty for a person's
-    decision. `attempts` has the number of attempts of each instruction named in the file, which covers no later
-    attempts.
+    `statement` and `statement_sha256` identify the file that the order is based on, and are empty for a person's
+    decision. `attempts` lists the attempt number of each instruction in the file, which covers no later attempts.
     """
 
     endpoint: str
@@ -136,21 +135,21 @@ class RowContent(SignedPart):
     rows: list[OrderedRow]
 
     def model_post_init(self, _: object, /) -> None:
-        """Raise `ValueError` unless the order names rows, each once, and either settles or releases all of them.
+        """Raise `ValueError` unless the order lists rows, each once, and either settles or releases all of them.
 
-        Only a person releases rows, and only rejected rows.
+        Only rejected rows can be released, and only by a person.
         """
         if len({row.row for row in self.rows}) != len(self.rows) or not self.rows:
             raise ValueError("an order names at least one row, and each row once")
         released = [row for row in self.rows if row.act is RowAct.RELEASE]
-        is_by_a_person = not self.statement_sha256 and all(row.basis is Basis.PERSON for row in released)
+        is_by_person = not self.statement_sha256 and all(row.basis is Basis.PERSON for row in released)
         are_rejected = all(row.state is State.REJECTED for row in released)
-        if released and not (len(released) == len(self.rows) and is_by_a_person and are_rejected):
+        if released and not (len(released) == len(self.rows) and is_by_person and are_rejected):
             raise ValueError("an order either settles rows or releases rejected ones, on a person's word")
 
 
 class RowOrder(Order):
-    """The file of an order about rows."""
+    """An order about rows, as stored in a file."""
 
     noun: ClassVar[str] = mark("order")
     nothing_done: ClassVar[str] = mark("Nothing was settled, released or sent.")
@@ -172,7 +171,7 @@ class RowOrder(Order):
 
     @property
     def sums(self) -> Sequence[tuple[RowAct, str, int, str]]:
-        """The number and sum of the order's rows, by act and currency."""
+        """The number of rows and their sum for each act and currency."""
         groups: dict[tuple[RowAct, str], list[Decimal]] = {}
         for row in self.content.rows:
             groups.setdefault((row.act, row.currency), []).append(Decimal(row.amount))
@@ -180,7 +179,6 @@ class RowOrder(Order):
 
     @property
     def is_release(self) -> bool:
-        """Whether the rows of the order are sent again rather than settled."""
         return self.content.rows[0].act is RowAct.RELEASE
 
     @property
@@ -189,21 +187,18 @@ class RowOrder(Order):
 
     @property
     def cites_gateway(self) -> bool:
-        """Whether the order settles a row in the gateway's name, which needs the gateway's statement as proof."""
+        """Whether the order settles a row by the gateway's decision, which its statement must prove."""
         return any(row.basis is Basis.GATEWAY for row in self.content.rows)
 
     def require_confirmed_by(self, statement: Statement | None, match: Callable[[Statement], StatementMatch]) -> None:
-        """Raise `ApprovalError` unless the reread statement confirms all that the order attributes to the gateway.
-
-        `match` compares the statement with the batch. The statement is None if its file is missing.
-        """
+        """Raise `ApprovalError` unless the statement confirms what the order attributes to the gateway."""
         if statement is None or statement.sha256 != self.content.statement_sha256:
             raise ApprovalError(
                 say(
-                    "The order relies on the statement {statement}, which is missing or was changed.",
-                    statement=self.content.statement or say("(none is named)"),
+                    "The order relies on the statement {statement}, which is missing or has been changed.",
+                    statement=self.content.statement or say("(no name given)"),
                 ),
-                hint=say("Nothing was settled. `paygw-batch carry-out ORDER --statement FILE` names the file."),
+                hint=say("Nothing was settled. Name the file with `paygw-batch carry-out ORDER --statement FILE`."),
             )
         confirmed = {settlement.row: settlement for settlement in match(statement).settlements}
         for row in self.content.rows:
@@ -217,11 +212,11 @@ class RowOrder(Order):
                         "prove this.",
                         row=row.row,
                     ),
-                    hint=say("Nothing was settled. Make a new order, on a person's word or from the statement."),
+                    hint=say("Nothing was settled. Make a new order, based on a person's word or on the statement."),
                 )
 
     def statement_note(self, by: str) -> StatementNote | None:
-        """Return the statement that the order carries out, or None if the order was not read from one."""
+        """Return a note about the statement that the order is based on, if any."""
         content = self.content
         if not content.statement_sha256:
             return None
@@ -231,15 +226,15 @@ class RowOrder(Order):
     def changes(self, actual: RowContent) -> Sequence[str]:
         current_rows = {row.row: row for row in actual.rows}
         changed_rows = [row for row in self.content.rows if current_rows.get(row.row) != row]
-        sentences = [_change_sentence(row, current_rows.get(row.row)) for row in changed_rows[:_MAX_SHOWN_CHANGES]]
-        if (more_count := len(changed_rows) - _MAX_SHOWN_CHANGES) > 0:
+        sentences = [_describe_change(row, current_rows.get(row.row)) for row in changed_rows[:_MAX_LISTED_CHANGES]]
+        if (more_count := len(changed_rows) - _MAX_LISTED_CHANGES) > 0:
             sentences.append(say_count(more_count, "and {count:,} more row", "and {count:,} more rows"))
         return sentences or [say("the order is for another batch")]
 
 
 @dataclass(frozen=True, slots=True)
 class OrderInForce:
-    """An order that may be carried out now: its batch, who decided it, and the signed order to store."""
+    """An order that may be carried out, its batch, and who decided it."""
 
     batch: BatchRecord
     by: str
@@ -249,10 +244,7 @@ class OrderInForce:
 def order_in_force(
     order: RowOrder, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str, endpoint: str
 ) -> OrderInForce:
-    """Return an order that `by` may carry out. Raises `ApprovalError` unless it is approved and up to date.
-
-    Whether the rows may be settled or released at all is checked later, as for any settlement or release.
-    """
+    """Return an approved, up-to-date order, else raise `ApprovalError`. Quarantine and clock are checked later."""
     batch = find_order_batch(order, journal, endpoint)
     decided_by, signed_order = require_agreement(order, journal, policy, now, by=by)
     require_unchanged(order, current_content(order, journal, batch, endpoint))
@@ -260,7 +252,7 @@ def order_in_force(
 
 
 def find_order_batch(order: RowOrder, journal: JournalReader, endpoint: str) -> BatchRecord:
-    """Return the batch that an order is about. Raises `ApprovalError` if this journal does not have the batch."""
+    """Return an order's batch. Raises `ApprovalError` if this journal does not contain it."""
     require_same_journal(order, journal, endpoint)
     content = order.content
     batch = journal.batch(content.batch, operation=content.operation)
@@ -270,7 +262,7 @@ def find_order_batch(order: RowOrder, journal: JournalReader, endpoint: str) -> 
 
 
 def current_content(order: RowOrder, journal: JournalReader, batch: BatchRecord, endpoint: str) -> RowContent:
-    """Return the content that an order with the same decisions would have now."""
+    """Return the content of a new order with the same decisions."""
     decisions = [row.decision for row in order.content.rows]
     return order.content.model_copy(update=_current_fields(journal, batch, decisions, endpoint))
 
@@ -284,10 +276,7 @@ def row_content(
     statement: Statement | None = None,
     attempts: Mapping[int, int] | None = None,
 ) -> RowContent:
-    """Return the content of a new order about rows of a batch, based on a person's decision or a `statement`.
-
-    `attempts` are those of the instructions that the statement names (`StatementMatch.attempts`).
-    """
+    """Return the content of a new order, based on a person's decision or a `statement` and its `attempts`."""
     return RowContent(
         **_current_fields(journal, batch, decisions, endpoint),
         statement="" if statement is None else statement.name,
@@ -299,21 +288,21 @@ def row_content(
 def _current_fields(
     journal: JournalReader, batch: BatchRecord, decisions: Sequence[Decision], endpoint: str
 ) -> dict[str, Any]:
-    """Return an order's fields that come from the journal. Rows that the batch does not have are omitted."""
+    """Return the fields of an order that come from the journal. Rows missing from the batch are omitted."""
     states = row_states(journal, batch, {decision.row for decision in decisions})
-    holds, units = journal.holds(batch.number), minor_units_by_currency()
+    holds, minor_units = journal.holds(batch.number), minor_units_by_currency()
     rows = [
         OrderedRow(
             client_orderid=row_state.client_orderid,
             order_id=row_state.sent_orderid or "",
             attempt=row_state.attempt,
             sent_at=row_state.intended_at or "",
-            # A row in flight without a run is in doubt. The next command that opens the journal records that.
+            # A row in flight without a run counts as in doubt. The next command that opens the journal records this.
             state=State.IN_DOUBT if row_state.state is State.IN_FLIGHT else row_state.state,
             hold=holds[decision.row].number if decision.row in holds else 0,
             duplicate_of=row_state.possible_duplicate_of or 0,
             currency=row_state.currency,
-            amount=from_minor(row_state.minor, minor_units=units[row_state.currency]),
+            amount=from_minor(row_state.minor, minor_units=minor_units[row_state.currency]),
             **decision._asdict(),
         )
         for decision in decisions
@@ -333,19 +322,18 @@ def unsigned_order(content: RowContent, maker: PublicKey, now: datetime) -> RowO
     return RowOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
 
 
-def _change_sentence(ordered: OrderedRow, now: OrderedRow | None) -> str:
-    """Describe how a row differs from the row in an order, or that it is missing from the batch."""
-    if now is None:
+def _describe_change(ordered: OrderedRow, current: OrderedRow | None) -> str:
+    if current is None:
         return say("row {row} is not in the batch", row=ordered.row)
-    if (now.attempt, now.state) != (ordered.attempt, ordered.state):
+    if (current.attempt, current.state) != (ordered.attempt, ordered.state):
         return say(
-            "row {row} was {state} after attempt {attempt}, and is {now} after attempt {now_attempt}",
+            "row {row} was {state} after attempt {attempt} and is now {now} after attempt {now_attempt}",
             row=ordered.row,
             state=state_label(ordered.state.value),
             attempt=ordered.attempt,
-            now=state_label(now.state.value),
-            now_attempt=now.attempt,
+            now=state_label(current.state.value),
+            now_attempt=current.attempt,
         )
-    if now.hold != ordered.hold:
-        return say("row {row} is held for a different reason than when the order was made", row=ordered.row)
-    return say("row {row} is not the payment in the order", row=ordered.row)
+    if current.hold != ordered.hold:
+        return say("row {row} is now held for a different reason than when the order was made", row=ordered.row)
+    return say("row {row} does not match the payment in the order", row=ordered.row)

@@ -17,21 +17,21 @@ from paygw_batch.core.evidence import HOLDING_FINDINGS, Candidate, Claim, Eviden
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.shown_states import format_decider
 from paygw_batch.countries.load import load_enquiry, load_operation, minor_units_by_currency
-from paygw_batch.engine.quarantine import MAX_AHEAD_S, DateWatch, JournalClock
+from paygw_batch.engine.quarantine import CLOCK_TOLERANCE_S, ClockComparer, JournalClock
 from paygw_batch.errors import ApprovalError, ConfigurationError, UsageError
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.enquiry import Enquirer, EnquiryAnswer, parse_answer
+from paygw_batch.gateway.enquiry import EnquiryAnswer, EnquirySigner, parse_answer
 from paygw_batch.gateway.http.enquiry_client import EnquiryClient
 from paygw_batch.gateway.message import ExpectedReply
-from paygw_batch.gateway.signing.signers import running_signers
+from paygw_batch.gateway.signing.signers import start_signers
 from paygw_batch.journal import BatchRecord, Journal, JournalReader, RowState, StatementNote
 from paygw_batch.language import say
 from paygw_batch.opening.gateway_access import GatewayAccess, SendJob, open_gateway, system_runtime, transport_settings
 from paygw_batch.opening.given_sheet import rule_minor_units, rules_for, with_reply_names
-from paygw_batch.opening.open_journal import journal_location, judge_arrivals, open_journal_to_read
+from paygw_batch.opening.open_journal import journal_location, open_journal_to_read, process_arrivals
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settle.match_statement import StatementMatch, StatementReader
-from paygw_batch.settle.refresh import OPEN_STATES, Ask, Clock, EnquiryLimits, FollowUp, Refresh, RefreshResult
+from paygw_batch.settle.match_statement import StatementMatch, StatementMatcher
+from paygw_batch.settle.refresh import OPEN_STATES, Clock, Enquire, EnquiryLimits, FollowUp, Refresh, RefreshResult
 from paygw_batch.settle.resolve import (
     Settlement,
     check_releasable,
@@ -54,25 +54,22 @@ from paygw_batch.settle.row_order import (
 from paygw_batch.settle.statement import TIME_EXAMPLES, Statement, TimeSpan, parse_time_span, statement_with_digest
 
 
-def require_enquiry(settings: Settings) -> str:
-    """Return the configured profile of status enquiries. Raises `ConfigurationError` if none is configured."""
+def require_enquiry_profile(settings: Settings) -> str:
+    """Return the profile for status enquiries. Raises `ConfigurationError` if none is configured."""
     if settings.status_enquiry.profile is None:
         raise ConfigurationError(
-            say("The configuration does not set status_enquiry.profile, so enquiries are off."),
+            say("Enquiries are off, because status_enquiry.profile is not set."),
             hint=say(
-                "The gateway documents no status enquiry. If your operator's gateway has one, set "
-                '[status_enquiry] profile = "paynet-v4".'
+                "The gateway's documentation does not include a status enquiry. If your operator's gateway has one, "
+                'set [status_enquiry] profile = "paynet-v4".'
             ),
         )
     return settings.status_enquiry.profile
 
 
-def refresh(task: SendJob, echo: Callable[[str], None], watch: Callable[[Refresh], None]) -> RefreshResult:
-    """Ask about the accepted and in-doubt rows of a batch, in an event loop of this call.
-
-    `watch` is called with the refresh in the loop before it starts, so that the caller can drain it.
-    """
-    return asyncio.run(_refresh_batch(task, echo, watch))
+def refresh(job: SendJob, echo: Callable[[str], None], on_start: Callable[[Refresh], None]) -> RefreshResult:
+    """Ask the gateway about a batch's accepted and in-doubt rows. Passes the `Refresh` to `on_start`."""
+    return asyncio.run(_refresh(job, echo, on_start))
 
 
 def refresh_all(
@@ -80,17 +77,17 @@ def refresh_all(
     journal: Journal,
     environ: Mapping[str, str],
     echo: Callable[[str], None],
-    watch: Callable[[Refresh], None],
+    on_start: Callable[[Refresh], None],
 ) -> Iterator[tuple[BatchRecord, RefreshResult]]:
-    """Ask once about every accepted or in-doubt row of all batches. Yield the result for each batch."""
+    """Ask once about every accepted or in-doubt row in all batches, and yield each batch's result."""
     section = settings.status_enquiry.model_copy(update={"limit_min": 0.0})
-    settings_without_repeat = settings.model_copy(update={"status_enquiry": section})
+    one_round_settings = settings.model_copy(update={"status_enquiry": section})
     for record in journal.batches():
         if not any(tally.state in OPEN_STATES for tally in journal.tallies(record.number)):
             continue
-        rules = rules_for(settings_without_repeat, record.operation)
-        with open_gateway(settings_without_repeat, rules, environ) as gateway:
-            result = refresh(SendJob(settings_without_repeat, rules, gateway, journal, record), echo, watch)
+        rules = rules_for(one_round_settings, record.operation)
+        with open_gateway(one_round_settings, rules, environ) as gateway:
+            result = refresh(SendJob(one_round_settings, rules, gateway, journal, record), echo, on_start)
         yield record, result
         if result.interrupted:
             return
@@ -98,21 +95,21 @@ def refresh_all(
 
 @asynccontextmanager
 async def run_follow_up(
-    settings: Settings, connection: GatewayAccess, store: Callable[[str], Awaitable[None]], echo: Callable[[str], None]
+    settings: Settings, gateway: GatewayAccess, store: Callable[[str], Awaitable[None]], echo: Callable[[str], None]
 ) -> AsyncIterator[FollowUp]:
-    """Ask about unproven notifications within the context, starting with those waiting in the journal."""
+    """Ask about unproven notifications in the background, starting with those waiting in the journal."""
     section = settings.status_enquiry
 
     def find_instructions(order_id: str) -> Sequence[Candidate]:
         if not journal_location(settings).may_exist():
             return []
         with open_journal_to_read(settings, must_be_known=True) as journal:
-            return journal.orders(order_id)
+            return journal.candidates(order_id)
 
-    async with _open_enquirer(settings, connection, PAYOUT, DateWatch(utc_now), echo) as ask:
+    async with _open_enquiry_client(settings, gateway, PAYOUT, ClockComparer(utc_now), echo) as enquire:
         follow_up = FollowUp(
             find_instructions,
-            ask,
+            enquire,
             store,
             words=settings.words(),
             limits=EnquiryLimits(section.concurrency, section.rate_per_s, section.limit_min * 60),
@@ -129,7 +126,7 @@ async def run_follow_up(
 
 
 def _waiting_claims(settings: Settings) -> Sequence[Claim]:
-    """Return a claim for each order that has an unproven notification waiting in the journal."""
+    """Return a claim for each order with an unproven notification waiting in the journal."""
     if not journal_location(settings).may_exist():
         return []
     with open_journal_to_read(settings, must_be_known=True) as journal:
@@ -138,45 +135,47 @@ def _waiting_claims(settings: Settings) -> Sequence[Claim]:
             for message in journal.messages().waiting
             if message.source is EvidenceSource.NOTIFICATION and message.finding is Finding.TO_CONFIRM
         ]
-        candidates = [candidate for message in waiting for candidate in journal.orders(message.client_orderid)]
+        candidates = [candidate for message in waiting for candidate in journal.candidates(message.client_orderid)]
     return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in candidates]
 
 
-async def _refresh_batch(task: SendJob, echo: Callable[[str], None], watch: Callable[[Refresh], None]) -> RefreshResult:
-    section, dates = task.settings.status_enquiry, DateWatch(utc_now)
-    async with _open_enquirer(task.settings, task.connection, task.batch.operation, dates, echo) as ask:
+async def _refresh(job: SendJob, echo: Callable[[str], None], on_start: Callable[[Refresh], None]) -> RefreshResult:
+    section, dates = job.settings.status_enquiry, ClockComparer(utc_now)
+    async with _open_enquiry_client(job.settings, job.gateway, job.batch.operation, dates, echo) as enquire:
         refresh_run = Refresh(
-            task.journal,
-            task.batch,
-            ask,
-            words=task.settings.words(),
-            minor_units=rule_minor_units(task.rules),
+            job.journal,
+            job.batch,
+            enquire,
+            words=job.settings.words(),
+            minor_units=rule_minor_units(job.rules),
             limits=EnquiryLimits(section.concurrency, section.rate_per_s, section.limit_min * 60),
             clock=Clock(time.monotonic, asyncio.sleep, utc_now),
-            record_arrivals=lambda: judge_arrivals(task.settings, task.journal, echo, is_quiet=True),
+            record_arrivals=lambda: process_arrivals(job.settings, job.journal, echo, is_quiet=True),
         )
-        watch(refresh_run)
+        on_start(refresh_run)
         result = await refresh_run.run()
-    dates.record_in(task.journal)
+    dates.record_in(job.journal)
     return result
 
 
 @asynccontextmanager
-async def _open_enquirer(
-    settings: Settings, connection: GatewayAccess, name: str, dates: DateWatch, echo: Callable[[str], None]
-) -> AsyncIterator[Ask]:
-    """Yield a function that asks about an order of the operation `name`. `dates` observes each reply."""
-    signer, runtime, words = connection.signing.signer, system_runtime(), settings.words()
+async def _open_enquiry_client(
+    settings: Settings, gateway: GatewayAccess, operation_name: str, dates: ClockComparer, echo: Callable[[str], None]
+) -> AsyncIterator[Enquire]:
+    """Yield a function that asks the gateway about orders of one operation."""
+    signer, runtime, words = gateway.signing.signer, system_runtime(), settings.words()
     not_found = settings.status_enquiry.not_found or ()
     async with (
-        running_signers(signer.key, 1, echo) as signers,
-        EnquiryClient(transport_settings(settings, connection.base_url)) as client,
+        start_signers(signer.key, 1, echo) as signers,
+        EnquiryClient(transport_settings(settings, gateway.base_url)) as client,
     ):
-        operation = load_enquiry(require_enquiry(settings), with_reply_names(settings, load_operation(name)))
-        urls = partial(operation_url, connection.base_url, operation)
-        enquirer = Enquirer(urls, signer.consumer_key, signer.profile, signers)
+        operation = load_enquiry(
+            require_enquiry_profile(settings), with_reply_names(settings, load_operation(operation_name))
+        )
+        url_for = partial(operation_url, gateway.base_url, operation)
+        enquirer = EnquirySigner(url_for, signer.consumer_key, signer.profile, signers)
 
-        async def ask(expected: ExpectedReply, endpoint_id: str | None) -> EnquiryAnswer:
+        async def enquire(expected: ExpectedReply, endpoint_id: str | None) -> EnquiryAnswer:
             endpoint_id = endpoint_id or settings.gateway.endpoint_id or ""
             nonce, timestamp_s = runtime.nonce(), int(runtime.now().timestamp())
             request = await enquirer.prepare(expected, endpoint_id=endpoint_id, nonce=nonce, timestamp_s=timestamp_s)
@@ -184,19 +183,19 @@ async def _open_enquirer(
             dates.observe_reply(reply)
             return parse_answer(reply, expected, words, operation, not_found=not_found, now=utc_now())
 
-        yield ask
+        yield enquire
 
 
 class SecondPersonRequired(ApprovalError):
-    """Two people must settle these rows. Nothing was settled."""
+    """Two people must agree to settle these rows. Nothing was settled."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedStatement:
-    """A statement that the person `by` wants to carry out. Their `words` are put before the evidence.
+    """A statement that the person `by` wants to carry out. Their `words` are shown before the evidence.
 
-    `as_of` is the time of lines without their own time. With `matching_only`, matching lines are settled even if others
-    do not match. With `again`, a file may be carried out for the batch a second time.
+    `as_of` is the time of lines without a time. With `matching_only`, matching lines are carried out even if others do
+    not match. With `again`, a file may be carried out for the same batch a second time.
     """
 
     statement: Statement
@@ -207,29 +206,30 @@ class RequestedStatement:
     again: bool = False
 
     def is_refused(self, match: StatementMatch) -> bool:
-        """Return whether nothing is settled because a line does not match."""
+        """Return whether the statement must be refused because a line does not match."""
         return bool(match.differences) and not self.matching_only
 
     def settlements(self, match: StatementMatch) -> Sequence[Settlement]:
-        """Return the statement's settlements, with the person's words before the evidence."""
+        """Return the settlements with the person's words added."""
         settlements, words = match.settlements, self.words
         return [replace(settlement, words=words) for settlement in settlements] if words else settlements
 
-    def reuse_sentence(self, journal: JournalReader, record: BatchRecord) -> str:
-        """Return a sentence if this file was already carried out for the batch, or an empty string."""
+    def reuse_message(self, journal: JournalReader, record: BatchRecord) -> str:
+        """Return a message that the file was already carried out for the batch, or an empty string if it was not."""
         uses = [use for use in journal.carried_out_statements(record.batch) if use.sha256 == self.statement.sha256]
         if not uses:
             return ""
         name, by = self.statement.name, format_decider(uses[-1].by)
-        return say("{name} was already applied to this batch at {at} by {by}.", name=name, at=uses[-1].at, by=by)
+        return say("{by} already applied {name} to this batch at {at}.", name=name, at=uses[-1].at, by=by)
 
     def require_first_use(self, journal: JournalReader, record: BatchRecord) -> None:
-        """Raise `UsageError` if the file was already carried out for the batch, unless `again` is set."""
-        if (sentence := self.reuse_sentence(journal, record)) and not self.again:
+        """Raise `UsageError` if the file was already carried out for the batch and `again` is not set."""
+        if (sentence := self.reuse_message(journal, record)) and not self.again:
             raise UsageError(
                 f"{sentence} {say('Nothing was changed.')}",
                 hint=say(
-                    "Each file is applied once. --again repeats it; each line must still be about the latest attempt."
+                    "A file can be applied only once. To apply it again, use --again. Each line must still be about "
+                    "the latest attempt."
                 ),
                 for_terminal=True,
             )
@@ -237,7 +237,7 @@ class RequestedStatement:
 
 @dataclass(frozen=True, slots=True)
 class StatementResult:
-    """The result of carrying out a statement: the settled rows, and the number of held orders."""
+    """The result of carrying out a statement. `held` is the number of held orders."""
 
     match: StatementMatch
     settled: Sequence[Settlement]
@@ -246,9 +246,10 @@ class StatementResult:
 
 @dataclass(frozen=True, slots=True)
 class SettleChoice:
-    """A resolution that a person may choose from `opens` on (empty for now), perhaps only with a second person.
+    """A resolution that a person may choose, starting at `opens` if it is set.
 
-    `again_from` is the time from which the row could then be sent again. Empty means at once or never.
+    `needs_two` is set if a second person must agree. `again_from` is the time from which the row may be sent again. It
+    is empty if the row may be sent again immediately or never.
     """
 
     resolution: Resolution
@@ -257,14 +258,14 @@ class SettleChoice:
     again_from: str
 
 
-def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
-    """Return the time of a statement that a person entered in `field`. Raises `UsageError` if it is unclear."""
+def parse_as_of(text: str, field: str = "--as-of") -> TimeSpan:
+    """Parse a statement's time as entered in `field`. Raises `UsageError` if it is unclear or in the future."""
     if (span := parse_time_span(text)) is None:
         raise UsageError(
             say("{field} {text!r} is unclear.", field=field, text=text),
             hint=say("Write it as {written}.", written=TIME_EXAMPLES),
         )
-    if span.start > utc_now() + timedelta(seconds=MAX_AHEAD_S):
+    if span.start > utc_now() + timedelta(seconds=CLOCK_TOLERANCE_S):
         raise UsageError(
             say("{field} {text} is in the future.", field=field, text=text),
             hint=say("A statement cannot be dated in the future."),
@@ -275,16 +276,16 @@ def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
 def settle_choices(
     settings: Settings, journal: JournalReader, record: BatchRecord, row: RowState
 ) -> Sequence[SettleChoice]:
-    """Return the resolutions that a person may choose for a row, now or later."""
+    """Return the resolutions that a person may choose for a row, either now or later."""
     now, hold = utc_now(), journal.holds(record.number).get(row.row)
     end = quarantine_end(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h), hold)
-    later = timestamp(end) if end is not None and now < end else ""
+    quarantine_ends_at = timestamp(end) if end is not None and now < end else ""
     choices = []
     for resolution in Resolution:
         if may_settle(row.state, resolution, is_held=hold is not None):
             needs_two = approval_policy(settings) is not None and needs_second_person(row.state, resolution)
-            opens_at = later if resolution is Resolution.NOT_RECEIVED else ""
-            again_from = "" if resolution is Resolution.PAID else later
+            opens_at = quarantine_ends_at if resolution is Resolution.NOT_RECEIVED else ""
+            again_from = "" if resolution is Resolution.PAID else quarantine_ends_at
             choices.append(SettleChoice(resolution, opens_at, needs_two, again_from))
     return choices
 
@@ -292,17 +293,17 @@ def settle_choices(
 def settle_by_decision(
     settings: Settings, journal: Journal, record: BatchRecord, settlements: Sequence[Settlement], by: str
 ) -> None:
-    """Settle rows on the decision of one person. Raises `SecondPersonRequired` if two people must agree."""
+    """Settle rows by one person's decision. Raises `SecondPersonRequired` if two people must agree."""
     states = _check_settlements(settings, journal, record, settlements)
-    require_one_person_suffices(settings, journal, record, settlements)
+    check_one_person_suffices(settings, journal, record, settlements)
     settle(journal, record, settlements, by=by, now=utc_now, standings=states)
 
 
 def compare_statement(
     settings: Settings, journal: JournalReader, record: BatchRecord, request: RequestedStatement
 ) -> StatementMatch:
-    """Compare a statement with a batch. This writes nothing."""
-    return _statement_reader(settings, journal, record, request).match(request.statement)
+    """Compare a statement with a batch. Writes nothing."""
+    return _statement_matcher(settings, journal, record, request).match(request.statement)
 
 
 def carry_out_statement(
@@ -312,24 +313,24 @@ def carry_out_statement(
     request: RequestedStatement,
     show: Callable[[StatementMatch, int], None],
 ) -> StatementResult:
-    """Settle rows by a statement and hold orders that the gateway already has according to it.
+    """Settle rows by a statement, and hold unsent orders if the gateway already has them.
 
     `show` is called before rows are settled, with the comparison and the number of held orders.
     """
     request.require_first_use(journal, record)
     match = compare_statement(settings, journal, record, request)
-    # Orders are held first, even if the statement is refused. An order that the gateway already has must not be sent
-    # from here, whatever a person decides about the other lines.
+    # Orders are held first, even if the statement is refused: an order that the gateway already has must not be sent
+    # from here, regardless of the other lines.
     held_count = hold_blocked_orders(settings, journal, record, request, match)
     show(match, held_count)
     if request.is_refused(match):
         return StatementResult(match, (), held_count)
-    JournalClock.read(journal, utc_now()).require_sound()
+    JournalClock.read(journal, utc_now()).require_plausible()
     settlements = request.settlements(match)
-    require_one_person_suffices(settings, journal, record, settlements)
+    check_one_person_suffices(settings, journal, record, settlements)
     statement, attempts = request.statement, tuple(sorted(match.attempts.items()))
     note = StatementNote(record.batch, statement.name, statement.sha256, request.by, attempts=attempts)
-    # Workers and other people continue meanwhile. A row that was sent again since was not compared.
+    # Workers and other people keep working in the meantime. A row that was resent since then was not compared.
     settle(journal, record, settlements, by=request.by, now=utc_now, statement_note=note, standings=match.standings)
     return StatementResult(match, settlements, held_count)
 
@@ -337,12 +338,12 @@ def carry_out_statement(
 def hold_blocked_orders(
     settings: Settings, journal: Journal, record: BatchRecord, request: RequestedStatement, match: StatementMatch
 ) -> int:
-    """Hold unsent orders that the gateway already has according to a statement. Returns their number."""
+    """Hold unsent orders that a statement says the gateway already has. Returns their number."""
     if not match.blocking:
         return 0
-    reader = _statement_reader(settings, journal, record, request)
-    evidence = reader.evidence(request.statement, match.blocking, request.by)
-    findings = journal.record_evidence(evidence, reader.meanings(request.statement), at=timestamp(utc_now()))
+    matcher = _statement_matcher(settings, journal, record, request)
+    evidence = matcher.evidence(request.statement, match.blocking, request.by)
+    findings = journal.record_evidence(evidence, matcher.meanings(request.statement), at=timestamp(utc_now()))
     return sum(finding in HOLDING_FINDINGS for finding in findings)
 
 
@@ -355,7 +356,7 @@ def draft_order(
     *,
     statement: Statement | None = None,
 ) -> RowOrder:
-    """Draft an order to settle or release rows. Raises `UsageError` if that is not allowed."""
+    """Draft an order to settle or release rows. Raises `UsageError` if a row cannot be settled or released."""
     require_maker(maker, require_policy(settings), say("No order was written."))
     if not decisions:
         raise UsageError(say("No row can be settled or released now, so no order was written."))
@@ -363,9 +364,9 @@ def draft_order(
         quarantine_h = settings.submission.quarantine_h
         check_releasable(journal, record, [entry.row for entry in decisions], quarantine_h=quarantine_h, now=utc_now)
     else:
-        _check_settlements(settings, journal, record, [decision.settlement for decision in decisions])
-    source = None if statement is None else RequestedStatement(statement, "")
-    attempts = None if source is None else compare_statement(settings, journal, record, source).attempts
+        _check_settlements(settings, journal, record, [entry.settlement for entry in decisions])
+    request = None if statement is None else RequestedStatement(statement, "")
+    attempts = None if request is None else compare_statement(settings, journal, record, request).attempts
     endpoint = settings.endpoint()
     content = row_content(journal, record, decisions, endpoint=endpoint, statement=statement, attempts=attempts)
     return unsigned_order(content, maker, utc_now())
@@ -374,10 +375,9 @@ def draft_order(
 def carry_out_order(
     settings: Settings, journal: Journal, order: RowOrder, by: str, *, folders: Sequence[Path] = ()
 ) -> OrderInForce:
-    """Carry out an order to settle rows, once. Raises `ApprovalError` if it is not valid.
+    """Carry out an order to settle rows. Raises `ApprovalError` if it is not valid or was already carried out.
 
-    If the order cites the gateway, its statement is read and verified again, from one of `folders` or the transfer's
-    folder.
+    If the order cites the gateway, its statement is verified again, from one of `folders` or the transfer's folder.
     """
     policy, endpoint = require_policy(settings), settings.endpoint()
     in_force = order_in_force(order, journal, policy, utc_now(), by=by, endpoint=endpoint)
@@ -402,16 +402,16 @@ def carry_out_order(
     return in_force
 
 
-def require_one_person_suffices(
+def check_one_person_suffices(
     settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
 ) -> None:
-    """Raise `SecondPersonRequired` if two people must make `settlements`."""
+    """Raise `SecondPersonRequired` if one of `settlements` needs a second person."""
     if rows := rows_needing_order(settings, journal, record, settlements):
-        raise SecondPersonRequired(f"{needs_order_sentence(rows)} {say('Nothing was settled.')}")
+        raise SecondPersonRequired(f"{second_person_message(rows)} {say('Nothing was settled.')}")
 
 
-def needs_order_sentence(rows: Sequence[int]) -> str:
-    """Return the sentence that settling `rows` needs two people."""
+def second_person_message(rows: Sequence[int]) -> str:
+    """Return a message that two people must agree to settle `rows`."""
     first, count = rows[0], len(rows)
     first_row = say("row {row}", row=first)
     rows_text = first_row if count == 1 else say("{rows:,} rows, starting with row {first},", rows=count, first=first)
@@ -425,10 +425,10 @@ def _check_settlements(
     return check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
 
 
-def _statement_reader(
+def _statement_matcher(
     settings: Settings, journal: JournalReader, record: BatchRecord, request: RequestedStatement
-) -> StatementReader:
-    return StatementReader(
+) -> StatementMatcher:
+    return StatementMatcher(
         journal,
         record,
         words=settings.words(),
@@ -442,7 +442,7 @@ def _statement_reader(
 def rows_needing_order(
     settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
 ) -> Sequence[int]:
-    """Return the rows that one person may not settle this way. The sum does not matter."""
+    """Return the rows of `settlements` that one person may not settle without an order."""
     if approval_policy(settings) is None:
         return []
     states = row_states(journal, batch, {entry.row for entry in settlements})

@@ -1,6 +1,6 @@
 """Reads statements (CSV files or workbooks with the gateway's states of orders), and checks their proof.
 
-A signature file next to it, or a folder that only a transfer writes, proves that the statement is the gateway's.
+A signature file next to a statement, or a folder that only a transfer can write to, proves that it is the gateway's.
 Without a proof, it is a claim by the person who submits it. The proof covers exactly the bytes that are parsed.
 """
 
@@ -43,7 +43,7 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class StatementProof(StrEnum):
-    """The proof that a statement is the gateway's, or why there is none. A person vouches for an unproven one."""
+    """How a statement is proven to be the gateway's, or why it is not. A person vouches for an unproven statement."""
 
     SIGNED = "signed"
     FOLDER = "folder"
@@ -55,69 +55,69 @@ class StatementProof(StrEnum):
 
     @property
     def is_proven(self) -> bool:
-        """Whether the statement is proven to be the gateway's."""
         return self in {StatementProof.SIGNED, StatementProof.FOLDER}
 
 
-_SENTENCES = {
-    StatementProof.SIGNED: mark("The gateway's signature proves the statement."),
-    StatementProof.FOLDER: mark("The transfer's folder proves the statement."),
-    StatementProof.UNASKED: mark("The statement is treated as a person's claim: no proof of statements is configured."),
+_PROOF_MESSAGES = {
+    StatementProof.SIGNED: mark("The statement counts as the gateway's word, because it has the gateway's signature."),
+    StatementProof.FOLDER: mark(
+        "The statement counts as the gateway's word, because it is in the gateway's transfer folder."
+    ),
+    StatementProof.UNASKED: mark(
+        "The statement counts as a person's word, because no proof of statements is configured."
+    ),
     StatementProof.NO_SIGNATURE: mark(
-        "The statement is treated as a person's claim: there is no signature next to it."
+        "The statement counts as a person's word, because there is no signature next to it."
     ),
     StatementProof.ELSEWHERE: mark(
-        "The statement is treated as a person's claim: the transfer's folder does not contain this file."
+        "The statement counts as a person's word, because it is not in the gateway's transfer folder."
     ),
     StatementProof.OTHER_FILE: mark(
-        "The statement is treated as a person's claim: its file in the transfer's folder is a link, has a second "
-        "name, does not belong to the folder's owner, or can be changed by others."
+        "The statement counts as a person's word, because its file in the gateway's transfer folder is a link, has a "
+        "second name, does not belong to the folder's owner, or can be changed by others."
     ),
     StatementProof.OPEN_FOLDER: mark(
-        "The statement is treated as a person's claim: the transfer's folder, or one above it, is a link or can be "
-        "changed by others."
+        "The statement counts as a person's word, because the gateway's transfer folder, or a folder above it, is a "
+        "link or can be changed by others."
     ),
 }
 
 
-def proof_sentence(proof: StatementProof) -> str:
-    return say(_SENTENCES[proof])
+def proof_message(proof: StatementProof) -> str:
+    return say(_PROOF_MESSAGES[proof])
 
 
 @dataclass(frozen=True, slots=True)
 class SignedStatements:
-    """Proves a statement by a valid signature in `statement.csv.sig` in the same folder.
-
-    `verifies` is called with the signature and the bytes of the statement.
-    """
+    """Proves a statement by a valid signature next to it, in a file such as `statement.csv.sig`."""
 
     verifies: Callable[[bytes, bytes], bool]
 
     def find_proof(self, file: Path, content: bytes) -> StatementProof:
-        """Return the proof of a statement. Raises `SheetError` if a signature does not match the statement."""
+        """Return a statement's proof. Raises `SheetError` if its signature does not match."""
         signature_file = file.with_name(f"{file.name}{SIGNATURE_SUFFIX}")
         signature = _read_signature(signature_file)
         if signature is None:
             return StatementProof.NO_SIGNATURE
-        if any(self.verifies(spelling, content) for spelling in _decode_signature(signature)):
+        if any(self.verifies(candidate, content) for candidate in _decode_signature(signature)):
             return StatementProof.SIGNED
         raise SheetError(
             say("{signature} is not the gateway's signature of {name}.", signature=signature_file.name, name=file.name),
             hint=say(
-                "One of them was changed, or another key signed it. Nothing was settled. Get both from the gateway "
-                "again."
+                "One of these files was changed, or the statement was signed with another key. Nothing was settled. "
+                "Ask the gateway for both files again."
             ),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TransferFolder:
-    """Proves a statement if the folder at `path`, written by a transfer, has the same bytes."""
+    """Proves a statement by an identical file in the folder `path`, which only a transfer writes to."""
 
     path: Path
 
     def find_proof(self, file: Path, content: bytes) -> StatementProof:
-        """Return the proof of a statement by its name and bytes, wherever `file` itself is."""
+        """Return whether a file with the same name and content in the folder proves a statement, or why not."""
         try:
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -131,19 +131,19 @@ class TransferFolder:
             os.close(folder)
 
     def problem(self) -> str | None:
-        """Return why the folder proves nothing, or None if only its owner can put files there."""
+        """Return why the folder proves nothing, or None if only its owner can add files."""
         try:
-            status_of_folder = self.path.lstat()
-            parents = [folder.stat() for folder in (self.path.parent.resolve(), *self.path.parent.resolve().parents)]
+            folder_status = self.path.lstat()
+            statuses = [folder.stat() for folder in (self.path.parent.resolve(), *self.path.parent.resolve().parents)]
         except OSError as error:
             reason = say(error.strerror or "unknown reason").lower()
             return say("{path} cannot be read: {reason}.", path=self.path, reason=reason)
-        if not stat.S_ISDIR(status_of_folder.st_mode):
+        if not stat.S_ISDIR(folder_status.st_mode):
             return say("{path} is not a folder, or is a link to one.", path=self.path)
-        if status_of_folder.st_mode & _WRITABLE_BY_OTHERS:
-            return say("{path} can be changed by its group or by everyone: chmod go-w.", path=self.path)
-        for status in parents:
-            if status.st_uid not in {0, status_of_folder.st_uid} or (
+        if folder_status.st_mode & _WRITABLE_BY_OTHERS:
+            return say("{path} can be changed by its group or by everyone. Run chmod go-w on it.", path=self.path)
+        for status in statuses:
+            if status.st_uid not in {0, folder_status.st_uid} or (
                 status.st_mode & _WRITABLE_BY_OTHERS and not status.st_mode & stat.S_ISVTX
             ):
                 return say("A folder above {path} can be changed by someone other than its owner.", path=self.path)
@@ -151,7 +151,7 @@ class TransferFolder:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the folder belongs to this process's account, which could then put files there."""
+        """Whether this process's user owns the folder and so could add files to it."""
         return self.path.lstat().st_uid == os.geteuid()
 
 
@@ -159,7 +159,7 @@ StatementRule = SignedStatements | TransferFolder
 
 
 def _prove_by_folder_file(folder: int, owner: int, name: str, content: bytes) -> StatementProof:
-    """Return the proof by a file in a folder. Only its owner may write it, and it must have a single name."""
+    """Return the proof by the folder's file `name`. Only `owner` may write it, and it must have no other link."""
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -187,7 +187,7 @@ def _read_signature(path: Path) -> bytes | None:
 
 
 def _decode_signature(signature: bytes) -> list[bytes]:
-    """Return a signature as is and, if it is base64, also decoded."""
+    """Return a signature as it is and, if it is valid base64, also decoded."""
     try:
         return [signature, base64.b64decode(b"".join(signature.split()), validate=True)]
     except (binascii.Error, ValueError):
@@ -200,13 +200,13 @@ _TIME = re.compile(
 )
 _EARLIEST_OFFSET = timedelta(hours=14)
 _LATEST_OFFSET = timedelta(hours=12)
-"""The offsets of the time zones in which a date begins first and ends last, from UTC."""
+"""The offsets from UTC of the time zones in which a date begins first and ends last."""
 _MILLISECOND = timedelta(milliseconds=1)
 TIME_EXAMPLES = "2026-11-20T14:05:00Z, 2026-11-20T17:05:00+03:00 or 2026-11-20"
 """Examples of the accepted formats of a time."""
 _CELL_HINT = mark("Ask for the statement as CSV, or with these cells as text.")
-FIRST_BYTES = b"PK\x03\x04"
-"""The first bytes of a workbook. No CSV file begins with them."""
+WORKBOOK_SIGNATURE = b"PK\x03\x04"
+"""The first bytes of every workbook. A CSV file cannot begin with them."""
 MAX_STATEMENT_BYTES = 256 * 1024 * 1024
 MAX_MINOR_UNITS = 4
 _REQUIRED_COLUMNS = ("order_id", "amount", "currency")
@@ -214,7 +214,7 @@ _REQUIRED_COLUMNS = ("order_id", "amount", "currency")
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A stated time as a span of its unit, from `start` to `end` (exclusive), both in UTC."""
+    """The span covered by a stated time, from `start` to `end` (exclusive), both in UTC."""
 
     start: datetime
     end: datetime
@@ -223,7 +223,7 @@ class TimeSpan:
 def parse_time_span(text: str) -> TimeSpan | None:
     """Parse a stated time. Returns None if it is unclear.
 
-    Accepts ISO 8601 with a zone, to the minute or finer, and a date alone, which is that date in any time zone.
+    Accepts ISO 8601 with a zone, to the minute or finer, or a date, which may be in any time zone.
     """
     try:
         if _DATE.fullmatch(text):
@@ -247,9 +247,9 @@ def parse_time_span(text: str) -> TimeSpan | None:
 def workbook_lines(
     data: bytes, file: str, max_bytes: int, aliases: Mapping[str, str]
 ) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yield the header and each non-empty line below it, with its row number. All have the same length.
+    """Yield the header and each non-empty line below it, with their row numbers. All have the same number of cells.
 
-    Raises `StatementError` if no visible worksheet has a header, several have one, or the value of a cell is lost.
+    Raises `StatementError` unless exactly one visible worksheet has a header, or if a cell's value was lost.
     """
     our_columns = _column_by_heading(aliases)
 
@@ -261,8 +261,8 @@ def workbook_lines(
         return {index: name for index, name in enumerate(names, start=1) if name is not None}
 
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
-    parts = [part for part in workbook.worksheets() if not part.is_hidden]
-    candidates = [part for part in parts if read_to_header(workbook, part, is_header)[0].header is not None]
+    worksheets = [part for part in workbook.worksheets() if not part.is_hidden]
+    candidates = [part for part in worksheets if read_to_header(workbook, part, is_header)[0].header is not None]
     if len(candidates) != 1:
         raise _worksheet_error(file, [part.name for part in candidates])
     content = read_content(workbook, candidates[0], is_header, used_columns)
@@ -272,13 +272,13 @@ def workbook_lines(
     if doubtful_cell := next((cell for cell in content.doubts if cell[1] <= len(headings)), None):
         row, _, _, value = doubtful_cell
         cell = {"file": file, "row": row, "value": value}
-        sentence = say("{file}, row {row}: {value} is a formula without a value, or a number that was cut.", **cell)
+        sentence = say("{file}, row {row}: {value} is a formula without a value, or a number that lost digits.", **cell)
         raise StatementError(sentence, hint=say(_CELL_HINT))
-    if (suspicious := display_warnings(content)).height:
+    if (warnings := display_warnings(content)).height:
         sentence = say(
-            "{file}, row {row}: a cell is hidden, struck through or shown as another value in the spreadsheet.",
+            "{file}, row {row}: a cell is hidden, struck through or shown with a different value in the spreadsheet.",
             file=file,
-            row=suspicious["row"][0] or content.header.number,
+            row=warnings["row"][0] or content.header.number,
         )
         raise StatementError(sentence, hint=say(_CELL_HINT))
     yield content.header.number, headings
@@ -292,7 +292,7 @@ def _worksheet_error(file: str, worksheets: Sequence[str]) -> StatementError:
         names = ", ".join(repr(name) for name in worksheets)
         return StatementError(
             say("{file}: several worksheets look like a statement: {names}.", file=file, names=names),
-            hint=say("Save the right one as CSV."),
+            hint=say("Save the right worksheet as CSV."),
         )
     return _columns_error(say("{file} has no worksheet with the columns order_id, amount and currency.", file=file))
 
@@ -300,7 +300,7 @@ def _worksheet_error(file: str, worksheets: Sequence[str]) -> StatementError:
 def _columns_error(sentence: str) -> StatementError:
     return StatementError(
         sentence,
-        hint=say("`[statement.columns]` in the configuration says which of the gateway's headings is which column."),
+        hint=say("Map the gateway's headings to columns under `[statement.columns]` in the configuration."),
         for_terminal=True,
     )
 
@@ -316,10 +316,10 @@ HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sent_at": ("sent_at",),
     }
 )
-"""Our columns of a statement, each with its recognised headings.
+"""The columns of a statement, each with its recognised headings.
 
-`status` has the gateway's words, and `answer` ours. `time` is when the line was true. `sent_at` is when the attempt
-of the line was sent, as in the question list.
+`status` contains the gateway's words, and `answer` a person's. `time` is when the line was true, and `sent_at` when its
+attempt was sent, as in the question list.
 """
 
 
@@ -327,8 +327,8 @@ of the line was sent, as in the question list.
 class StatementLine:
     """One line of a statement, about one order. `amount` is None if `amount_text` is not an amount.
 
-    Either `status` (the gateway's own word) or `answer` (`paid`, `rejected`, `not-received`, or empty for no answer
-    yet) is set, and the other is None. `time` and `sent_at` are as written, or empty if missing.
+    Either `status` (the gateway's own word) or `answer` (`paid`, `rejected`, `not-received`, or empty if unanswered) is
+    set, and the other is None. `time` and `sent_at` are as written, or empty if missing.
     """
 
     line: int
@@ -344,7 +344,7 @@ class StatementLine:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement as received. `sha256` is the digest of the file, and `proof` its proof."""
+    """A statement as received. `sha256` is the digest of the file."""
 
     name: str
     sha256: str
@@ -355,10 +355,10 @@ class Statement:
 def read_statement(
     path: Path, aliases: Mapping[str, str], *, encoding: str | None, rule: StatementRule | None = None
 ) -> Statement:
-    """Read the statement in a CSV file or a workbook. `aliases` maps its headings to ours (`HEADINGS`).
+    """Read a statement from a CSV file or a workbook. `aliases` maps its headings to our columns (`HEADINGS`).
 
-    `rule` proves that the statement is the gateway's. Without a rule it is unproven. Raises `StatementError` if the
-    file cannot be read, lacks a column, has a column twice, or has a line with more or fewer fields than the header.
+    `rule` decides whether the statement is proven. Raises `StatementError` if the file cannot be read, has a missing or
+    repeated column, or has a line with more or fewer fields than the header.
     """
     try:
         data = read_regular(path, MAX_STATEMENT_BYTES + 1)
@@ -370,21 +370,21 @@ def read_statement(
     if len(data) > MAX_STATEMENT_BYTES:
         raise StatementError(
             say("{name} is larger than {mib} MiB.", name=path.name, mib=MAX_STATEMENT_BYTES // 2**20),
-            hint=say("Split it by days."),
+            hint=say("Split it by day."),
         )
     proof = StatementProof.UNASKED if rule is None else rule.find_proof(path, data)
-    if data.startswith(FIRST_BYTES):
+    if data.startswith(WORKBOOK_SIGNATURE):
         rows = workbook_lines(data, path.name, MAX_STATEMENT_BYTES, aliases)
     else:
         rows = _text_lines(to_utf8(data, encoding=encoding, file=path.name), aliases, path.name)
     lines = list(_statement_lines(rows, aliases, path.name))
     if not lines:
-        raise StatementError(say("{name} has a header but no line below it.", name=path.name))
+        raise StatementError(say("{name} has a header but no lines below it.", name=path.name))
     return Statement(path.name, hashlib.sha256(data).hexdigest(), lines, proof)
 
 
 def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yield the header and each non-empty line below it, with its row number."""
+    """Yield the header and each non-empty line below it, with their row numbers."""
     columns = _column_by_heading(aliases)
     rows = first_lines(data)
     headers = [(row, delimiter, unguard_names(cells)) for row in rows for delimiter, cells in row.cells_by_delimiter]
@@ -398,7 +398,7 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
             if not any(cell.strip() for cell in cells):
                 continue
             if any("\n" in cell for cell in cells):  # a stray quotation mark could hide lines
-                raise csv.Error(say("a value spans several lines"))  # noqa: TRY301 (said like the reader's own)
+                raise csv.Error(say("a value spans several lines"))  # noqa: TRY301 (handled like the reader's own errors)
             if len(cells) < len(names) or any(cell.strip() for cell in cells[len(names) :]):
                 raise StatementError(
                     say(
@@ -418,7 +418,7 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
 
 
 def _column_by_heading(aliases: Mapping[str, str]) -> Mapping[str, str]:
-    """Return our column for each known heading in folded form."""
+    """Return the column for each known heading (folded)."""
     columns = {fold_heading(heading): name for name, headings in HEADINGS.items() for heading in headings}
     return columns | {fold_heading(heading): name for heading, name in aliases.items()}
 
@@ -426,7 +426,7 @@ def _column_by_heading(aliases: Mapping[str, str]) -> Mapping[str, str]:
 def _statement_lines(
     rows: Iterator[tuple[int, Sequence[str]]], aliases: Mapping[str, str], file: str
 ) -> Iterator[StatementLine]:
-    """Yield the lines below the header in the first row. Values are cleaned like those of a sheet."""
+    """Yield the lines below the header, the first of `rows`. Their values are cleaned like those of a sheet."""
     positions = _column_positions(next(rows)[1], aliases, file)
     rows_below = list(rows)
     columns = {name: [cells[position] for _, cells in rows_below] for name, position in positions.items()}
@@ -435,7 +435,7 @@ def _statement_lines(
         yield StatementLine(
             line=number,
             order_id=row["order_id"],
-            # A line counts only if its amount is the order's, so a text with only one possible meaning is safe.
+            # A line counts only if its amount equals the order's, so an unambiguous text is safe.
             amount=amount if amount is not None else parse_amount(row["meant"], minor_units=MAX_MINOR_UNITS),
             amount_text=row["amount"],
             currency=row["currency"].upper(),
@@ -454,7 +454,7 @@ def _column_positions(headings: Sequence[str], aliases: Mapping[str, str], file:
         if name in positions:
             raise StatementError(
                 say(
-                    "{file}: the headings {headings!r} and {heading!r} are both the {name}.",
+                    "{file}: the headings {headings!r} and {heading!r} both mean the column {name}.",
                     file=file,
                     headings=headings[positions[name]],
                     heading=heading,
@@ -468,8 +468,8 @@ def _column_positions(headings: Sequence[str], aliases: Mapping[str, str], file:
         sentence = say("{file} has no column {missing}.", file=file, missing=", ".join(missing))
     elif ("status" in positions) == ("answer" in positions):
         sentence = say(
-            "{file} must have either a column status (the gateway's own words) or a column answer (paid, "
-            "rejected, not-received).",
+            "{file} must have either a column called status (the gateway's own words) or a column called answer (paid, "
+            "rejected or not-received).",
             file=file,
         )
     else:
@@ -478,28 +478,28 @@ def _column_positions(headings: Sequence[str], aliases: Mapping[str, str], file:
 
 
 def statement_to_json(statement: Statement) -> str:
-    # `Decimal` is the only type in a statement that JSON lacks.
+    # `default=str` is for `Decimal`, the only type here that JSON lacks.
     return json.dumps(asdict(statement), default=str, ensure_ascii=False)
 
 
 def statement_from_json(text: str) -> Statement:
-    members = json.loads(text)
+    content = json.loads(text)
     lines = [
         StatementLine(**{**line, "amount": None if line["amount"] is None else Decimal(line["amount"])})
-        for line in members["lines"]
+        for line in content["lines"]
     ]
-    return Statement(members["name"], members["sha256"], lines, StatementProof(members["proof"]))
+    return Statement(content["name"], content["sha256"], lines, StatementProof(content["proof"]))
 
 
 def statement_rule(settings: Settings) -> StatementRule | None:
-    """Return the rule for proving statements, or None. Raises `ConfigurationError` for an unusable key."""
+    """Return the configured rule for proving statements, if any. Raises `ConfigurationError` for an unusable key."""
     if (folder := settings.evidence.folder) is not None:
         return TransferFolder(folder)
     return None if settings.evidence.statement_key is None else SignedStatements(statement_key(settings).verify)
 
 
 def statement_key(settings: Settings) -> PublicKey:
-    """Load the key that signs the gateway's statements. Raises `ConfigurationError` for a key that proves nothing."""
+    """Load the key of the gateway's statements. Raises `ConfigurationError` for an unusable or a person's key."""
     path, name = settings.evidence.statement_key, "[evidence] statement_key"
     if path is None:
         raise ConfigurationError(say("{name} is not set.", name=name))
@@ -507,26 +507,31 @@ def statement_key(settings: Settings) -> PublicKey:
     if key is None:
         raise ConfigurationError(
             say("{name} {path} does not contain a usable public key.", name=name, path=path),
-            hint=say("It is a PEM file with an RSA key of 2048 bits or more, or an Ed25519 or P-256 key."),
+            hint=say("It must be a PEM file with an RSA key of at least 2048 bits, or an Ed25519 or P-256 key."),
         )
     policy = approval_policy(settings)
     owner = None if policy is None else policy.people.find_owner(key)
     if owner is not None:
         raise ConfigurationError(
-            say("{name} {path} is a key of {owner}, who prepares or approves.", name=name, path=path, owner=owner.name),
-            hint=say("Only the gateway may have the private half of this key."),
+            say(
+                "{name} {path} is a key of {owner}, who prepares or approves payouts.",
+                name=name,
+                path=path,
+                owner=owner.name,
+            ),
+            hint=say("The private part of this key must be held only by the gateway."),
         )
     return key
 
 
 def load_statement(settings: Settings, file: Path) -> Statement:
-    """Load a statement and its proof. Raises `SheetError` if it cannot be read."""
+    """Load a statement with its proof. Raises `SheetError` if it cannot be read."""
     rule = statement_rule(settings)
     return read_statement(file, settings.statement.columns, encoding=settings.sheet.encoding, rule=rule)
 
 
 def statement_with_digest(settings: Settings, name: str, sha256: str, folders: Iterable[Path]) -> Statement | None:
-    """Find the statement with this name and digest in one of `folders` or the transfer's folder."""
+    """Return the statement with this name and digest from `folders` or the transfer's folder, or None."""
     transfer_folder, file_name = settings.evidence.folder, Path(name).name
     for folder in (*folders, *(() if transfer_folder is None else (transfer_folder,))):
         file = folder / file_name

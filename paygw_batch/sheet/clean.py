@@ -1,8 +1,8 @@
 """Normalises the values of a sheet: trims and unwraps them, and removes separators from numbers. Nothing is guessed.
 
-Functions work on whole columns and change only the values that need it. A clean column is returned as the same series.
+Functions work on whole columns and change only the values that need it. A clean column is returned as is.
 
-The module also guards CSV files against formulas (section 5 of the interface): the guard is added when a file is
+The module also guards CSV files against formulas (section 5 of the interface). The guard is added when a file is
 written, and removed when it is read. Spreadsheets run a cell as a formula if it starts with `=`, `@`, a tab or a
 carriage return, or starts with `+` or `-` and is not a plain number. Some treat full-width characters in the same way.
 With a `'` in front, the cell is text.
@@ -24,15 +24,12 @@ from paygw_batch.sheet.columns import CONTROL
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _CLEAN_NUMBER = r"^\+?[0-9]+$"
 _LATIN = r"\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{131}\x{134}-\x{13E}\x{141}-\x{148}\x{14A}-\x{17E}"
-"""Letters of European languages, and their neighbours in Unicode, each one character that the form NFC keeps."""
+"""Letters of European languages, and their neighbours in Unicode, that the form NFC does not change."""
 _CLEAN_TEXT = f"^[!-<>-~{_LATIN}](?:[ -~{_LATIN}]*[!-~{_LATIN}])?$"
 _CLEAN = {Cleaning.CODE: "^[A-Z]+$", Cleaning.AMOUNT: f"^[0-9.]{{1,{SAFE_DIGITS + 1}}}$"}
 """The patterns of clean codes and amounts. `_CLEAN_TEXT` is for all other values except numbers."""
 _TRIMMED_CHARACTERS = r"[[\p{C}\p{Z}]--[\x{80}-\x{84}\x{86}-\x{9F}]]"
-"""Spaces, invisible characters and line ends.
-
-Other control characters above ASCII are remains of damaged letters, and stay.
-"""
+"""Spaces, invisible characters and line ends. Other control characters above ASCII belong to damaged letters."""
 _TRIM_START, _TRIM_END = f"^{_TRIMMED_CHARACTERS}+", f"{_TRIMMED_CHARACTERS}+$"
 _TRIM = f"{_TRIM_START}|{_TRIM_END}"
 _WRAPPED_TEXT = r'^="([^"]*)"$'
@@ -44,7 +41,7 @@ _CONVERTED_BY_SPREADSHEETS = (
 """Strings that a spreadsheet converts when it opens a CSV file: `0712` becomes 712, and `MAR-1` becomes a date."""
 _WRAPPED_FOR_SPREADSHEETS = f'^="({_CONVERTED_BY_SPREADSHEETS})"$'
 _MAX_FORMULA_CHARS = 255
-"""The longest text that a formula of Excel may hold."""
+"""The maximum length of a text in an Excel formula."""
 _GROUPED_DIGITS = r"^\+?[0-9]+(?:[ -][0-9]+)*$"
 """The pattern of most numbers with separators: only spaces and hyphens between the digits."""
 _WHOLE_AS_FLOAT = r"^\+?[0-9]{7,15}\.0$"
@@ -52,33 +49,32 @@ _SIGN_OR_FRACTION = r"^[\p{Pd}\x{2212}]|\.[0-9]?(?:[^0-9]|$)"
 """A minus sign, or a dot before possible decimals. Neither separates groups of digits."""
 _SEPARATORS = rf"[[\p{{C}}\p{{Z}}\p{{Pd}}\x{{2212}}().\[\]]--{CONTROL}]"
 _TRUNK_ZERO_IN_BRACKETS = r"^((?:\+|00)[0-9][0-9 ]{0,5})\(0\)"
-
 EXPONENT = r"^[0-9](?:[.,][0-9]+)?[eE]\+?[0-9]{1,2}$"
 """A number in a spreadsheet's scientific notation."""
 
 
 def bare_column(column: str) -> str:
-    """Return the name of the column with the values of `column` without separators."""
+    """Return the name of the column that holds the values of `column` without separators."""
     return f"{column}:bare"
 
 
 def clean_columns(frame: pl.DataFrame, columns: Collection[str] | None = None) -> pl.DataFrame:
-    """Clean every known column according to its kind and return them as String after `row`.
+    """Clean every known column by its kind. Return `row`, then these columns as String.
 
-    Columns missing from the sheet, or from `columns` if given, are null. Each number column is followed by its
-    `bare_column`, without separators.
+    Columns missing from the sheet, or from `columns` if given, are null. Each column of numbers is followed by its
+    `bare_column`.
     """
     empty = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
-    by_name: dict[str, pl.Series] = {}
+    cleaned: dict[str, pl.Series] = {}
     for name, cleaning in sheet_columns().cleanings.items():
-        is_given = name in frame.columns and (columns is None or name in columns)
-        text = frame[name] if is_given else empty.alias(name)
-        unclean = text.is_not_null() & ~is_clean(text, cleaning) if is_given else None
-        by_name[name] = text if unclean is None else apply_where(text, unclean, CLEANERS[cleaning])
+        is_used = name in frame.columns and (columns is None or name in columns)
+        text = frame[name] if is_used else empty.alias(name)
+        unclean = text.is_not_null() & ~is_clean(text, cleaning) if is_used else None
+        cleaned[name] = text if unclean is None else apply_where(text, unclean, CLEANERS[cleaning])
         if cleaning is Cleaning.NUMBER:  # a clean number has no separators
-            digits = text if unclean is None else apply_where(text, unclean, _strip_unclean_number)
-            by_name[bare_column(name)] = digits.alias(bare_column(name))
-    return pl.DataFrame([frame["row"], *by_name.values()])
+            bare = text if unclean is None else apply_where(text, unclean, _clean_and_strip)
+            cleaned[bare_column(name)] = bare.alias(bare_column(name))
+    return pl.DataFrame([frame["row"], *cleaned.values()])
 
 
 def clean_codes(text: pl.Series) -> pl.Series:
@@ -87,10 +83,9 @@ def clean_codes(text: pl.Series) -> pl.Series:
 
 
 def is_clean(text: pl.Series, cleaning: Cleaning) -> pl.Series:
-    """Return a mask (never null) of values that need no cleaning. Some are missed, such as 20-digit numbers."""
+    """Return a mask (never null) of clean values. It misses some, such as 20-digit numbers."""
     if cleaning is Cleaning.NUMBER:
-        # A string that can be cast to a whole number consists of digits, perhaps after a plus. Casting is faster than
-        # matching.
+        # A string that casts to a whole number has only digits, perhaps after a plus. Casting is faster than matching.
         return text.cast(pl.UInt64, strict=False).is_not_null()
     pattern = _CLEAN.get(cleaning, _CLEAN_TEXT)
     if cleaning is Cleaning.CODE and text.unique().str.contains(pattern).all():
@@ -103,12 +98,12 @@ def _clean_number(text: pl.Series) -> pl.Series:
 
 
 def _clean_text(text: pl.Series) -> pl.Series:
-    # Banks compare names, so letters are sent as typed. Spaces of other widths aren't part of a name.
-    return trim(_clean_line(text).str.normalize("NFC").str.replace_all(r"\p{Zs}", " "))
+    # Banks compare names, so letters are sent as typed, but in NFC. Unusual spaces are replaced.
+    return trim(_clean_trimmed(text).str.normalize("NFC").str.replace_all(r"\p{Zs}", " "))
 
 
-def _clean_line(text: pl.Series) -> pl.Series:
-    """Undo `wrap_for_spreadsheets`, because `="A-1"` would be another order id."""
+def _clean_trimmed(text: pl.Series) -> pl.Series:
+    """Trim, and undo `wrap_for_spreadsheets`. Otherwise `="A-1"` would differ from the order id `A-1`."""
     return trim(trim(text).str.replace(_WRAPPED_FOR_SPREADSHEETS, "${1}"))
 
 
@@ -128,28 +123,28 @@ def _unwrap(text: pl.Series) -> pl.Series:
 
 
 def apply_where(text: pl.Series, mask: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """Apply `change` to the values of `text` that `mask` selects. A null mask selects nothing."""
+    """Apply `change` to the values for which `mask` is true. Null counts as false."""
     positions = mask.fill_null(value=False).arg_true()
     return text.clone().scatter(positions, change(text.gather(positions))) if positions.len() else text
 
 
 def trim(text: pl.Series) -> pl.Series:
     """Strip spaces, control and invisible characters from both ends. Empty results are null."""
-    # Two patterns, one for each end, are much cheaper than one pattern for both.
-    untidy = text.str.contains(_TRIM_START) | text.str.contains(_TRIM_END) | (text == "")
-    return apply_where(text, untidy, lambda part: part.str.replace_all(_TRIM, "").replace({"": None}))
+    # Searching for one pattern at each end is much cheaper than searching for both at once.
+    needs_trim = text.str.contains(_TRIM_START) | text.str.contains(_TRIM_END) | (text == "")
+    return apply_where(text, needs_trim, lambda part: part.str.replace_all(_TRIM, "").replace({"": None}))
 
 
 def strip_separators(text: pl.Series) -> pl.Series:
     """Strip separators from phone and account numbers: `+254 (712) 345-678` becomes `+254712345678`.
 
-    Scientific notation is expanded if no digit is missing (`2.54712345678E+11`). Numbers that a spreadsheet truncated,
-    and values that could have a minus sign or decimals, are unchanged.
+    Scientific notation is expanded if no digit is missing (`2.54712345678E+11`). Numbers that a spreadsheet truncated
+    are left unchanged, and so are values that may have a minus sign or decimals.
     """
     return apply_where(text, ~text.str.contains(_CLEAN_NUMBER), _strip_number)
 
 
-def _strip_unclean_number(text: pl.Series) -> pl.Series:
+def _clean_and_strip(text: pl.Series) -> pl.Series:
     indices = (~text.str.contains(_GROUPED_DIGITS)).arg_true()
     digits = text.str.replace_all("[ -]", "")
     return digits.scatter(indices, _strip_number(_clean_number(text.gather(indices)))) if indices.len() else digits
@@ -157,8 +152,8 @@ def _strip_unclean_number(text: pl.Series) -> pl.Series:
 
 def _strip_number(text: pl.Series) -> pl.Series:
     value = pl.col("value")
-    parts = value.str.extract_groups(r"^([0-9])(?:[.,]([0-9]+))?[eE]\+?([0-9]{1,2})$")
-    first, decimals, exponent = (parts.struct.field(str(group)) for group in (1, 2, 3))
+    groups = value.str.extract_groups(r"^([0-9])(?:[.,]([0-9]+))?[eE]\+?([0-9]{1,2})$")
+    first, decimals, exponent = (groups.struct.field(str(group)) for group in (1, 2, 3))
     is_whole = decimals.str.len_chars() == exponent.cast(pl.UInt32)
     return (
         text.to_frame("value")
@@ -176,14 +171,12 @@ def _strip_number(text: pl.Series) -> pl.Series:
 
 
 CLEANERS: Mapping[Cleaning, Callable[[pl.Series], pl.Series]] = {
-    Cleaning.TRIMMED: _clean_line,
+    Cleaning.TRIMMED: _clean_trimmed,
     Cleaning.TEXT: _clean_text,
     Cleaning.NUMBER: _clean_number,
     Cleaning.CODE: _clean_code,
     Cleaning.AMOUNT: _clean_amount,
 }
-
-
 FORMULA_SIGNS = r"\t\r+\-=@⁺⁼₊₌⩵⩶﬩﹢﹣﹦﹫＋－＝＠"  # noqa: RUF001 (the look-alikes are intended)
 """The first characters of formulas, with all characters that NFKC turns into them, as a character class."""
 _FORMULA_START = f"^[{FORMULA_SIGNS}]"
@@ -193,32 +186,32 @@ _GUARDED_TEXT = f"^'[{FORMULA_SIGNS}0-9]"
 
 
 def guard_formulas(text: pl.Series) -> pl.Series:
-    risky = text.str.contains(_FORMULA_START) & ~text.str.contains(_PLAIN_NUMBER)
-    return apply_where(text, risky, lambda part: "'" + part)
+    is_risky = text.str.contains(_FORMULA_START) & ~text.str.contains(_PLAIN_NUMBER)
+    return apply_where(text, is_risky, lambda part: "'" + part)
 
 
 def wrap_for_spreadsheets(text: pl.Series) -> pl.Series:
     """Wrap strings in `="..."` if a spreadsheet would convert them to a number or a date."""
-    is_at_risk = text.str.contains(f"^(?:{_CONVERTED_BY_SPREADSHEETS})$") & (text.str.len_chars() <= _MAX_FORMULA_CHARS)
-    return apply_where(text, is_at_risk, lambda part: '="' + part + '"')
+    is_risky = text.str.contains(f"^(?:{_CONVERTED_BY_SPREADSHEETS})$") & (text.str.len_chars() <= _MAX_FORMULA_CHARS)
+    return apply_where(text, is_risky, lambda part: '="' + part + '"')
 
 
 def guard_columns(frame: pl.DataFrame) -> pl.DataFrame:
-    """Guard all string columns. They are checked in one pass, and most are unchanged."""
+    """Guard strings in all columns. One pass finds the few columns with a risky string."""
     texts = pl.selectors.string()
-    at_risk = frame.select(texts.str.contains(_FORMULA_START).any()).row(0, named=True)
-    return frame.with_columns(guard_formulas(frame[name]) for name, is_at_risk in at_risk.items() if is_at_risk)
+    has_formula = frame.select(texts.str.contains(_FORMULA_START).any()).row(0, named=True)
+    return frame.with_columns(guard_formulas(frame[name]) for name, needs_guard in has_formula.items() if needs_guard)
 
 
 def unguard_formulas(text: pl.Series) -> pl.Series:
-    quoted = text.str.starts_with("'")
-    if not quoted.any():
+    is_quoted = text.str.starts_with("'")
+    if not is_quoted.any():
         return text
-    return apply_where(text, quoted & text.str.contains(_GUARDED_TEXT), lambda part: part.str.strip_prefix("'"))
+    return apply_where(text, is_quoted & text.str.contains(_GUARDED_TEXT), lambda part: part.str.strip_prefix("'"))
 
 
 def guard_names(names: list[str]) -> list[str]:
-    """Guard column names, which a file contains like any other text."""
+    """Guard column names, which a file contains as text."""
     return guard_formulas(pl.Series(names, dtype=pl.String)).to_list()
 
 
@@ -226,28 +219,28 @@ def unguard_names(names: list[str]) -> list[str]:
     return unguard_formulas(pl.Series(names, dtype=pl.String)).to_list()
 
 
-def chosen_purpose(rule: CountryRule) -> pl.Expr:
-    """Return the purpose for a row's word, or null if the word is unknown."""
+def purpose_code(rule: CountryRule) -> pl.Expr:
+    """Return the purpose code for the word in a row's purpose, or null if the word is unknown."""
     codes = {word: terms.purpose for word, terms in rule.purposes.items()}
     return folded_purpose().replace_strict(codes, default=None, return_dtype=pl.String)
 
 
 def folded_purpose() -> pl.Expr:
-    """Return a row's word for a purpose, folded like the keys of `CountryRule.purposes`."""
+    """Return the word in a row's purpose, folded like the keys of `CountryRule.purposes`."""
     return pl.col("purpose").str.replace_all(WORD_SEPARATORS, "").str.to_lowercase()
 
 
 _ACCOUNT_LETTERS = "^[A-Za-z0-9 ./-]+$"
 """The characters of a bank account. An operator's pattern cannot allow others."""
 _MASK_CHARACTERS = "[Xx\u00d7#\u2022\u25cf\u2219\u00b7?_\uff0a\uff38\uff58\uff03]"
-"""Characters that other programs write for a hidden digit. The gateway gets `*` instead."""
+"""Characters that other programs use for a hidden digit. They are sent as `*`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhoneColumn:
-    """The numbers of one column for one country, as expressions over a `clean_columns` frame.
+    """The numbers in one column for one country, as expressions over a `clean_columns` frame.
 
-    Results are null if the value is. `source` is the column with the values.
+    Null values give null results. `source` is the column that holds the values.
     """
 
     name: str
@@ -258,10 +251,10 @@ class PhoneColumn:
 
     @classmethod
     def for_field(cls, rule: CountryRule, name: str, kind: FieldKind) -> "PhoneColumn":
-        is_account = kind is FieldKind.WALLET
-        source = (rule.account_from if is_account else "") or name
+        is_wallet = kind is FieldKind.WALLET
+        source = (rule.account_from if is_wallet else "") or name
         # A phone that serves as the account is a wallet, never a bank account with the same digits.
-        pattern = rule.bank_account_pattern if is_account and source == name else None
+        pattern = rule.bank_account_pattern if is_wallet and source == name else None
         return cls(name, source, kind, rule.numbers, pattern)
 
     @property
@@ -270,30 +263,30 @@ class PhoneColumn:
         return digits.str.replace_all(_MASK_CHARACTERS, "*") if self.kind is FieldKind.MASKED_PHONE else digits
 
     @property
-    def _prefix(self) -> str:
-        """The pattern of the prefix of a national number: the dialling code or the trunk zero."""
+    def _prefix_pattern(self) -> str:
+        """A pattern for the prefix of a national number: the dialling code or the trunk zero."""
         trunk = f"|{self.numbers.trunk_prefix}" if self.numbers.trunk_prefix else ""
         return rf"(?:(?:\+|00)?{self.numbers.dialling_code}{trunk})"
 
     @property
-    def _spellings(self) -> tuple[pl.Expr, ...]:
-        """The forms of a number: with dialling code, with trunk zero, without a prefix, or with a lost zero."""
+    def _forms(self) -> tuple[pl.Expr, ...]:
+        """Whether the number is in each form: with dialling code, with trunk zero, with no prefix, with a lost zero."""
         plan = self.numbers
-        international = self._digits.str.contains(rf"^(?:\+|00)?{plan.dialling_code}{plan.pattern}$")
+        has_code = self._digits.str.contains(rf"^(?:\+|00)?{plan.dialling_code}{plan.pattern}$")
         trunk = [self._digits.str.contains(f"^{plan.trunk_prefix}{plan.pattern}$")] if plan.trunk_prefix else []
-        plain = self._digits.str.contains(f"^{plan.pattern}$")
-        return (international, *trunk, plain, *([self._lacks_kept_zero] if plan.keeps_zero else []))
+        has_no_prefix = self._digits.str.contains(f"^{plan.pattern}$")
+        return (has_code, *trunk, has_no_prefix, *([self._lacks_zero] if plan.keeps_zero else []))
 
     @property
-    def _lacks_kept_zero(self) -> pl.Expr:
+    def _lacks_zero(self) -> pl.Expr:
         return pl.concat_str(pl.lit("0"), self._digits).str.contains(f"^{self.numbers.pattern}$")
 
     @property
     def is_bank_account(self) -> pl.Expr:
-        """Whether the whole value is a bank account by the operator's pattern. Such a value is sent unchanged."""
-        return self._fits_bank_account(pl.col(self.source))
+        """Whether the whole value matches the operator's pattern for bank accounts. It is then sent unchanged."""
+        return self._matches_bank_account(pl.col(self.source))
 
-    def _fits_bank_account(self, text: pl.Expr) -> pl.Expr:
+    def _matches_bank_account(self, text: pl.Expr) -> pl.Expr:
         if self.bank_account_pattern is None:
             return pl.lit(value=False)
         return text.str.contains(_ACCOUNT_LETTERS) & text.str.contains(f"^(?:{self.bank_account_pattern})$")
@@ -301,26 +294,26 @@ class PhoneColumn:
     @property
     def is_account_and_mobile(self) -> pl.Expr:
         """Whether the value, with or without separators, is both a bank account and a mobile number."""
-        return (self.is_bank_account | self._fits_bank_account(self._digits)) & self._is_mobile
+        return (self.is_bank_account | self._matches_bank_account(self._digits)) & self._is_mobile
 
     @property
     def is_valid(self) -> pl.Expr:
-        """Whether the value is a bank account or has exactly one meaning as a number."""
-        mobile = self._is_mobile
-        if len(self.numbers.national_lengths) > 1:  # otherwise the length shows the spelling
-            mobile &= reduce(add, (spelling.cast(pl.UInt8) for spelling in self._spellings)) == 1
-        return mobile | self.is_bank_account | self._is_masked
+        """Whether the value is a bank account, a number with hidden digits, or a mobile number with one meaning."""
+        is_valid = self._is_mobile
+        if len(self.numbers.national_lengths) > 1:  # otherwise the length shows the form
+            is_valid &= reduce(add, (form.cast(pl.UInt8) for form in self._forms)) == 1
+        return is_valid | self.is_bank_account | self._is_masked
 
     @property
     def _is_mobile(self) -> pl.Expr:
         plan = self.numbers
-        # One pattern for all spellings is cheaper.
-        mobile = self._digits.str.contains(rf"^{self._prefix}?{plan.pattern}$")
-        return mobile | self._lacks_kept_zero if plan.keeps_zero else mobile
+        # One pattern for all forms is cheaper than `_forms`.
+        has_form = self._digits.str.contains(rf"^{self._prefix_pattern}?{plan.pattern}$")
+        return has_form | self._lacks_zero if plan.keeps_zero else has_form
 
     @property
     def _is_masked(self) -> pl.Expr:
-        """Whether some digits of a number of full length are hidden."""
+        """Whether a number has hidden digits, but not only hidden ones."""
         if self.kind is not FieldKind.MASKED_PHONE:
             return pl.lit(value=False)
         is_fully_masked = self._masked_number.str.contains(r"^\*+$")
@@ -328,27 +321,27 @@ class PhoneColumn:
 
     @property
     def _masked_number(self) -> pl.Expr:
-        """The national significant number, possibly with hidden digits. Null for other values."""
+        """The national significant number, in which some digits may be hidden. Null if the value is not a number."""
         numbers = self.numbers
         lengths = "|".join(f"[0-9*]{{{length}}}" for length in numbers.national_lengths)
-        return self._digits.str.extract(rf"^{self._prefix}({lengths})$")
+        return self._digits.str.extract(rf"^{self._prefix_pattern}({lengths})$")
 
     @property
     def has_lost_zero(self) -> pl.Expr:
         """Whether a valid number lacks its leading zero, because a spreadsheet removed it."""
         numbers = self.numbers
-        spellings = ([self._digits.str.contains(f"^{numbers.pattern}$")] if numbers.trunk_prefix else []) + (
-            [self._lacks_kept_zero] if numbers.keeps_zero else []
+        forms = ([self._digits.str.contains(f"^{numbers.pattern}$")] if numbers.trunk_prefix else []) + (
+            [self._lacks_zero] if numbers.keeps_zero else []
         )
-        return reduce(or_, spellings) & ~self.is_bank_account if spellings else pl.lit(value=False)
+        return reduce(or_, forms) & ~self.is_bank_account if forms else pl.lit(value=False)
 
     def other_operator(self, operator: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
-        """Return whether a valid number was originally assigned to another operator, and its name."""
+        """Return whether a valid number was first assigned to an operator other than `operator`, and to which one."""
         operators = self.numbers.operators
         # The longest prefixes come first, because Rust takes the first alternative that matches.
-        starts = "|".join(sorted(operators, key=lambda start: (-len(start), start)))
-        start = self.national.str.extract(f"^({starts})")
-        first_operator = start.replace_strict(dict(operators), default=None, return_dtype=pl.String)
+        prefixes = "|".join(sorted(operators, key=lambda start: (-len(start), start)))
+        prefix = self.national.str.extract(f"^({prefixes})")
+        first_operator = prefix.replace_strict(dict(operators), default=None, return_dtype=pl.String)
         return (first_operator != operator).fill_null(value=False) & ~self.is_bank_account, first_operator
 
     @property
@@ -358,22 +351,24 @@ class PhoneColumn:
         if len(numbers.national_lengths) == 1:
             national = self._digits.str.tail(numbers.national_lengths[0])
         else:
-            national = self._digits.str.replace(rf"^{self._prefix}?({numbers.pattern})$", "${1}")
+            national = self._digits.str.replace(rf"^{self._prefix_pattern}?({numbers.pattern})$", "${1}")
         if numbers.keeps_zero:
-            zero = pl.when(self._lacks_kept_zero).then(pl.lit("0")).otherwise(pl.lit(""))
+            zero = pl.when(self._lacks_zero).then(pl.lit("0")).otherwise(pl.lit(""))
             national = pl.concat_str(zero, national)
         return national
 
     @property
     def converted_number(self) -> pl.Expr:
-        """A number of the other numbering plan, converted to the plan in use. Null for other numbers."""
-        spellings = () if self.numbers.renumbering is None else self.numbers.renumbering.ways
-        nationals = ((self._digits.str.extract(rf"^{self._prefix}?{form}$"), front) for form, front in spellings)
-        texts = [pl.concat_str(pl.lit(self._wire_prefix + front), national) for national, front in nationals]
-        return pl.coalesce(*texts, pl.lit(None, pl.String))
+        """A number in the other numbering plan, converted to the plan in use. Null for other numbers."""
+        conversions = () if self.numbers.renumbering is None else self.numbers.renumbering.conversions
+        nationals = (
+            (self._digits.str.extract(rf"^{self._prefix_pattern}?{form}$"), prefix) for form, prefix in conversions
+        )
+        converted = [pl.concat_str(pl.lit(self._sent_prefix + prefix), national) for national, prefix in nationals]
+        return pl.coalesce(*converted, pl.lit(None, pl.String))
 
     @property
-    def _wire_prefix(self) -> str:
+    def _sent_prefix(self) -> str:
         """The prefix of the national number in a request (section 2.2 of the gateway's interface)."""
         match self.kind:
             case FieldKind.LOCAL_PHONE:
@@ -384,37 +379,37 @@ class PhoneColumn:
                 return f"+{self.numbers.dialling_code}"
 
     @property
-    def wire(self) -> pl.Expr:
-        """A valid number in the form in which it is sent."""
+    def as_sent(self) -> pl.Expr:
+        """A valid number as it is sent."""
         national = self.national
         if self.kind is FieldKind.MASKED_PHONE:
             national = pl.when(self._is_masked).then(self._masked_number).otherwise(national)
-        number = pl.concat_str(pl.lit(self._wire_prefix), national)
+        number = pl.concat_str(pl.lit(self._sent_prefix), national)
         if self.bank_account_pattern is None:
             return number
         return pl.when(self.is_bank_account).then(pl.col(self.source)).otherwise(number)
 
     @property
-    def is_in_wire_form(self) -> pl.Expr:
-        """Whether a valid number certainly is in its wire form. The check is cheap and never null."""
+    def is_in_sent_form(self) -> pl.Expr:
+        """Whether a valid number is certain to be in the form that is sent. Cheap to compute and never null."""
         numbers, digits = self.numbers, self._digits
         if self.kind is FieldKind.INTERNATIONAL_PHONE:
             return digits.str.starts_with("+").fill_null(value=False)
-        # If all numbers have the same length, the length of a value shows its form.
-        differs = len(numbers.national_lengths) == 1 and len(numbers.trunk_prefix) != len(numbers.dialling_code)
-        prefix = self._wire_prefix
-        if not prefix or not differs or self.kind is FieldKind.MASKED_PHONE or self.bank_account_pattern is not None:
+        # If all national numbers have the same length, the length of a value shows its form.
+        shows_form = len(numbers.national_lengths) == 1 and len(numbers.trunk_prefix) != len(numbers.dialling_code)
+        prefix = self._sent_prefix
+        if not prefix or not shows_form or self.kind is FieldKind.MASKED_PHONE or self.bank_account_pattern is not None:
             return pl.lit(value=False)
         return (digits.str.len_bytes() == len(prefix) + numbers.national_lengths[0]).fill_null(value=False)
 
     @property
     def lengths(self) -> list[int]:
-        """The possible numbers of digits of a valid number in all its forms, without `+` and `00`."""
+        """How many digits a valid number can have, in any form and without `+` and `00`."""
         numbers = self.numbers
         prefixes = {len(numbers.dialling_code), len(numbers.trunk_prefix), 0}
         return sorted(prefix + length for prefix in prefixes for length in numbers.national_lengths)
 
     @property
     def example(self) -> str:
-        """A valid number in its wire form."""
-        return f"{self._wire_prefix}{self.numbers.example}"
+        """An example of a number as it is sent."""
+        return f"{self._sent_prefix}{self.numbers.example}"

@@ -8,17 +8,17 @@ from paygw_batch.language import mark, say
 
 
 def known_columns() -> tuple[str, ...]:
-    """Return every known column, in the order in which a row's defects are listed."""
+    """Return every known column, in the order of a row's defects."""
     return tuple(sheet_columns().cleanings)
 
 
 def operation_columns(operation: str) -> tuple[str, ...]:
-    """Return the columns that sheets of `operation` may have. Other operations' columns are unknown in them."""
-    return sheet_columns().of_operation[operation]
+    """Return the known columns of a sheet for `operation`. It treats other operations' columns as unknown."""
+    return sheet_columns().by_operation[operation]
 
 
 def reconciled_columns(operation: str) -> tuple[str, ...]:
-    """Return the form fields that follow the reconciliation's own columns, under their own names."""
+    """Return the form fields that a reconciliation file shows after its own columns."""
     own_columns = RECONCILIATION_COLUMNS_OF[operation]
     return tuple(name for name in sheet_columns().reconciled[operation] if name not in own_columns)
 
@@ -43,35 +43,26 @@ RECONCILIATION_COLUMNS = (
     "updated_at",
 )
 """The first columns of every reconciliation file. The sheet's unknown columns follow."""
-
 REQUIRED_COLUMNS = ("country", "amount")
-"""The columns that every sheet must have."""
-
 QUESTION_COLUMNS = ("order_id", "amount", "currency", "country", "sent_at", "http_status", "what_we_saw", "answer")
-"""The columns of the file of questions to the gateway's support."""
-
+"""The columns of the file of questions for the gateway's support."""
 REJECTS_COLUMNS = ("row", "problems")
-"""The two columns that a rejects file adds to the sender's. A sheet with both is a corrected rejects file.
-"""
-
+"""The columns that a rejects file adds to the sender's. A sheet with both is a corrected rejects file."""
 HELP_TITLE = mark("How to fill in this sheet")
 PROBLEMS_TITLE = mark("Problems in this workbook")
-"""The first cell of a worksheet of problems, in the reader's language."""
-
+"""The first cell of a worksheet of problems, before translation."""
 CUSTOMER_URL = "customer_url"
 """A column of the reconciliation of collections: the address at which the customer pays."""
 RECONCILIATION_COLUMNS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"payout": RECONCILIATION_COLUMNS, "payin": (*RECONCILIATION_COLUMNS, CUSTOMER_URL)}
 )
 """Operation -> the first columns of its reconciliation files."""
-
-
 CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x{9f}\x{2028}\x{2029}]"
 """Control characters and line breaks, except the tab. None of them belongs in a field."""
 
 
 def column_label(column: str) -> str:
-    """Return the name of a column for people, in the current language."""
+    """Return a column's display name in the current language."""
     if column == COUNTRY_COLUMN:
         return say("Country")
     label = sheet_columns().labels.get(column)

@@ -21,14 +21,11 @@ DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
 }
 """The columns of every frame of defects or warnings.
 
-`message` is for people only; no program reads it. `correction` is the only valid replacement. An empty correction
-empties the cell, and null means that there is none.
+`message` is for people; no program reads it. `correction` is the only valid replacement. An empty correction clears
+the cell, and null means that there is no correction.
 """
-
 _WITH_SHARED_EXPRESSIONS = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
-
 NO_CORRECTION = pl.lit(None, dtype=pl.String)
-
 SHOWN_CHARACTERS = 60
 """The maximum length of a value in a message."""
 
@@ -38,12 +35,12 @@ def empty_findings() -> pl.DataFrame:
 
 
 def build_findings(lines: Iterable[tuple[int, str, str | None, str, str]]) -> pl.DataFrame:
-    """Build a frame of findings without corrections, from tuples in the order of `DEFECT_SCHEMA`."""
+    """Build a frame of findings without corrections from tuples in the order of `DEFECT_SCHEMA`."""
     schema = {name: dtype for name, dtype in DEFECT_SCHEMA.items() if name != "correction"}
     return pl.DataFrame(list(lines), schema=schema, orient="row").with_columns(correction=NO_CORRECTION)
 
 
-def defects_for_rows(
+def findings_for_rows(
     rows: pl.DataFrame,
     column: str,
     code: str,
@@ -51,7 +48,7 @@ def defects_for_rows(
     value: pl.Expr | None = None,
     correction: pl.Expr = NO_CORRECTION,
 ) -> pl.DataFrame:
-    """Return a finding for each of `rows`, with the column's value unless `value` is given."""
+    """Return one finding for each row. It shows the value in `column`, unless `value` is given."""
     if not rows.height:
         return empty_findings()
     shown_value = shortened_value(column) if value is None else value
@@ -63,10 +60,7 @@ def defects_for_rows(
 
 
 def build_message(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
-    """Return a message in the current language as an expression.
-
-    Expressions fill a `{name}` row by row. Strings and numbers are constants. The template is translated only once.
-    """
+    """Build a translated message as an expression. `parts` are expressions, filled in row by row, or constants."""
     pieces: list[pl.Expr] = []
     for literal, name, _, _ in Formatter().parse(say(template)):
         if literal:
@@ -78,7 +72,7 @@ def build_message(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
 
 
 def shortened_value(column: str) -> pl.Expr:
-    """Return a column's values, cut to `SHOWN_CHARACTERS`."""
+    """Return the values in a column, truncated to `SHOWN_CHARACTERS`."""
     text = pl.col(column)
     return (
         pl.when(text.str.len_chars() > SHOWN_CHARACTERS)
@@ -88,7 +82,7 @@ def shortened_value(column: str) -> pl.Expr:
 
 
 class DeferredFrame:
-    """A frame that is built on first use, because most callers of `validate` need only a few frames."""
+    """A frame that is built on first use. Most callers of `validate` need only some of its frames."""
 
     def __init__(self, build: Callable[[], pl.DataFrame]) -> None:
         self._build = build
@@ -99,18 +93,17 @@ class DeferredFrame:
 
 
 MAX_LISTED = 1000
-"""The maximum number of first findings in `Findings.sample`."""
+"""How many of the first findings are in `Findings.sample`."""
 EXAMPLES_PER_CODE = 3
-"""The number of findings of each code in `Findings.sample`."""
-
-KIND_SCHEMA = {"code": pl.String(), "count": pl.UInt32(), "is_of_rows": pl.Boolean()}
+"""How many of the first findings of each code are in `Findings.sample`."""
+COUNT_SCHEMA = {"code": pl.String(), "count": pl.UInt32(), "concerns_rows": pl.Boolean()}
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
     """All defects or all warnings of a sheet (`DEFECT_SCHEMA`), ordered by row.
 
-    - `counts`: the number of findings of each code (`KIND_SCHEMA`), and whether any of them is about a single row.
+    - `counts`: the number of findings of each code (`COUNT_SCHEMA`), and whether any of them is about a single row.
     - `rows`: the numbers of the rows with a finding.
     - `sample`: the first `MAX_LISTED` findings, and the first `EXAMPLES_PER_CODE` of each code, computed on first use.
     - `all_findings`: all findings. For a large sheet, this checks the sheet again.
@@ -123,9 +116,9 @@ class Findings:
 
     @classmethod
     def from_frame(cls, frame: pl.DataFrame) -> "Findings":
-        """Return the findings of a complete and ordered frame."""
+        """Create findings from a complete frame, ordered by row."""
         rows = frame["row"].unique(maintain_order=True)
-        return cls(_counts(frame), rows, DeferredFrame(lambda: sample_findings(frame)), DeferredFrame(lambda: frame))
+        return cls(_tally(frame), rows, DeferredFrame(lambda: sample_findings(frame)), DeferredFrame(lambda: frame))
 
     @property
     def is_empty(self) -> bool:
@@ -136,37 +129,37 @@ class Findings:
         """The first `MAX_LISTED` findings."""
         return self.sample.frame.head(MAX_LISTED)
 
-    def kinds(self) -> pl.DataFrame:
-        """Return `counts` with the most frequent codes first, and otherwise in the order of their first rows."""
-        occurring = self.sample.frame.select(pl.col("code").unique(maintain_order=True))
-        ordered = occurring.join(self.counts, on="code", how="left", maintain_order="left")
+    def sorted_counts(self) -> pl.DataFrame:
+        """Return `counts`, most frequent codes first. Ties are in the order of their first rows."""
+        codes = self.sample.frame.select(pl.col("code").unique(maintain_order=True))
+        ordered = codes.join(self.counts, on="code", how="left", maintain_order="left")
         return ordered.sort("count", descending=True, maintain_order=True)
 
     def examples(self, code: str) -> pl.DataFrame:
         return self.sample.frame.filter(pl.col("code") == code).head(EXAMPLES_PER_CODE)
 
-    def with_findings(self, added: pl.DataFrame, *, are_first: bool = False) -> "Findings":
-        """Return these and the `added` findings, which come last within one value, or first with `are_first`."""
-        return self._combine(added, lambda old: sort_findings(pl.concat([added, old] if are_first else [old, added])))
+    def with_findings(self, added: pl.DataFrame, *, added_first: bool = False) -> "Findings":
+        """Return these findings plus `added`, by row. For the same value, `added` comes last unless `added_first`."""
+        return self._combine(added, lambda old: sort_findings(pl.concat([added, old] if added_first else [old, added])))
 
     def with_sheet_findings(self, sheet_findings: pl.DataFrame) -> "Findings":
-        """Return these findings, preceded by those of the whole sheet."""
+        """Return these findings, with findings about the whole sheet before them."""
         return self._combine(sheet_findings, lambda old: pl.concat([sheet_findings, old]))
 
-    def _combine(self, added: pl.DataFrame, combine: Callable[[pl.DataFrame], pl.DataFrame]) -> "Findings":
+    def _combine(self, added: pl.DataFrame, merge: Callable[[pl.DataFrame], pl.DataFrame]) -> "Findings":
         if added.is_empty():
             return self
         sample, all_findings = self.sample, self.all_findings
         return Findings(
-            sum_counts([self.counts, _counts(added)]),
+            sum_counts([self.counts, _tally(added)]),
             pl.concat([self.rows, added["row"]]).unique(),
-            DeferredFrame(lambda: sample_findings(combine(sample.frame))),
-            DeferredFrame(lambda: combine(all_findings.frame)),
+            DeferredFrame(lambda: sample_findings(merge(sample.frame))),
+            DeferredFrame(lambda: merge(all_findings.frame)),
         )
 
 
 def sample_findings(findings: pl.DataFrame) -> pl.DataFrame:
-    """Return the first `MAX_LISTED` of ordered findings, and `EXAMPLES_PER_CODE` of each code."""
+    """Return the first `MAX_LISTED` of ordered findings, and the first `EXAMPLES_PER_CODE` of each code."""
     if findings.height <= MAX_LISTED:
         return findings
     is_example = pl.int_range(pl.len()).over("code") < EXAMPLES_PER_CODE
@@ -175,14 +168,14 @@ def sample_findings(findings: pl.DataFrame) -> pl.DataFrame:
 
 def sum_counts(counts: list[pl.DataFrame]) -> pl.DataFrame:
     return (
-        pl.concat([pl.DataFrame(schema=KIND_SCHEMA), *counts])
+        pl.concat([pl.DataFrame(schema=COUNT_SCHEMA), *counts])
         .group_by("code", maintain_order=True)
-        .agg(pl.col("count").sum(), pl.col("is_of_rows").any())
+        .agg(pl.col("count").sum(), pl.col("concerns_rows").any())
     )
 
 
-def _counts(findings: pl.DataFrame) -> pl.DataFrame:
-    return findings.group_by("code", maintain_order=True).agg(count=pl.len(), is_of_rows=(pl.col("row") > 0).any())
+def _tally(findings: pl.DataFrame) -> pl.DataFrame:
+    return findings.group_by("code", maintain_order=True).agg(count=pl.len(), concerns_rows=(pl.col("row") > 0).any())
 
 
 def sort_findings(findings: pl.DataFrame) -> pl.DataFrame:
@@ -192,10 +185,10 @@ def sort_findings(findings: pl.DataFrame) -> pl.DataFrame:
     return findings.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
 
 
-def format_row_ranges(rows: Iterable[int]) -> str:
+def format_row_ranges(row_numbers: Iterable[int]) -> str:
     """Format ordered row numbers as ranges: `2-31 40`."""
     ranges: list[list[int]] = []
-    for row in rows:
+    for row in row_numbers:
         if ranges and ranges[-1][1] == row - 1:
             ranges[-1][1] = row
         else:
@@ -204,7 +197,7 @@ def format_row_ranges(rows: Iterable[int]) -> str:
 
 
 def append_row_numbers(message: str, rows: pl.Series) -> str:
-    """Append the row numbers to the message of a finding at row 0."""
+    """Append row numbers to the message of a finding about the whole sheet."""
     return say_count(
         rows.len(),
         "{message} ({count:,} row: {rows})",
@@ -215,14 +208,11 @@ def append_row_numbers(message: str, rows: pl.Series) -> str:
 
 
 def summary_findings(findings: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the first findings for the JSON summary.
-
-    `headings` maps each column of the sheet to the sender's own heading.
-    """
+    """Return the first findings for a JSON summary. `headings` maps columns to the sender's own headings."""
     lines = findings.first.select("row", "column", "value", "code", "message").to_dicts()
     return [{**line, "heading": headings.get(line["column"], line["column"])} for line in lines]
 
 
 def warning_summary(warnings: Findings, headings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the warnings for the JSON summary: the number of rows, and the first warnings."""
+    """Return the warnings for a JSON summary: the number of rows with one, and the first warnings."""
     return {"warnings": warnings.rows.len(), "warning_list": summary_findings(warnings, headings)}

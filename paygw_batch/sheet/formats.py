@@ -1,7 +1,7 @@
 """The formats in which tables are written.
 
-A file's extension selects one of `FORMATS`. A format's library is loaded only when a table is written, because every
-command uses this module to check which files it may overwrite.
+A file's extension selects one of `FORMATS`. Every command uses this module to check which files it may overwrite. So
+a format's library is loaded only when a table is written.
 """
 
 import importlib.util
@@ -21,20 +21,18 @@ from paygw_batch.language import say
 
 if TYPE_CHECKING:
     from polars import DataFrame
-
 _MAX_HEADING_BYTES = 64 * 1024
-_MAX_STRINGS_BYTES = 64 * 1024 * 1024
-"""The number of bytes of a workbook's strings that are searched for ours."""
+_MAX_SEARCHED_BYTES = 64 * 1024 * 1024
 _FOOTER_BYTES = 8
-"""The end of a Parquet file: the size of the metadata, and a magic number."""
+"""The length of a Parquet file's end: the size of its metadata, and a magic number."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
     """A format of tables.
 
-    `write` takes a frame in pieces. `recognise` detects our files by their first columns. Sheets can be read in the
-    format if it `is_readable`. If it `is_guarded`, strings that a spreadsheet would run as formulas are guarded.
+    `write` takes a frame in pieces. `recognise` returns whether a file starts with the given columns, as ours do. If
+    `is_readable`, sheets can have this format. If `is_guarded`, a `'` is put before text that looks like a formula.
     """
 
     extension: str
@@ -48,15 +46,15 @@ class TableFormat:
 
 
 def table_format(path: Path, *, must_be_readable: bool = False) -> TableFormat:
-    """Return the format for a file's extension. Raises `OutputError` if there is none."""
-    extensions = [entry.extension for entry in FORMATS if entry.is_readable or not must_be_readable]
+    """Return the format for a file's extension. Raises `OutputError` if none has it, or its library is missing."""
+    extensions = [candidate.extension for candidate in FORMATS if candidate.is_readable or not must_be_readable]
     extension = path.suffix.lower()
     if extension not in extensions:
         raise OutputError(
-            say("{name} does not have one of the extensions {endings}.", name=path.name, endings=", ".join(extensions)),
+            say("{name} must have one of these extensions: {endings}.", name=path.name, endings=", ".join(extensions)),
             hint=say("The extension determines the format."),
         )
-    output_format = next(entry for entry in FORMATS if entry.extension == extension)
+    output_format = next(candidate for candidate in FORMATS if candidate.extension == extension)
     if output_format.library and importlib.util.find_spec(output_format.library) is None:
         raise OutputError(
             say("{name}: writing .xlsx needs the extra `excel`.", name=path.name),
@@ -66,7 +64,7 @@ def table_format(path: Path, *, must_be_readable: bool = False) -> TableFormat:
 
 
 def workbook_options() -> dict[str, Any]:
-    """Return options that keep text as text and payees' data out of temporary files."""
+    """Return options that keep text as text and don't write payees' data to temporary files."""
     return {"strings_to_formulas": False, "strings_to_numbers": False, "strings_to_urls": False, "in_memory": True}
 
 
@@ -81,51 +79,51 @@ def _write_parquet(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
     other_pieces = iter(pieces)
     if (first := next(other_pieces, None)) is None:
         return
-    raised: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def stream_pieces(*_: object) -> "Iterator[DataFrame]":
         try:
             yield first
             yield from other_pieces
         except BaseException as error:
-            raised.append(error)
+            errors.append(error)
             raise
 
     try:
         register_io_source(stream_pieces, schema=first.schema).sink_parquet(file)
     finally:
-        if raised:  # polars raised a different exception
-            raise raised[0] from None
+        if errors:  # polars raised a different exception
+            raise errors[0] from None
 
 
 def _write_workbook(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
     with Workbook(file, workbook_options()) as workbook:
-        whole = reduce(lambda frame, piece: frame.vstack(piece), pieces)
-        integers = [name for name, kind in whole.schema.items() if kind.is_integer()]
-        whole.write_excel(workbook, autofilter=False, column_formats=dict.fromkeys(integers, "0"))
+        table = reduce(lambda frame, piece: frame.vstack(piece), pieces)
+        integers = [name for name, dtype in table.schema.items() if dtype.is_integer()]
+        table.write_excel(workbook, autofilter=False, column_formats=dict.fromkeys(integers, "0"))
 
 
-def _has_heading(path: Path, names: Sequence[str]) -> bool:
-    """Return whether a text table starts with these columns, even if a spreadsheet has resaved it."""
+def _has_csv_columns(path: Path, names: Sequence[str]) -> bool:
+    """Return whether a CSV file starts with these columns, even if a spreadsheet has saved it again."""
     line = read_head(path, _MAX_HEADING_BYTES).decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
-    tables = ([cell.strip().strip('"') for cell in line.split(delimiter)] for delimiter in ",;\t")
-    return any(cells[: len(names)] == [*names] for cells in tables)
+    rows = ([cell.strip().strip('"') for cell in line.split(delimiter)] for delimiter in ",;\t")
+    return any(cells[: len(names)] == [*names] for cells in rows)
 
 
 def _has_parquet_columns(path: Path, names: Sequence[str]) -> bool:
-    """Return whether a Parquet file's metadata has these columns, in this order. No row is decoded."""
+    """Return whether a Parquet file's metadata lists these columns, in order. No row is decoded."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
             file.seek(max(0, size - _FOOTER_BYTES))
-            end = file.read(_FOOTER_BYTES)
-            length = int.from_bytes(end[:4], "little")
-            if end[4:] != b"PAR1" or length > size - _FOOTER_BYTES:
+            tail = file.read(_FOOTER_BYTES)
+            footer_bytes = int.from_bytes(tail[:4], "little")
+            if tail[4:] != b"PAR1" or footer_bytes > size - _FOOTER_BYTES:
                 return False
-            file.seek(size - _FOOTER_BYTES - length)
-            footer = file.read(min(length, _MAX_STRINGS_BYTES))
+            file.seek(size - _FOOTER_BYTES - footer_bytes)
+            footer = file.read(min(footer_bytes, _MAX_SEARCHED_BYTES))
     except OSError:
         return False
     return re.search(b".*".join(re.escape(name.encode()) for name in names), footer, re.DOTALL) is not None
@@ -136,15 +134,15 @@ def _has_workbook_columns(path: Path, names: Sequence[str]) -> bool:
 
 
 def contains_texts(path: Path, texts: Sequence[str]) -> bool:
-    """Return whether a workbook contains all these strings, in its shared strings or its cells."""
-    missing, other_pieces = {text.encode() for text in texts}, _MAX_STRINGS_BYTES
+    """Return whether a workbook contains all these strings, in shared strings or in cells."""
+    missing, remaining_bytes = {text.encode() for text in texts}, _MAX_SEARCHED_BYTES
     try:
         with zipfile.ZipFile(path) as archive:
             for name in sorted(archive.namelist()):  # the shared strings come before the worksheets
                 if name == "xl/sharedStrings.xml" or name.startswith("xl/worksheets/sheet"):
                     with archive.open(name) as part:
-                        content = part.read(other_pieces)
-                    other_pieces -= len(content)
+                        content = part.read(remaining_bytes)
+                    remaining_bytes -= len(content)
                     missing = {text for text in missing if text not in content}
     except (OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error):
         return False
@@ -152,7 +150,7 @@ def contains_texts(path: Path, texts: Sequence[str]) -> bool:
 
 
 FORMATS = (
-    TableFormat(".csv", _write_csv, _has_heading, is_guarded=True),
+    TableFormat(".csv", _write_csv, _has_csv_columns, is_guarded=True),
     TableFormat(".parquet", _write_parquet, _has_parquet_columns),
     TableFormat(".xlsx", _write_workbook, _has_workbook_columns, max_rows=1_048_575, library="xlsxwriter"),
 )

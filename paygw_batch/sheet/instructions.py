@@ -1,6 +1,6 @@
 """Builds instructions from valid rows: request fields, order ids, the batch id, and columns for the journal.
 
-No Python object is created for a row before it is stored.
+Rows become Python objects only when they are stored.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import polars as pl
 
-from paygw_batch.core.batch import BILLION, PAYEE_FIELD_SUFFIXES, InstructionTotals, payee_mark
+from paygw_batch.core.batch import BILLION, PAYEE_FIELD_SUFFIXES, InstructionTotals, payee_tag
 from paygw_batch.core.text import repair_order_id
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, Checking
@@ -19,14 +19,12 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import minor_value
-from paygw_batch.sheet.clean import PhoneColumn, bare_column, chosen_purpose
+from paygw_batch.sheet.clean import PhoneColumn, bare_column, purpose_code
 from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.model import LINE_COLUMNS
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-
-
 INSTRUCTION_COLUMNS = (
     "row",
     "client_orderid",
@@ -41,24 +39,23 @@ INSTRUCTION_COLUMNS = (
 )
 """The columns of `journal.values.NewInstruction`, in its order."""
 SHOWN_COLUMNS = ("account_name", "account_number", "phone")
-"""Columns that the reconciliation reformats, or fills from other columns."""
+"""Columns that the reconciliation reformats or fills in from other columns."""
 WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
-"""The columns that the country's rules compute for a valid row, in addition to `SHOWN_COLUMNS`."""
-
+"""The columns that are computed for a valid row in addition to `SHOWN_COLUMNS`."""
 _MINOR_DIGITS = 19
-"""The maximum number of digits in 64 bits."""
+"""The maximum number of digits of a 64-bit number."""
 _FORM_NAME_WIDTH = 12
 _MINOR_OFFSET = len("KE KES ")
 _HEAD_LENGTH = len("KE KES  ") + _MINOR_DIGITS + _FORM_NAME_WIDTH
-"""The fixed length of the head of a content. The fields start after it."""
+"""The fixed length of the head of `content`. The fields follow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
-    """One of `SHOWN_COLUMNS`, for valid rows with cleaned values.
+    """One of `SHOWN_COLUMNS`, for valid and cleaned rows.
 
-    `text` is computed for all rows. `other` replaces it in rows for which `is_plain` is false. Both are None if `text`
-    is correct in all rows.
+    `text` is computed for all rows. Where `is_plain` is false, `other` replaces it. `is_plain` and `other` are None if
+    `text` is always correct.
     """
 
     name: str
@@ -68,45 +65,44 @@ class ShownColumn:
 
 
 def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
-    """Return `SHOWN_COLUMNS` for valid, cleaned rows of one country, with values as sent."""
-    fields = {field.name: field for field in _own_fields(rule, form)}
+    """Return `SHOWN_COLUMNS` as they are sent, for one country's valid and cleaned rows."""
+    fields = {field.name: field for field in _instruction_fields(rule, form)}
     columns = []
     for name, sources in _source_fields(form).items():
         values = [_field_value(rule, fields[source]) for source in sources if source in fields]
-        # A field with this name takes precedence.
+        # A field with the column's own name takes precedence.
         field = fields.get(name)
         if field is not None and field.kind in NUMBER_KINDS:
-            number = PhoneColumn.for_field(rule, name, field.kind)
-            columns.append(ShownColumn(name, pl.col(bare_column(number.source)), number.is_in_wire_form, number.wire))
+            phone = PhoneColumn.for_field(rule, name, field.kind)
+            columns.append(ShownColumn(name, pl.col(bare_column(phone.source)), phone.is_in_sent_form, phone.as_sent))
         else:
             columns.append(ShownColumn(name, _field_value(rule, field) if field is not None else _join_texts(values)))
     return columns
 
 
 def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
-    """Return the expressions that turn one country's valid, cleaned rows into request fields.
+    """Return expressions for `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, else String) of one country.
 
-    The result has `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String). `content` has every decision of a
-    person: country, currency, amount, form and the fields of the form. Values filled in from the configuration are not
-    such decisions, so the content does not depend on today's configuration. `own_fields` is null if exactly the fields
-    in the content are sent, and `_sent_fields` then cuts them out of it.
+    Rows must be valid and cleaned. `content` holds what a person decided: country, currency, amount, form and the
+    fields of the form. It omits values filled in from the configuration, so a changed configuration does not
+    change it. If `own_fields` is null, exactly the fields in `content` are sent.
     """
-    fields, minor = _own_fields(rule, form), minor_value("amount", rule.minor_units)
+    fields, minor = _instruction_fields(rule, form), minor_value("amount", rule.minor_units)
     head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_NAME_WIDTH}}")
     if len("".join(head)) + _MINOR_DIGITS != _HEAD_LENGTH:
         raise InternalError(f"{rule.code}, {rule.currency} and {form.name} do not fit the head of a content")
-    order = (pl.lit(head[0]), minor.cast(pl.String).str.zfill(_MINOR_DIGITS), pl.lit(head[1]))
-    filled_in = any(field.name in rule.defaults for field in fields)
-    own_fields = pl.concat_str(_json_object(rule, fields, with_defaults=True)) if filled_in else pl.lit(None, pl.String)
-    content = pl.concat_str(*order, *_json_object(rule, fields, with_defaults=False))
+    head_parts = (pl.lit(head[0]), minor.cast(pl.String).str.zfill(_MINOR_DIGITS), pl.lit(head[1]))
+    differs = any(field.name in rule.defaults for field in fields)
+    own_fields = pl.concat_str(_json_object(rule, fields, with_defaults=True)) if differs else pl.lit(None, pl.String)
+    content = pl.concat_str(*head_parts, *_json_object(rule, fields, with_defaults=False))
     return [
         *(pl.col("row"), minor.alias("minor"), pl.lit(form.name).alias("form")),
         *(content.alias("content"), own_fields.alias("own_fields")),
     ]
 
 
-def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
-    """Return an instruction's fields, with the purpose only if a row may choose it."""
+def _instruction_fields(rule: CountryRule, form: Form) -> list[FormField]:
+    """Return the form's fields that an instruction contains. The purpose is included only if rows may choose it."""
     return [
         field
         for field in form.fields
@@ -117,25 +113,25 @@ def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
 
 def _field_value(rule: CountryRule, field: FormField) -> pl.Expr:
     if field.kind in NUMBER_KINDS:
-        return PhoneColumn.for_field(rule, field.name, field.kind).wire
+        return PhoneColumn.for_field(rule, field.name, field.kind).as_sent
     if field.kind is FieldKind.COUNTRY:
         return pl.lit(rule.code)
     if field.kind is FieldKind.PURPOSE:
-        return chosen_purpose(rule)
+        return purpose_code(rule)
     return pl.col(field.name)
 
 
 def _sent_fields(wire: pl.DataFrame) -> pl.Series:
-    """Return the fields to send, as slices that share the memory of the content."""
+    """Return the fields to send. Fields that are the same as in `content` share its memory."""
     fields, own_fields = wire["content"].str.slice(_HEAD_LENGTH), wire["own_fields"]
     indices = own_fields.is_not_null().arg_true()
     return (fields.scatter(indices, own_fields.gather(indices)) if indices.len() else fields).alias("fields")
 
 
 def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> list[pl.Expr]:
-    """Return the parts of a JSON object with all fields that have a value or a default."""
+    """Return the parts of a JSON object of all fields with a value, or with a default if `with_defaults`."""
     members = [_json_member(rule, field, with_default=with_defaults) for field in fields]
-    if all(is_present for _, is_present in members):  # a single concatenation copies each string only once
+    if all(is_always_present for _, is_always_present in members):  # one concatenation copies each string only once
         pieces_and_commas = [piece for pieces, _ in members for piece in (pl.lit(","), *pieces)]
         return [pl.lit("{"), *pieces_and_commas[1:], pl.lit("}")]
     content = pl.concat_str(*(pl.concat_str(pieces) for pieces, _ in members), separator=",", ignore_nulls=True)
@@ -145,8 +141,8 @@ def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: b
 def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> tuple[list[pl.Expr], bool]:
     """Return the parts of a JSON member (null in rows without it), and whether every row has it."""
     value = _field_value(rule, field)
-    is_needed = field.name in rule.required and field.name not in rule.defaults
-    is_always_present = field.kind is FieldKind.COUNTRY or (is_needed and field.kind is not FieldKind.PURPOSE)
+    is_required = field.name in rule.required and field.name not in rule.defaults
+    is_always_present = field.kind is FieldKind.COUNTRY or (is_required and field.kind is not FieldKind.PURPOSE)
     if with_default and field.name in rule.defaults:
         value, is_always_present = value.fill_null(pl.lit(rule.defaults[field.name])), True
     if KINDS[field.kind].checking is Checking.TEXT:  # only text fields can have quotation marks or backslashes
@@ -155,7 +151,7 @@ def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> 
 
 
 def _source_fields(form: Form | None) -> Mapping[str, tuple[str, ...]]:
-    """Return the fields that fill each of `SHOWN_COLUMNS`: the form's, or the field of the same name."""
+    """Return the fields that fill each of `SHOWN_COLUMNS`, by default the field of the same name."""
     if form is None:
         return {name: (name,) for name in SHOWN_COLUMNS}
     names = {field.name for field in form.fields}
@@ -169,7 +165,7 @@ def _join_texts(values: list[pl.Expr]) -> pl.Expr:
 
 
 def received_columns(rule: CountryRule | None) -> list[pl.Expr]:
-    """Return `SHOWN_COLUMNS` of invalid rows, as received."""
+    """Return expressions for `SHOWN_COLUMNS` of invalid rows, as received."""
     columns = []
     for name, sources in _source_fields(rule.form if rule is not None else None).items():
         text = _join_texts([pl.col(source) for source in sources])
@@ -195,7 +191,7 @@ def build_instructions(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
 
 
 def payee_column(valid: pl.DataFrame) -> pl.Series:
-    """Return the payee of valid lines: the account, or the phone if the form has no account."""
+    """Return the payee of each valid line: the account, or the phone if the form has no account."""
     account = valid["account_number"]
     payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
     return payee.alias("payee")
@@ -205,41 +201,41 @@ _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 
 
 def payee_digests(instructions: pl.DataFrame, staff_number: pl.Series | None) -> pl.DataFrame:
-    """Return `row`, `payee` and the digest `content`, which orders one payee's payments.
+    """Return `row`, `payee`, and a digest of `content`, by which a payee's payments are numbered.
 
-    A payee is a staff number, or an account in a country. The digest is part of a SHA-256, because the hashes of polars
-    differ between versions.
+    A payee is identified by staff number, or else by country and account. The digest is the start of a SHA-256, because
+    polars' own hashes differ between versions.
     """
     account = pl.format("{} {}", "country", "payee")
-    payee = instructions.select("row", payee=account)
+    payees = instructions.select("row", payee=account)
     if staff_number is not None and staff_number.null_count() < staff_number.len():
-        staff = [None if text is None else f"staff {repair_order_id(text)}" for text in staff_number]
-        payee = payee.with_columns(payee=pl.coalesce(pl.Series(staff, dtype=pl.String), "payee"))
+        staff_payees = [None if text is None else f"staff {repair_order_id(text)}" for text in staff_number]
+        payees = payees.with_columns(payee=pl.coalesce(pl.Series(staff_payees, dtype=pl.String), "payee"))
     digests = [hashlib.sha256(text.encode()).digest()[:8] for text in instructions["content"]]
-    return payee.with_columns(content=pl.Series(digests, dtype=pl.Binary))
+    return payees.with_columns(content=pl.Series(digests, dtype=pl.Binary))
 
 
 def derive_order_ids(payees: pl.DataFrame, reference: str) -> pl.DataFrame:
     """Derive an order id `REFERENCE-PAYEE-N` for each row of `payee_digests`.
 
-    The result has the columns `row` and `client_orderid`. N counts the payments to one payee. Their order does not
-    depend on other rows or on positions in the sheet, so editing, adding or moving other payees' rows changes no ids.
-    Raises `UsageError` for a reference that is not 1 to 90 printable ASCII characters.
+    The result has the columns `row` and `client_orderid`. N counts a payee's payments. It does not depend on other
+    payees' rows or on positions in the sheet, so editing or moving those rows changes no ids. Raises `UsageError` for a
+    reference that is not 1 to 90 printable ASCII characters.
     """
     if not pl.Series([reference]).str.contains(_REFERENCE).item():
         raise UsageError(
-            say("The reference of a payment run has 1 to 90 printable ASCII characters."),
-            hint=say("Such as payroll-2026-11."),
+            say("The payment run reference must be 1 to 90 printable ASCII characters."),
+            hint=say("For example, payroll-2026-11."),
         )
     numbered = payees.select("row", "payee").with_columns(number=pl.lit(1, pl.Int64))
     if (repeated := payees.filter(pl.col("payee").is_duplicated())).height:
         repeated = repeated.sort("payee", "content", "row").select(
-            "row", other=pl.int_range(1, pl.len() + 1).over("payee")
+            "row", position=pl.int_range(1, pl.len() + 1).over("payee")
         )
         numbered = numbered.join(repeated, on="row", how="left", maintain_order="left")
-        numbered = numbered.with_columns(number=pl.coalesce("other", "number"))
-    marks = pl.Series([payee_mark(reference, payee) for payee in numbered["payee"]], dtype=pl.String)
-    return numbered.select("row", client_orderid=pl.format("{}-{}-{}", pl.lit(reference), marks, "number"))
+        numbered = numbered.with_columns(number=pl.coalesce("position", "number"))
+    payee_marks = pl.Series([payee_tag(reference, payee) for payee in numbered["payee"]], dtype=pl.String)
+    return numbered.select("row", client_orderid=pl.format("{}-{}-{}", pl.lit(reference), payee_marks, "number"))
 
 
 _CONFIGURED_COLUMN = "purpose"
@@ -247,7 +243,7 @@ _BATCH_ID_DIGITS = 16
 
 
 class _HashingWriter(io.RawIOBase):
-    """A file that only hashes the bytes written to it."""
+    """A file that hashes what is written to it."""
 
     def __init__(self, digest: "hashlib._Hash") -> None:
         self._digest = digest
@@ -255,38 +251,37 @@ class _HashingWriter(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, text: "ReadableBuffer", /) -> int:
-        self._digest.update(text)
-        return memoryview(text).nbytes
+    def write(self, data: "ReadableBuffer", /) -> int:
+        self._digest.update(data)
+        return memoryview(data).nbytes
 
 
 class BatchDigest:
-    """Computes the batch id (16 hex digits) from a sheet's content and operation.
+    """Computes a sheet's batch id (16 hex digits) from its content and operation.
 
-    The id depends on row numbers, validity, order ids, every text, the names of `unknown` columns, and the operation,
-    so that a batch of collections never has the id of a batch of payouts. The id does not depend on a purpose that the
-    configuration fills in, our own sentences, the file's name and format, the order of known columns, or empty columns
-    (`filled_columns` are the columns with a value in some row).
+    The id depends on row numbers, validity, order ids, all texts, the names of `unknown` columns, and the operation. So
+    collections and payouts never share a batch id. The id does not depend on a purpose from the configuration, our
+    messages, the file's name and format, the order of known columns, or columns that are not in `filled_columns`.
     """
 
     def __init__(self, operation: str, unknown: Collection[str], filled_columns: Collection[str]) -> None:
-        self._lines = [name for name in LINE_COLUMNS if name != _CONFIGURED_COLUMN]
-        own = sheet_columns().shown_otherwise.union(self._lines)
-        extra = [name for name in operation_columns(operation) if name not in own and name in filled_columns]
-        self._raw = [*map(pl.col, unknown), *(pl.col(name).alias(f"sheet:{name}") for name in extra)]
+        self._line_columns = [name for name in LINE_COLUMNS if name != _CONFIGURED_COLUMN]
+        covered = sheet_columns().renamed.union(self._line_columns)
+        extra = [name for name in operation_columns(operation) if name not in covered and name in filled_columns]
+        self._raw_columns = [*map(pl.col, unknown), *(pl.col(name).alias(f"sheet:{name}") for name in extra)]
         self._digest = hashlib.sha256(b"" if operation == "payout" else f"{operation}:".encode())
-        columns = [*self._lines, *unknown, *(f"sheet:{name}" for name in extra)]
+        columns = [*self._line_columns, *unknown, *(f"sheet:{name}" for name in extra)]
         self._digest.update(repr(columns).encode())
-        self._text = cast("IO[bytes]", _HashingWriter(self._digest))
+        self._file = cast("IO[bytes]", _HashingWriter(self._digest))
 
     def add(self, lines: pl.DataFrame, raw: pl.DataFrame) -> None:
-        """Add the next rows to the digest: `lines` (`LINE_COLUMNS`), and the same rows as received."""
-        content = lines.select(self._lines).hstack(raw.select(self._raw).get_columns())
-        content.write_csv(self._text, include_header=False, separator="\x1f", quote_style="never")
+        """Add the next rows to the digest: their `lines` (`LINE_COLUMNS`), and the rows as received (`raw`)."""
+        content = lines.select(self._line_columns).hstack(raw.select(self._raw_columns).get_columns())
+        content.write_csv(self._file, include_header=False, separator="\x1f", quote_style="never")
 
     @property
     def batch(self) -> str:
-        """The id of the batch, once all rows are added."""
+        """The batch id, once all rows have been added."""
         return self._digest.hexdigest()[:_BATCH_ID_DIGITS]
 
 
@@ -294,28 +289,18 @@ _CANONICAL = (
     *("number", "row", "client_orderid", "country", "currency", "minor", "replaces", "amount", "form", "fields"),
     *("payee", "content"),
 )
-"""The values of an instruction's canonical text, in its order (`journal/new_batch.py`)."""
-
+"""The values of an instruction's canonical text, in order (`journal/new_batch.py`)."""
 _FIELD = "[a-z0-9_]"
 _PAYEE_FIELD_START = rf'"{_FIELD}*(?:{"|".join(PAYEE_FIELD_SUFFIXES)})":"'
 _OTHER_FIELD = rf'"{_FIELD}+":"(?:[^"\\]|\\.)*"'
-"""Patterns for the JSON of fields: the start of a field that names a payee, and any other whole field.
-
-No quotation mark in a value is followed by a colon and another quotation mark, because each has a backslash before it.
-"""
+"""The start of a field in JSON that names a payee, and any other whole field. Quotation marks in values are escaped."""
 _ROWS_AT_ONCE = 10_000
-"""The number of rows whose canonical text is in memory at a time."""
-
-
 _TEXT_END = "\0\n\0"
-"""The end of a canonical text.
-
-A value that is a single line break would look the same, so the digest counts texts and values.
-"""
+"""The end of a canonical text. A value that is a line break looks alike, so the digest also counts texts and values."""
 
 
 class InstructionColumns:
-    """`Validated.instructions` as the journal's `NewInstructions`."""
+    """Adapts `Validated.instructions` to the journal's `NewInstructions`."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._frame = frame
@@ -328,52 +313,51 @@ class InstructionColumns:
         return self._frame.iter_rows()
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield each instruction's canonical text, numbered from `first`, with values joined by NUL."""
+        """Yield each instruction's canonical text: its values, joined by NUL. Numbers start at `first`."""
         replaces = pl.col("row").replace_strict(replaced, default=None, return_dtype=pl.Int64).cast(pl.String)
         for rows in self._frame.iter_slices(_ROWS_AT_ONCE):
-            texts = rows.with_columns(
-                # `pl.len()` is not used, because polars counts in 32 bits, and a sum would wrap at 4,294,967,296.
+            lines = rows.with_columns(
+                # polars counts in 32 bits, and a sum with `pl.len()` would wrap at 4,294,967,296.
                 number=pl.int_range(first, first + rows.height, dtype=pl.Int64),
                 replaces=(replaces if replaced else pl.lit(None, pl.String)).fill_null("None"),
             )
             buffer = io.BytesIO()
             # No quotation marks are needed: NUL separates the values, and no value contains NUL.
-            texts.select(_CANONICAL).write_csv(
+            lines.select(_CANONICAL).write_csv(
                 buffer, include_header=False, separator="\0", line_terminator=_TEXT_END, quote_style="never"
             )
             yield from buffer.getvalue().split(_TEXT_END.encode())[:-1]
             first += rows.height
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals by country and currency. Positions count from the first instruction."""
-        place, minor = pl.col("place"), pl.col("minor")
-        placed = self._frame.select("country", "currency", "minor").with_row_index("place")
-        totals = placed.group_by("country", "currency").agg(
+        """Return the totals by country and currency. `first` and `last` are indexes into the frame."""
+        position, minor = pl.col("position"), pl.col("minor")
+        numbered = self._frame.select("country", "currency", "minor").with_row_index("position")
+        totals = numbered.group_by("country", "currency").agg(
             rows=pl.len(),
             billions=(minor // BILLION).sum(),
             rest=(minor % BILLION).sum(),
-            first=place.min(),
-            last=place.max(),
+            first=position.min(),
+            last=position.max(),
         )
         return {(country, currency): InstructionTotals(*total) for country, currency, *total in totals.iter_rows()}
 
     def payee_words(self) -> Iterable[str]:
-        """Return the strings that name each instruction's payee, joined by non-word characters."""
+        """Return the strings that name the payee of each instruction, separated by non-word characters."""
         return self._frame["fields"].str.replace_all(_PAYEE_FIELD_START, " ").str.replace_all(_OTHER_FIELD, "")
 
     def have_ascii_ids(self) -> bool:
-        """Return whether all order ids are ASCII."""
         ids = self._frame["client_orderid"]
         return bool((ids.str.len_bytes() == ids.str.len_chars()).all())
 
     def shortened_rows(self, mark: str) -> Iterable[tuple[Any, ...]]:
-        """Return the values of each instruction.
+        """Return the values of each instruction, with shortened content.
 
-        Content that ends with the fields is cut before them and prefixed with `mark`. Content that already begins with
-        the mark is replaced by None.
+        Content that ends with the fields loses them and gets the prefix `mark`. Content that already begins with the
+        mark becomes None.
         """
         content, fields = pl.col("content"), pl.col("fields")
-        # Content with empty fields gets the mark too, although there is nothing to strip.
+        # Content with empty fields gets the mark too, although nothing is stripped.
         shortened = pl.concat_str(pl.lit(mark), content.str.strip_suffix(fields))
         stored = pl.when(content.str.ends_with(fields)).then(shortened).otherwise(content)
         return self._frame.with_columns(content=pl.when(~content.str.starts_with(mark)).then(stored)).iter_rows()
@@ -383,7 +367,7 @@ ROWS_PER_PAGE = 20_000
 
 
 def to_pages(frame: pl.DataFrame) -> Iterator[bytes]:
-    """Yield the frame as compressed Arrow IPC files of at most `ROWS_PER_PAGE` rows. An empty frame has one page."""
+    """Yield a frame as compressed Arrow IPC files of at most `ROWS_PER_PAGE` rows. An empty frame has one page."""
     parts = frame.iter_slices(ROWS_PER_PAGE) if frame.height else [frame]
     for part in parts:
         page = io.BytesIO()
@@ -392,21 +376,21 @@ def to_pages(frame: pl.DataFrame) -> Iterator[bytes]:
 
 
 class Pager:
-    """Splits a frame that comes in parts into the same pages as the whole frame."""
+    """Splits a frame that arrives in parts into the same pages as `to_pages` splits the whole frame."""
 
     def __init__(self) -> None:
-        self._rest: pl.DataFrame | None = None
+        self._remainder: pl.DataFrame | None = None
 
     def add_rows(self, part: pl.DataFrame) -> list[bytes]:
         """Add the next rows and return the pages that are now full."""
-        rows = part if self._rest is None else pl.concat([self._rest, part])
-        full = rows.height - rows.height % ROWS_PER_PAGE
-        self._rest = rows.slice(full).rechunk()
-        return list(to_pages(rows.head(full))) if full else []
+        rows = part if self._remainder is None else pl.concat([self._remainder, part])
+        full_height = rows.height - rows.height % ROWS_PER_PAGE
+        self._remainder = rows.slice(full_height).rechunk()
+        return list(to_pages(rows.head(full_height))) if full_height else []
 
     def remaining_pages(self) -> list[bytes]:
-        """Return a page of the remaining rows, if any."""
-        return list(to_pages(self._rest)) if self._rest is not None and self._rest.height else []
+        """Return a last page with the remaining rows, if any."""
+        return list(to_pages(self._remainder)) if self._remainder is not None and self._remainder.height else []
 
 
 def from_pages(pages: Iterable[bytes]) -> pl.DataFrame:

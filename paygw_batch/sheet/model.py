@@ -1,4 +1,4 @@
-"""A sheet and the results of its validation, as frames. No Python object is created for a row."""
+"""Holds a sheet and the results of its validation as frames. Rows never become Python objects."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,7 @@ from paygw_batch.sheet.columns import PAYMENT_COLUMNS
 from paygw_batch.sheet.findings import DeferredFrame, Findings, empty_findings
 
 LINE_COLUMNS = ("row", "valid", *PAYMENT_COLUMNS)
-"""The columns of a line, which shows a row as the reconciliation does."""
-
+"""The columns of a line, which is a row as the reconciliation shows it."""
 COUNT_KEYS = ("country", "currency", "valid")
 
 
@@ -26,14 +25,15 @@ class Sheet:
       names.
     - `headers`: each column of `frame` -> the sender's heading.
     - `unknown`: the unknown columns, in the sheet's order, under their own headings.
-    - `notes`: sentences about the whole file that a person should read. They don't make the sheet invalid.
-    - `defects` (`DEFECT_SCHEMA`): defects that only the file shows, such as an extra field, or a number that the
-      spreadsheet has truncated.
-    - `warnings` (`DEFECT_SCHEMA`): warnings that only the file shows.
+    - `notes`: remarks on the whole file for a person to read. They don't make the sheet invalid.
+    - `defects` (`DEFECT_SCHEMA`): defects found while reading the file, such as an extra field, or a number that the
+      spreadsheet truncated.
+    - `warnings` (`DEFECT_SCHEMA`): warnings found while reading the file.
     - `operation`: the operation of the rows, which determines the known columns.
-    - `encoding`: the encoding, if a person had to name it; otherwise empty.
-    - `worksheet`: the worksheet that was read, if the workbook has several; otherwise empty. `other_worksheets` are the
-      others, with the number of rows of each that looks like a sheet of payees. Hidden ones that do not are left out.
+    - `encoding`: the encoding, if a person had to specify it; otherwise empty.
+    - `worksheet`: the worksheet that was read, if the workbook has several; otherwise empty.
+    - `other_worksheets`: the other worksheets, each with its number of rows, or None if it doesn't look like a sheet of
+      payees. Hidden worksheets that don't look like one are omitted.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedPart:
-    """Some rows of a sheet: `raw` as received (`Sheet.frame`), and `rows` and `instructions` as in `Validated`."""
+    """Some rows of a sheet. `raw` has them as in `Sheet.frame`. `rows` and `instructions` are as in `Validated`."""
 
     raw: pl.DataFrame
     rows: pl.DataFrame
@@ -67,21 +67,19 @@ class Validated:
       String `client_orderid, country, currency, amount, account_name, account_number, phone, purpose, error_code,
       message` as the reconciliation shows them. `error_code` and `message` are null for valid rows. Then follow the
       columns that the reconciliation shows under their own names (`columns.reconciled_columns`), and the unknown
-      columns. Invalid rows show the sheet's own text, trimmed. If the currency is left out, it is the country's, for
-      invalid rows too.
+      columns. Invalid rows show the sheet's own text, trimmed. A missing currency is filled in from the country in
+      all rows.
     - `instructions`: one line for every valid row, with the columns of `journal.values.NewInstruction`, in that order
       (`row` UInt32, `minor` Int64, the rest String).
     - `defects_found` and `warnings_found`: the counts, and the first findings. The properties `defects` and `warnings`
-      have all findings, ordered by row: `row` (UInt32), then as String `column, value, code, message, correction`.
-    - `totals`: the number of all rows, and for each currency the sum of every readable amount, valid or not.
-    - `counts`: for each combination of `COUNT_KEYS`, the `count` of rows, and the `sum` (Decimal) of their readable
-      amounts.
-    - `filled_columns`: the columns of the sheet in which any row has a value.
-    - `read`: the cells whose meaning differs from their text (`spelling.readings`). In the sheet, they have their
-      meaning.
+      return all of them (`DEFECT_SCHEMA`), ordered by row.
+    - `totals`: the number of rows, and for each currency the sum of all readable amounts, valid or not.
+    - `counts`: the `count` of rows and the `sum` (Decimal) of their readable amounts, by `COUNT_KEYS`.
+    - `filled_columns`: the columns of the sheet that have a value in any row.
+    - `interpreted`: the cells that were replaced with their meaning (`spelling.interpreted_cells`).
 
     `rows` and `instructions` are computed on first use; `height` does not need them. `parts` yields both together. If
-    the sheet has several pieces (`streamed`), `parts` checks each piece again and keeps only a few in memory.
+    the sheet has several pieces (`streamed`), `parts` checks each one again and keeps only a few in memory.
     """
 
     sheet: Sheet
@@ -94,37 +92,37 @@ class Validated:
     counts: pl.DataFrame
     filled_columns: frozenset[str] = frozenset()
     streamed: Callable[[], Iterator[ValidatedPart]] | None = None
-    read: pl.DataFrame = field(default_factory=empty_findings)
+    interpreted: pl.DataFrame = field(default_factory=empty_findings)
 
     def parts(self) -> Iterator[ValidatedPart]:
-        """Yield all rows of the sheet in parts, in the sheet's order."""
+        """Yield the rows of the sheet in parts, in order."""
         if self.streamed is not None:
             return self.streamed()
         return iter((ValidatedPart(self.sheet.frame, self.rows, self.instructions),))
 
     @property
     def defects(self) -> pl.DataFrame:
-        """All defects. For a large sheet with very many defects, this checks the sheet again."""
+        """All defects. For a large sheet with many defects, this checks the sheet again."""
         return self.defects_found.all_findings.frame
 
     @property
     def warnings(self) -> pl.DataFrame:
-        """All warnings, computed like `defects`."""
+        """All warnings. For a large sheet with many warnings, this checks the sheet again."""
         return self.warnings_found.all_findings.frame
 
     @property
-    def payable(self) -> int:
+    def payable_count(self) -> int:
         """The number of rows with an instruction."""
         return int(self.counts.filter("valid")["count"].sum())
 
     @property
     def height(self) -> int:
-        """The number of rows of the sheet."""
+        """The number of rows in the sheet."""
         return int(self.counts["count"].sum())
 
     @property
     def rows(self) -> pl.DataFrame:
-        """A line for every row of the sheet, as the reconciliation shows it."""
+        """A line for every row in the sheet, as the reconciliation shows it."""
         return self.deferred_rows.frame
 
     @property

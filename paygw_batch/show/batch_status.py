@@ -1,7 +1,7 @@
-"""Counts rows by state, finds the next step for rows that need a person, and parses searches for payments.
+"""Counts rows by state, finds the next step for rows that need attention, and parses searches for payments.
 
-The journal is only read, and its lock is never touched. A row in flight counts as being sent while its run is alive,
-and otherwise as in doubt.
+Only reads the journal and does not need its lock. A row in flight counts as being sent while its run is alive, and
+otherwise as in doubt.
 """
 
 import re
@@ -37,7 +37,7 @@ from paygw_batch.journal import (
 from paygw_batch.language import say
 from paygw_batch.opening.open_journal import journal_location
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.show.next_step import NEED_PERSON, NextStep, batch_steps, long_accepted_until, next_step
+from paygw_batch.show.next_step import NEED_PERSON, NextStep, batch_steps, next_step, overdue_cutoff
 from paygw_batch.show.remittance import Payee, build_payee
 from paygw_batch.show.summary import ExitCode, Summary, exit_code_for, worst_code
 
@@ -47,30 +47,30 @@ _INTERNATIONAL_PREFIX = "00"
 
 
 def is_number(text: str) -> bool:
-    """Return whether a typed text is a number rather than a word: digits, possibly with separators."""
+    """Return whether a search text is a number rather than a word. A number may contain separators."""
     return _NUMBER.fullmatch(text) is not None and len(_digits(text)) >= _MIN_DIGITS
 
 
-def number_spellings(text: str, numbers: Iterable[MobileNumbers]) -> list[str]:
-    """Return the forms in which a journal may have a typed number.
+def number_forms(text: str, countries: Iterable[MobileNumbers]) -> list[str]:
+    """Return the forms in which a journal may have stored a number.
 
-    The journal has international numbers without a plus sign, or national numbers with a leading zero. The typed
-    number may have either form, in any of the countries in `numbers`.
+    The journal has international numbers without a plus sign, and national numbers with a leading zero. `text` may be
+    in either form, for any of the `countries`.
     """
     digits = _digits(text)
     international = digits.removeprefix(_INTERNATIONAL_PREFIX)
-    spellings = {digits: None, international: None}
-    for country in numbers:
+    forms = {digits: None, international: None}
+    for country in countries:
         if international.startswith(country.dialling_code):
-            own = international.removeprefix(country.dialling_code)
-            spellings |= dict.fromkeys((own, f"{country.trunk_prefix}{own}", own.removeprefix(country.trunk_prefix)))
-            spellings[f"{country.dialling_code}{own.removeprefix(country.trunk_prefix)}"] = None
+            local = international.removeprefix(country.dialling_code)
+            forms |= dict.fromkeys((local, f"{country.trunk_prefix}{local}", local.removeprefix(country.trunk_prefix)))
+            forms[f"{country.dialling_code}{local.removeprefix(country.trunk_prefix)}"] = None
         national = digits if country.keeps_zero else digits.removeprefix(country.trunk_prefix)
         if len(national) in country.national_lengths:
-            spellings |= dict.fromkeys(
+            forms |= dict.fromkeys(
                 (f"{country.dialling_code}{national}", f"{country.trunk_prefix}{national}", national)
             )
-    return [spelling for spelling in spellings if len(spelling) >= _MIN_DIGITS]
+    return [form for form in forms if len(form) >= _MIN_DIGITS]
 
 
 def _digits(text: str) -> str:
@@ -78,24 +78,21 @@ def _digits(text: str) -> str:
 
 
 MAX_MATCHES = 500
-"""Maximum number of payments shown. A search with more matches is too broad to find one person."""
+"""Maximum number of payments shown. A search with more matches must be narrowed."""
 _MIN_PREFIX_LETTERS = 3
 
 
 def parse_payment_search(text: str, numbers: Iterable[MobileNumbers]) -> PaymentSearch:
-    """Parse a typed text as a number in any form, words of a name, or an order id.
-
-    `numbers` has the rules for mobile numbers of each country.
-    """
+    """Parse a search text: a number in any form, words of a name, or an order id."""
     countries = list(numbers)
     query = text.strip()
     words = [query] if is_number(query) else [word for word in query.split() if any(map(str.isalnum, word))]
     return PaymentSearch(tuple(tuple(_word_alternatives(word, countries)) for word in words), query)
 
 
-def _word_alternatives(word: str, numbers: Sequence[MobileNumbers]) -> Iterator[str]:
+def _word_alternatives(word: str, countries: Sequence[MobileNumbers]) -> Iterator[str]:
     if is_number(word):
-        yield from number_spellings(word, numbers)
+        yield from number_forms(word, countries)
     else:
         yield f"{word}*" if len(word) >= _MIN_PREFIX_LETTERS else word
 
@@ -103,34 +100,34 @@ def _word_alternatives(word: str, numbers: Sequence[MobileNumbers]) -> Iterator[
 def batch_summary(journal: JournalReader, record: BatchRecord) -> Summary:
     """Return the current summary of a batch, without reading its sheet."""
     tallies = current_tallies(journal, record.number)
-    return build_summary(record, count_states(record, tallies), sum_totals(tallies), journal.messages(record.number))
+    return build_summary(record, count_states(record, tallies), sums_by_state(tallies), journal.messages(record.number))
 
 
 def current_tallies(journal: JournalReader, batch: int) -> Sequence[StateTally]:
-    """Return the current tallies of a batch, in which rows of dead processes are in doubt."""
+    """Return the tallies of a batch. Rows that a dead process was sending count as in doubt."""
     tallies = journal.tallies(batch)
     return resolve_in_flight(tallies, rows_being_sent(journal, batch, tallies))
 
 
 def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
-    """Return the rows of a batch that live processes are sending, up to the number in flight in `tallies`."""
+    """Return the rows of a batch that live processes are sending, at most as many as `tallies` has in flight."""
     in_flight = sum(tally.count for tally in tallies if tally.state is State.IN_FLIGHT)
     return journal.rows_being_sent(batch)[:in_flight] if in_flight else ()
 
 
 def resolve_in_flight(tallies: Sequence[StateTally], live_rows: Sequence[RowBeingSent]) -> Sequence[StateTally]:
-    """Count only the rows of live processes as in flight, and those of dead processes as in doubt."""
+    """Return the tallies. Rows in flight count as in doubt, except `live_rows`, which live processes are sending."""
     live_counts: Counter[tuple[str, str]] = Counter()
-    sums: Counter[tuple[str, str]] = Counter()
+    live_sums: Counter[tuple[str, str]] = Counter()
     for row in live_rows:
         live_counts[row.country, row.currency] += 1
-        sums[row.country, row.currency] += row.minor
+        live_sums[row.country, row.currency] += row.minor
     adjusted: list[StateTally] = []
     for tally in tallies:
         key = (tally.country, tally.currency)
         if tally.state is State.IN_FLIGHT and live_counts[key]:
-            adjusted.append(replace(tally, count=live_counts[key], minor=sums[key]))
-            tally = replace(tally, count=tally.count - live_counts[key], minor=tally.minor - sums[key])  # noqa: PLW2901
+            adjusted.append(replace(tally, count=live_counts[key], minor=live_sums[key]))
+            tally = replace(tally, count=tally.count - live_counts[key], minor=tally.minor - live_sums[key])  # noqa: PLW2901
         if tally.state is State.IN_FLIGHT:
             tally = replace(tally, state=State.IN_DOUBT)  # noqa: PLW2901
         adjusted.append(tally)
@@ -146,15 +143,15 @@ def build_summary(
     stop_reason: str | None = None,
     interrupted: bool = False,
 ) -> Summary:
-    """Build the summary of a batch from its `states`, `totals` and `messages`, without the journal."""
+    """Build the summary of a batch from its `states`, `totals` and `messages`, without reading the journal."""
     contradictions, waiting = len(messages.contradictions), len(messages.waiting)
-    parts = [", ".join(format_state_count(count, state) for state, count in states.items()) + "."]
+    texts = [", ".join(format_state_count(count, state) for state, count in states.items()) + "."]
     if stop_reason:
-        parts.append(say("The run stopped early: {reason}", reason=stop_reason))
-    parts += batch_steps(states, record.batch, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
+        texts.append(say("The run stopped early: {reason}", reason=stop_reason))
+    texts += batch_steps(states, record.batch, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
     return Summary(
         exit_code_for(states, interrupted=interrupted, contradictions=contradictions + waiting),
-        " ".join(parts),
+        " ".join(texts),
         batch=record.batch,
         sheet=record.sheet_name,
         rows=record.rows,
@@ -165,10 +162,7 @@ def build_summary(
 
 
 def count_states(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
-    """Count the rows of a batch's sheet in each state, from the tallies of `resolve_in_flight`.
-
-    Rows without an instruction, and replaced rows, count as invalid.
-    """
+    """Count the rows of a sheet by state. Rows without an instruction count as invalid, and so do replaced rows."""
     counts: Counter[str] = Counter()
     for tally in without_replaced(tallies):
         counts[tally.state.value] += tally.count
@@ -177,19 +171,19 @@ def count_states(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[
 
 
 def combine_tallies(tallies: Iterable[StateTally], known_tallies: Iterable[StateTally]) -> Sequence[StateTally]:
-    """Add up the tallies of several batches and subtract their `known_tallies` rows, so that each row counts once."""
+    """Add up tallies, and subtract `known_tallies`, whose rows are also counted in an earlier batch."""
     counts: Counter[tuple[str, str, State]] = Counter()
     sums: Counter[tuple[str, str, State]] = Counter()
-    for factor, part in ((1, tallies), (-1, known_tallies)):
-        for tally in part:
+    for sign, group in ((1, tallies), (-1, known_tallies)):
+        for tally in group:
             key = (tally.country, tally.currency, tally.state)
-            counts[key] += factor * tally.count
-            sums[key] += factor * tally.minor
+            counts[key] += sign * tally.count
+            sums[key] += sign * tally.minor
     return [StateTally(*key, count, sums[key]) for key, count in counts.items() if count]
 
 
-def sum_totals(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]:
-    """Return exact sums by currency and state, as text with the currency's decimals. Skips replaced rows."""
+def sums_by_state(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]:
+    """Return exact sums by currency and state, as text with the currency's decimals. Leaves out replaced rows."""
     units, sums = minor_units_by_currency(), dict[str, Counter[str]]()
     for tally in without_replaced(tallies):
         sums.setdefault(tally.currency, Counter())[tally.state.value] += tally.minor
@@ -200,25 +194,24 @@ def sum_totals(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]
 
 
 def without_replaced(tallies: Iterable[StateTally]) -> Iterator[StateTally]:
-    """Return the tallies without replaced rows, because other rows are paid instead of them."""
+    """Return the tallies except those of replaced rows, whose replacements are paid instead."""
     return (tally for tally in tallies if tally.state is not State.REPLACED)
 
 
-def sums_by_currency(amounts: Iterable[StateTally | RowState]) -> Mapping[str, str]:
+def sums_by_currency(entries: Iterable[StateTally | RowState]) -> Mapping[str, str]:
     """Return exact sums by currency, as text with the currency's decimals."""
-    units, minor = minor_units_by_currency(), Counter[str]()
-    for entry in amounts:
-        minor[entry.currency] += entry.minor
-    return {currency: from_minor(amount, minor_units=units[currency]) for currency, amount in sorted(minor.items())}
+    units, sums = minor_units_by_currency(), Counter[str]()
+    for entry in entries:
+        sums[entry.currency] += entry.minor
+    return {currency: from_minor(minor, minor_units=units[currency]) for currency, minor in sorted(sums.items())}
 
 
 PERSON_STATES = ("in_doubt", "rejected", "returned")
-"""The states that always need a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowStatus:
-    """A row that needs a person, the next step, and the evidence that holds the row, if any."""
+    """A row that needs attention, with its next step and the evidence that holds it, if any."""
 
     row: RowState
     step: NextStep | None
@@ -229,8 +222,8 @@ class RowStatus:
 class BatchStatus:
     """The status of a batch.
 
-    `attention_count` is the number of rows that need a person, and `rows` are the first of them. `evidence` counts the
-    gateway's messages about the batch's rows by finding. `waiting` are the messages that need a person.
+    `attention_count` is the number of rows that need attention, and `rows` are the first of them. `evidence` has the
+    number of gateway messages for each `Finding`. `waiting` are the messages about which a person must decide.
     """
 
     record: BatchRecord
@@ -248,21 +241,21 @@ def batch_status(
     journal: JournalReader,
     record: BatchRecord,
     *,
-    only_doubt: bool = False,
+    only_in_doubt: bool = False,
     limit: int | None = None,
 ) -> BatchStatus:
-    """Return the status of a batch, with at most `limit` rows that need a person, or all if it is None."""
+    """Return a batch's status, with at most `limit` of the rows that need attention, or all if None."""
     now, batch = utc_now(), record.number
     tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
     being_sent = rows_being_sent(journal, batch, tallies)
     current = resolve_in_flight(tallies, being_sent)
-    attention_count, rows = _rows_needing_person(
-        journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit
+    attention_count, rows = _rows_needing_attention(
+        journal, batch, tallies, being_sent, holds, now, only_in_doubt=only_in_doubt, limit=limit
     )
     return BatchStatus(
         record,
         current,
-        build_summary(record, count_states(record, current), sum_totals(current), messages),
+        build_summary(record, count_states(record, current), sums_by_state(current), messages),
         attention_count,
         _row_statuses(settings, journal, record, rows, now, holds),
         journal.message_counts(batch),
@@ -287,7 +280,7 @@ def _row_statuses(
     ]
 
 
-def _rows_needing_person(
+def _rows_needing_attention(
     journal: JournalReader,
     batch: int,
     tallies: Sequence[StateTally],
@@ -295,30 +288,30 @@ def _rows_needing_person(
     holds: Mapping[int, Hold],
     now: datetime,
     *,
-    only_doubt: bool,
+    only_in_doubt: bool,
     limit: int | None,
 ) -> tuple[int, Sequence[RowState]]:
-    """Return the number of rows that need a person, and the first ones: held rows, then possibly paid ones."""
-    until = long_accepted_until(now)
+    """Return the number of rows that need attention, and the first ones. Held rows come before rows in doubt."""
+    cutoff = overdue_cutoff(now)
     if any(tally.state is State.ACCEPTED for tally in tallies):
-        tallies = journal.tallies(batch, accepted_until=until)
-    sent_rows = {row.row for row in live_rows}  # A live process will record their outcomes.
-    max_rows = None if limit is None else limit + len(sent_rows)
+        tallies = journal.tallies(batch, accepted_until=cutoff)
+    live_row_numbers = {row.row for row in live_rows}  # A live process will record their outcomes.
+    max_rows = None if limit is None else limit + len(live_row_numbers)
     rows_in_doubt = journal.rows(batch, states=DISPLAYED_IN_DOUBT, limit=max_rows)
-    rows = [row for row in rows_in_doubt if row.row not in sent_rows][:limit]
-    count = _count(tallies, DISPLAYED_IN_DOUBT) - len(sent_rows)
-    if not only_doubt:
+    rows = [row for row in rows_in_doubt if row.row not in live_row_numbers][:limit]
+    count = _count_rows(tallies, DISPLAYED_IN_DOUBT) - len(live_row_numbers)
+    if not only_in_doubt:
         other_states = NEED_PERSON - DISPLAYED_IN_DOUBT
         remaining = None if limit is None else limit - len(rows)
-        rows += journal.rows(batch, states=other_states, accepted_until=until, limit=remaining)
-        count += _count(tallies, other_states)
+        rows += journal.rows(batch, states=other_states, accepted_until=cutoff, limit=remaining)
+        count += _count_rows(tallies, other_states)
         if holds:
             held_rows = list(journal.rows(batch, numbers=holds))
             rows, count = [*held_rows, *rows][:limit], count + len(held_rows)
     return count, rows
 
 
-def _count(tallies: Sequence[StateTally], states: Collection[State]) -> int:
+def _count_rows(tallies: Sequence[StateTally], states: Collection[State]) -> int:
     return sum(tally.count for tally in tallies if tally.state in states)
 
 
@@ -326,8 +319,8 @@ def _count(tallies: Sequence[StateTally], states: Collection[State]) -> int:
 class ListedBatch:
     """A batch in the list of all batches.
 
-    `known` are the tallies of rows that belong to an earlier batch and are counted there. `contradictions` is the
-    number of messages that contradict a row or need a person. `age` is the time since the batch was opened.
+    `known` are the tallies of rows that are already counted in an earlier batch. `contradictions` is the number of
+    messages that contradict a row or need a decision. `age` is the time since the batch was opened.
     """
 
     record: BatchRecord
@@ -345,7 +338,7 @@ class ListedBatch:
 
 @dataclass(frozen=True, slots=True)
 class JournalStatus:
-    """The batches of a journal, oldest first. `states` and `totals` count each row once."""
+    """The batches of a journal, oldest first. `states` and `totals` count a row in several batches once."""
 
     batches: Sequence[ListedBatch]
     states: Mapping[str, int]
@@ -354,7 +347,6 @@ class JournalStatus:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The worst exit code of any batch."""
         codes = {exit_code_for(batch.states, contradictions=batch.contradictions) for batch in self.batches}
         return worst_code({ExitCode.DONE} | codes)
 
@@ -366,16 +358,16 @@ class JournalStatus:
 def journal_status(journal: JournalReader) -> JournalStatus:
     now = utc_now()
     batches = [listed_batch(journal, record, now) for record in journal.batches()]
-    combined = combined_tallies(batches)
+    combined = sum_batch_tallies(batches)
     counts = Counter({INVALID: sum(batch.states.get(INVALID, 0) for batch in batches)})
     for tally in without_replaced(combined):
         counts[tally.state.value] += tally.count
     states = {state: counts[state] for state in STATES if counts[state]}
-    return JournalStatus(batches, states, sum_totals(combined), journal.message_counts())
+    return JournalStatus(batches, states, sums_by_state(combined), journal.message_counts())
 
 
-def combined_tallies(batches: Sequence[ListedBatch]) -> Sequence[StateTally]:
-    """Return the combined current tallies of several batches. Each row counts once."""
+def sum_batch_tallies(batches: Sequence[ListedBatch]) -> Sequence[StateTally]:
+    """Add up the current tallies of several batches. A row in more than one batch counts once."""
     combined = combine_tallies(
         (tally for batch in batches for tally in batch.tallies), (tally for batch in batches for tally in batch.known)
     )
@@ -399,9 +391,9 @@ def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> 
 
 @dataclass(frozen=True, slots=True)
 class FollowedBatch:
-    """A batch on a page: the number of rows in each state, and sums by currency and state.
+    """A batch shown on a page, with the number of rows in each state and the sums by currency and state.
 
-    `running` is the process whose run holds the journal, for this batch or another one, or None if there is no run.
+    `running` is the process whose run of this or another batch holds the journal, or None.
     """
 
     record: BatchRecord
@@ -411,23 +403,22 @@ class FollowedBatch:
 
     @property
     def is_sending(self) -> bool:
-        """Whether a run is sending rows of this batch now."""
         return self.counts.get(State.IN_FLIGHT, 0) > 0
 
     @property
     def payable(self) -> int:
-        """The number of rows that are part of the payout."""
+        """The number of valid rows."""
         return self.record.rows - self.counts.get(INVALID, 0)
 
     @property
     def answered(self) -> int:
-        """The number of rows that no run has to send any longer."""
+        """The number of valid rows that are neither unsent nor in flight."""
         return self.payable - self.counts.get("ready", 0) - self.counts.get(State.IN_FLIGHT, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedRow:
-    """A row on a page."""
+    """A row shown on a page, with its payee and amount."""
 
     standing: RowState
     state: str
@@ -437,7 +428,7 @@ class FollowedRow:
 
 @dataclass(frozen=True, slots=True)
 class FollowedRowHistory:
-    """A row with its replies and history. `step` is a person's next step, or None if there is none."""
+    """A row with its next step, if any, the gateway's replies, and its history."""
 
     followed: FollowedRow
     step: NextStep | None
@@ -446,7 +437,7 @@ class FollowedRowHistory:
 
 
 def running_process(settings: Settings) -> LockHolder | None:
-    """Return the process whose run holds the journal, or None. Never touches the lock."""
+    """Return the process whose run holds the journal, or None. Does not need the journal's lock."""
     holder = journal_location(settings).holder()
     return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
 
@@ -455,24 +446,21 @@ def followed_batch(
     settings: Settings,
     journal: JournalReader,
     record: BatchRecord,
-    tallies: Callable[[], Sequence[StateTally]] | None = None,
+    count_tallies: Callable[[], Sequence[StateTally]] | None = None,
 ) -> FollowedBatch:
-    """Return a batch with its counts and sums. `tallies` replaces the count in the journal, if given."""
-    # Look for the run before counting rows. Otherwise a run that ends in between would seem to leave rows unsent.
+    """Return a batch with its counts and sums. `count_tallies` returns the tallies, by default from the journal."""
+    # Look for a run before counting rows. Otherwise a run that ends in between would seem to leave rows unsent.
     running = running_process(settings)
-    tallies_now = journal.tallies(record.number) if tallies is None else tallies()
+    tallies = journal.tallies(record.number) if count_tallies is None else count_tallies()
     if running is None:
-        tallies_now = resolve_in_flight(tallies_now, ())
-    return FollowedBatch(record, count_states(record, tallies_now), sum_totals(tallies_now), running)
+        tallies = resolve_in_flight(tallies, ())
+    return FollowedBatch(record, count_states(record, tallies), sums_by_state(tallies), running)
 
 
 def followed_rows(
     settings: Settings, journal: JournalReader, record: BatchRecord, *, state: str = "", after: int = 0, limit: int
 ) -> Sequence[FollowedRow]:
-    """Return the first `limit` rows of a batch after row `after`.
-
-    `state` selects the rows shown in this state, and empty selects all. Raises `UsageError` for an unknown state.
-    """
+    """Return up to `limit` rows after row `after`, in `state` if given. Raises `UsageError` for an unknown state."""
     running = running_process(settings)
     states: Collection[State] | None = None
     if state:
@@ -486,7 +474,7 @@ def followed_rows(
 def with_payees(
     journal: JournalReader, record: BatchRecord, row_states: Sequence[RowState], running: LockHolder | None
 ) -> Sequence[FollowedRow]:
-    """Return rows of a batch with their payees and amounts. `running` is the process that holds the journal."""
+    """Return rows of a batch with payees and amounts. `running` is the process that holds the journal."""
     payments = journal.payments(record.number, [row.row for row in row_states])
     pairs = ((row, payments[row.row]) for row in row_states)
     return [
@@ -496,7 +484,7 @@ def with_payees(
 
 
 def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
-    """Return a row with its replies and history. Raises `UsageError` if the batch does not have it."""
+    """Return a row with its replies and history. Raises `UsageError` if it is not in the batch."""
     row_state = next(journal.rows(record.number, numbers={row}), None)
     if row_state is None:
         raise UsageError(say("Row {row} is not part of this payout.", row=row))

@@ -20,8 +20,8 @@ class Health(StrEnum):
 class HealthCheck:
     """A check of `doctor` and its result.
 
-    `name` is the check's name, marked for the catalogue, and `subject` is a country or a person, if any. `found` is a
-    sentence about the result. `code` is the exit code if the check fails.
+    `name` is translated when it is shown. `subject` is a country or person, if any. `found` describes the result, and
+    `code` is the exit code if the check fails.
     """
 
     name: str
@@ -32,7 +32,7 @@ class HealthCheck:
 
     @classmethod
     def failed(cls, name: str, error: PaygwError, code: ExitCode = ExitCode.USAGE) -> "HealthCheck":
-        """Return a failed check with the message and hint of an error."""
+        """Return a failed check with an error's message and hint."""
         # The default hint names `doctor` itself.
         hint = "" if error.hint == say(ConfigurationError.default_hint) else error.hint
         return cls(name, Health.BAD, f"{error.message} {hint}".strip(), code)

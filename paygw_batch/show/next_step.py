@@ -21,13 +21,13 @@ from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowState
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.settle.resolve import quarantine_end
 
-_WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "witness", "pay", "collect")
-"""The names of evidence sources and the verbs of operations, marked for the catalogue."""
-HELD_FOR_OFFICERS = mark("A message from the gateway contradicts this row's state, so no run sends it.")
+_TRANSLATED_WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "witness", "pay", "collect")
+"""The names of evidence sources and the verbs of operations, which are translated when they are shown."""
+HELD_FOR_OFFICERS = mark("A message from the gateway contradicts this row's state, so no run will send it.")
 LONG_ACCEPTED_H = 24
-"""Hours after which somebody must ask the gateway about an accepted row without a final answer."""
+"""Hours after which someone must ask the gateway about an accepted row that has no final answer."""
 NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
-"""The states in which a row may need a person. Accepted rows need one only after `LONG_ACCEPTED_H`."""
+"""The states in which a row may need attention. Accepted rows do only after `LONG_ACCEPTED_H`."""
 
 
 class RowStep(StrEnum):
@@ -38,7 +38,7 @@ class RowStep(StrEnum):
     RESOLVE_ACCEPTED = "resolve_accepted"
     WAIT_FOR_RUN = "wait_for_run"
     RETRY_AFTER_PERSON = "retry_after_person"
-    """Only a person's word says that the row was rejected."""
+    """Only a person, not the gateway, said that the row was rejected."""
     RETRY = "retry"
     SEND = "send"
     PAY_AGAIN = "pay_anew"
@@ -46,10 +46,10 @@ class RowStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """A person's next step for a row of a batch.
+    """A person's next step for a row.
 
-    `batch` is the batch's id, which may be shortened. `verb` is its operation's verb, and `hold` the evidence that
-    holds the row. `not_before` is the time from which the row may be sent again, or empty if that is now.
+    `batch` is the id of its batch, possibly shortened. `verb` is the operation's verb, such as `pay`. `hold` is the
+    evidence that holds the row. `not_before` is when the row may be sent again, or empty if that is now.
     """
 
     step: RowStep
@@ -78,8 +78,8 @@ def _row_step(row: RowState, now: datetime) -> RowStep | None:
         case State.IN_FLIGHT:
             return RowStep.WAIT_FOR_RUN
         case State.ACCEPTED:
-            is_long = row.intended_at is not None and row.intended_at <= long_accepted_until(now)
-            return RowStep.RESOLVE_ACCEPTED if is_long else None
+            is_overdue = row.intended_at is not None and row.intended_at <= overdue_cutoff(now)
+            return RowStep.RESOLVE_ACCEPTED if is_overdue else None
         case State.REJECTED:
             return RowStep.RETRY_AFTER_PERSON if row.quarantined_since else RowStep.RETRY
         case State.READY:
@@ -92,39 +92,42 @@ def _row_step(row: RowState, now: datetime) -> RowStep | None:
             assert_never(row.state)
 
 
-def long_accepted_until(now: datetime) -> str:
-    """Return the time before which an intent makes its accepted row overdue at `now`."""
+def overdue_cutoff(now: datetime) -> str:
+    """Return the cutoff: accepted rows that were sent before it are overdue at `now`."""
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
 
 
 def hold_sentence(hold: Hold) -> str:
     if hold.source is EvidenceSource.WITNESS:
         return say(
-            "Held: its order was sent, but the journal lost the record of it (evidence {number}), and no run sends it.",
+            "Held: its order was sent, but the journal lost the record of it (evidence {number}). No run will send it.",
             number=hold.number,
         )
     values = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}
     if hold.said == OutcomeKind.PAID:
         return say(
-            "Held: the {source} of {time} says that it is paid (evidence {number}), and no run sends it.", **values
+            "Held: the {source} of {time} says that it is paid (evidence {number}). No run will send it.", **values
         )
     if hold.said == OutcomeKind.REJECTED:
         return say(
             "Held: the {source} of {time} says that it was rejected, although it had not been sent (evidence "
-            "{number}); no run sends it.",
+            "{number}). No run will send it.",
             **values,
         )
     return say(
-        "Held: the {source} of {time} says that the gateway has it (evidence {number}), and no run sends it.", **values
+        "Held: the {source} of {time} says that the gateway already has it (evidence {number}). No run will send it.",
+        **values,
     )
 
 
 def step_sentence(step: NextStep) -> str:
     row, earlier_attempt = step.row, step.row.possible_duplicate_of
-    again = (
+    duplicate_warning = (
         ""
         if earlier_attempt is None
-        else say(" It may repeat attempt {attempt}: first make sure that it was not paid.", attempt=earlier_attempt)
+        else say(
+            " It may repeat attempt {attempt}. First make sure that this attempt was not paid.", attempt=earlier_attempt
+        )
     )
     return say(
         _STEP_SENTENCES[step.step],
@@ -134,52 +137,51 @@ def step_sentence(step: NextStep) -> str:
         row=row.row,
         sent_orderid=row.sent_orderid or row.client_orderid,
         intended_at=row.intended_at,
-        resolve=say("then `paygw-batch resolve row {batch} {row} --evidence TEXT --as`", batch=step.batch, row=row.row),
+        resolve=say(
+            "then run `paygw-batch resolve row {batch} {row} --evidence TEXT --as`", batch=step.batch, row=row.row
+        ),
         later=say(" (not before {time})", time=step.not_before) if step.not_before else "",
-        again=again,
+        again=duplicate_warning,
     )
 
 
 _STEP_SENTENCES: Mapping[RowStep, str] = {
     RowStep.RESOLVE_HELD: mark(
-        "{held}Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}; {resolve} "
-        "paid, rejected (`retry` may then send it again), or, if the gateway never had it, not-received{later}."
+        "{held}Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}, {resolve} paid, "
+        "rejected (`retry` can then send it again) or, if the gateway never received it, not-received{later}."
     ),
     RowStep.RESOLVE_DOUBT: mark(
         "Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}, sent at "
-        "{intended_at}; {resolve} paid, rejected, or, if the gateway never had it, not-received{later}."
+        "{intended_at}, {resolve} paid, rejected or, if the gateway never received it, not-received{later}."
     ),
     RowStep.RESOLVE_ACCEPTED: mark(
-        "The gateway accepted it at {intended_at} and has not said more since. Ask about order {sent_orderid}; "
+        "The gateway accepted it at {intended_at} and has not given a final answer. Ask about order {sent_orderid}, "
         "{resolve} paid or rejected."
     ),
     RowStep.WAIT_FOR_RUN: mark(
-        "A run is sending it. If no run is active, `paygw-batch resume {batch}` marks it as in doubt."
+        "A run is sending it. If no run is active, run `paygw-batch resume {batch}` to mark it as in doubt."
     ),
     RowStep.RETRY_AFTER_PERSON: mark(
-        "Only a person reported that it was rejected. It may have been paid anyway. Check with the gateway; then "
-        "`paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with --amend{later}."
+        "A person, not the gateway, reported it as rejected. It may have been paid anyway. Check with the gateway. "
+        "Then run `paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with --amend{later}."
     ),
     RowStep.RETRY: mark(
-        "The gateway's answer is final: no payment was made. If it can succeed now, `paygw-batch retry {batch} --row "
-        "{row}`; if the sheet was wrong, correct the row and submit the sheet with --amend."
+        "The gateway's answer is final: no payment was made. If it can succeed now, run `paygw-batch retry {batch} "
+        "--row {row}`. If the sheet was wrong, correct the row and submit the sheet with --amend."
     ),
-    RowStep.SEND: mark("`paygw-batch resume {batch}` sends it.{again}"),
-    RowStep.PAY_AGAIN: mark(
-        "The money was returned: find out why, and {verb} it under another order id in a new sheet."
-    ),
+    RowStep.SEND: mark("To send it, run `paygw-batch resume {batch}`.{again}"),
+    RowStep.PAY_AGAIN: mark("The money came back. Find out why, and {verb} it in a new sheet, under another order id."),
 }
-"""A sentence about commands for each step."""
 
 
 def batch_steps(
     states: Mapping[str, int], batch: str, *, contradictions: int, waiting: int, interrupted: bool
 ) -> Iterator[str]:
-    """Yield a person's next steps for a batch as sentences with commands."""
+    """Yield sentences about the next steps for a batch, with the commands to run."""
     if states.get(State.IN_DOUBT):
         yield say(
-            "Rows in doubt may have been paid and are never sent again automatically. `paygw-batch status "
-            "{batch}` says what to do about each.",
+            "Rows in doubt may have been paid and are never sent again automatically. To see what to do about each, "
+            "run `paygw-batch status {batch}`.",
             batch=batch,
         )
     if contradictions:
@@ -192,16 +194,16 @@ def batch_steps(
     if waiting:
         yield say_count(
             waiting,
-            "{count:,} message from the gateway needs a person: `paygw-batch status {batch}` shows it.",
-            "{count:,} messages from the gateway need a person: `paygw-batch status {batch}` shows them.",
+            "{count:,} message from the gateway needs a decision. To see it, run `paygw-batch status {batch}`.",
+            "{count:,} messages from the gateway need a decision. To see them, run `paygw-batch status {batch}`.",
             batch=batch,
         )
     if interrupted:
         yield say("Interrupted: run the same command again to continue.")
     elif states.get(State.READY):
-        yield say("`paygw-batch resume {batch}` sends the rows that are not sent yet.", batch=batch)
+        yield say("To send the rows that have not been sent yet, run `paygw-batch resume {batch}`.", batch=batch)
     if states.get(State.REJECTED):
-        yield say("`paygw-batch retry {batch}` gives rejected rows another attempt.", batch=batch)
+        yield say("To retry rejected rows, run `paygw-batch retry {batch}`.", batch=batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +215,14 @@ class StateStep:
 
 
 def state_step(state: str, batch: BatchRecord, operation: Operation, *, first_row: int) -> StateStep:
-    """Return the next step for all rows shown in `state`. Example commands name `first_row`."""
+    """Return the next step for all rows displayed in `state`. One of the commands may be for `first_row` only."""
     sheet = shlex.quote(batch.sheet_path or batch.sheet_name)
     match state:
         case State.IN_DOUBT:
             return StateStep(
                 say(
-                    "The gateway may have carried them out: do not {verb} them by other means. The first command "
-                    "writes the questions for the gateway; the second records the answers.",
+                    "The gateway may have carried them out. Do not {verb} them by other means. The first command "
+                    "writes the questions for the gateway. The second records the answers.",
                     verb=say(operation.verb),
                 ),
                 (
@@ -244,7 +246,7 @@ def state_step(state: str, batch: BatchRecord, operation: Operation, *, first_ro
         case State.RETURNED:
             return StateStep(
                 say(
-                    "The money came back: find out why, and {verb} it under another order id in a new sheet.",
+                    "The money came back. Find out why, and {verb} these rows in a new sheet, under other order ids.",
                     verb=say(operation.verb),
                 )
             )
@@ -254,7 +256,7 @@ def state_step(state: str, batch: BatchRecord, operation: Operation, *, first_ro
             option = "" if operation.command == "submit" else f"--{operation.command} "
             return StateStep(
                 say(
-                    "They have defects, so they were not sent. This command writes them to a file. Correct the file "
+                    "They have defects, so they were not sent. This command writes them to a file. Correct that file "
                     "and submit it."
                 ),
                 (f"paygw-batch validate {option}{sheet} --rejects mended.xlsx",),
@@ -266,10 +268,10 @@ def state_step(state: str, batch: BatchRecord, operation: Operation, *, first_ro
 def next_steps(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int], *, verb: str, quarantine_h: float
 ) -> Mapping[int, str]:
-    """Return the next step of each of `rows` that is in doubt, held, or rejected by a person.
+    """Return the next step for each of `rows` that is in doubt, held, or rejected by a person.
 
-    The steps are those as of the opening of the batch, so the same journal always gives the same text, and a quarantine
-    is mentioned even after its end.
+    The texts do not depend on the current time: steps are those at the opening of the batch, and mention a quarantine
+    even after it has ended.
     """
     holds, opened_at = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
     quarantine, steps = JournalClock.read(journal, opened_at).quarantine(quarantine_h), {}
@@ -284,9 +286,9 @@ def next_steps(
 
 
 def order_steps(words: str) -> str:
-    """Return a sentence on how two people make an order. `words` are arguments of `paygw-batch order`."""
+    """Return a sentence on how two people make an order. `words` are its arguments for `paygw-batch order`."""
     return say(
-        "`paygw-batch order {words} --out ORDER.json --key KEY` writes an order; another person approves it "
-        "(`paygw-batch approve ORDER.json --key KEY`); `paygw-batch carry-out ORDER.json` carries it out.",
+        "To write an order, run `paygw-batch order {words} --out ORDER.json --key KEY`. Another person approves it "
+        "with `paygw-batch approve ORDER.json --key KEY`. Then carry it out with `paygw-batch carry-out ORDER.json`.",
         words=words,
     )

@@ -1,4 +1,4 @@
-"""Checks where a command may write. An output may replace only an older output of the same kind."""
+"""Checks where a command may write. An output may only replace an earlier output of the same kind."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _HEAD_BYTES = 64 * 1024
 
 
 class OutputKind(StrEnum):
-    """The kind of a file that a command writes. Without --force, a file replaces only files of its kind."""
+    """The kind of file that a command writes. Without --force, a file replaces only files of the same kind."""
 
     RECONCILIATION = "reconciliation"
     REJECTS = "rejects"
@@ -37,29 +37,29 @@ class OutputKind(StrEnum):
     LOG = "log"
     METRICS = "metrics"
     CONFIGURATION = "configuration"
-    """A configuration file. Overwrites an existing file only with --force, even one that this program wrote."""
+    """A configuration file. It overwrites an existing file, even one written by this program, only with --force."""
     NEW = "new file"
-    """A file of any kind that never overwrites an existing file, even with --force."""
+    """A file of any kind that never overwrites an existing one, even with --force."""
 
 
 NO_INPUTS: Mapping[str, Path | None] = MappingProxyType({})
-_NOT_NEEDED = frozenset({OutputKind.LOG, OutputKind.METRICS})
-"""Outputs that may fail to be written without stopping a run: docs/decisions/0044."""
-_COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
+_OPTIONAL_KINDS = frozenset({OutputKind.LOG, OutputKind.METRICS})
+"""Outputs that may fail without stopping the run (docs/decisions/0044)."""
+_FIRST_COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
     {
         OutputKind.RECONCILIATION: RECONCILIATION_COLUMNS,
         OutputKind.REJECTS: REJECTS_COLUMNS,
         OutputKind.QUESTIONS: QUESTION_COLUMNS,
     }
 )
-"""The first columns that identify a table as an output of this program, including earlier versions."""
+"""The first columns of each table that this or an earlier version of the program writes."""
 
 
 def _page_pattern(kind: PageKind) -> re.Pattern[bytes]:
     return re.compile(f"<!doctype html>.*{re.escape(kind.generator)}".encode(), re.DOTALL)
 
 
-_MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
+_FIRST_BYTES: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
         # Plans in the first format began with their content instead of a "document" member.
         OutputKind.PLAN: re.compile(
@@ -74,26 +74,26 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
         OutputKind.REMITTANCE: _page_pattern(PageKind.REMITTANCE),
     }
 )
-"""Patterns at the beginning of the other files, in any language."""
+"""Patterns for the beginning of each other kind of file, in every language."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
     """A file that a command may have to write.
 
-    `named` is its option, such as `--out`, and `path` is None if the option was not given. `run_of` is the sheet or
-    batch id of the run that writes it.
+    `label` is its option, such as `--out`, and `path` is None if the option was not given. `sheet_or_batch` is the
+    sheet or the batch id of the run that writes the file.
     """
 
-    named: str
+    label: str
     path: Path | None
     kind: OutputKind
-    run_of: Path | str | None = None
+    sheet_or_batch: Path | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OutputGuard:
-    """Prevents a command from overwriting other files. `config` is the configuration file."""
+    """Prevents a command from overwriting unrelated files. `config` is the configuration file."""
 
     settings: Settings
     config: Path | None
@@ -104,8 +104,8 @@ class OutputGuard:
     ) -> None:
         """Raise `OutputError` unless every output may be written. Call this before reading or sending anything.
 
-        `inputs` maps descriptions (`the sheet`) to the paths of the files that the command reads. With `reporting`, the
-        configured log and metrics file are checked as well.
+        `inputs` maps descriptions, such as `the sheet`, to the files that the command reads. `reporting` adds the
+        configured log and metrics file.
         """
         section = self.settings.reporting
         requested = [*outputs_to_check]
@@ -115,20 +115,20 @@ class OutputGuard:
         outputs = []
         for output in requested:
             if output.path is not None:
-                if output.kind in _COLUMNS:
+                if output.kind in _FIRST_COLUMNS:
                     table_format(output.path, must_be_readable=output.kind is not OutputKind.RECONCILIATION)
-                is_needed = output.kind not in _NOT_NEEDED
-                outputs.append(Output(output.named, output.path, _build_recogniser(output.kind), is_needed))
-        input_files = [ProtectedFile(words, path) for words, path in inputs.items() if path is not None]
-        results = [path for output in outputs_to_check for path in self._console_results(output.run_of)]
+                is_needed = output.kind not in _OPTIONAL_KINDS
+                outputs.append(Output(output.label, output.path, _build_recogniser(output.kind), is_needed))
+        input_files = [ProtectedFile(description, path) for description, path in inputs.items() if path is not None]
+        results = [path for output in outputs_to_check for path in self._console_results(output.sheet_or_batch)]
         check_outputs(outputs, [*input_files, *self._protected_files(results)], force=self.force)
 
     def is_own(self, path: Path) -> bool:
-        """Return whether a file belongs to the program: its configuration, a key, the journal or a log."""
+        """Return whether a file belongs to the program, such as its configuration, a key, the journal or a log."""
         return any(protected.is_overwritten_by(path) for protected in self._own_files())
 
     def find_own_file(self, folder: Path) -> str | None:
-        """Describe a file of the program within a folder, or the home directory. Returns None if there is none."""
+        """Describe a file of the program in `folder`, or the home directory if that is in it. Otherwise return None."""
         real_folder = Path(os.path.realpath(folder))
         for protected in self._own_files():
             path = Path(os.path.realpath(protected.path))
@@ -144,12 +144,12 @@ class OutputGuard:
             if path is not None:
                 yield ProtectedFile(name, path)
 
-    def _console_results(self, run_of: Path | str | None) -> Iterator[Path]:
-        """Yield the path of a console run's reconciliation, in the payout's folder or named after the batch."""
-        if isinstance(run_of, str):
-            yield self.settings.console_runs_directory() / f"{run_of}.reconciliation.csv"
-        elif run_of is not None and (folder := run_of.parent.parent).parent == self.settings.console_directory():
-            yield folder / f"{run_of.stem}.reconciliation.csv"
+    def _console_results(self, source: Path | str | None) -> Iterator[Path]:
+        """Yield the path of a console run's reconciliation, which is in the payout's folder or the folder of runs."""
+        if isinstance(source, str):
+            yield self.settings.console_runs_directory() / f"{source}.reconciliation.csv"
+        elif source is not None and (folder := source.parent.parent).parent == self.settings.console_directory():
+            yield folder / f"{source.stem}.reconciliation.csv"
 
     def _protected_files(self, results: Sequence[Path] = ()) -> Iterator[ProtectedFile]:
         settings = self.settings
@@ -157,8 +157,8 @@ class OutputGuard:
         yield ProtectedFile(say("the journal or one of its files"), journal, has_neighbours=True)
         journals = settings.known_journals_directory()
         yield ProtectedFile(say("this computer's record of the payments it sent"), journals, is_directory=True)
-        words = say("a file of the program's own directory")
-        yield ProtectedFile(words, state_directory(), is_directory=True, exceptions=results)
+        description = say("a file of the program's own directory")
+        yield ProtectedFile(description, state_directory(), is_directory=True, exceptions=results)
         yield ProtectedFile(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))
         yield ProtectedFile(say("a key of the sandbox"), journal.with_name("sandbox-gateway"), has_neighbours=True)
         yield ProtectedFile(say("a record of the sandbox"), journal.with_name("sandbox-record"), has_neighbours=True)
@@ -170,18 +170,17 @@ class OutputGuard:
             if isinstance(section, Section) and name not in {"reporting", "journal"}:
                 for key, value in section:
                     if isinstance(value, Path):
-                        yield ProtectedFile(say("the file of {name}.{key}", name=name, key=key), value)
+                        yield ProtectedFile(say("the file set in {name}.{key}", name=name, key=key), value)
 
 
 def _build_recogniser(kind: OutputKind) -> Callable[[Path], bool] | None:
-    if kind is OutputKind.CONFIGURATION:  # People edit this file, so its content does not show who wrote it.
+    if kind is OutputKind.CONFIGURATION:  # People edit this file, so its content does not show which program wrote it.
         return lambda _path: False
     return None if kind is OutputKind.NEW else partial(_is_own_output, kind)
 
 
 def _is_own_output(kind: OutputKind, path: Path) -> bool:
-    """Return whether this program wrote the file at `path` as an output of `kind`, judging by its content."""
-    if kind in _MARKS:
-        return _MARKS[kind].match(read_head(path, _HEAD_BYTES)) is not None
-    is_copy = kind is OutputKind.REJECTS and contains_texts(path, [f">{generator_marks.PROBLEMS}<"])
-    return is_copy or table_format(path).recognise(path, _COLUMNS[kind])
+    if kind in _FIRST_BYTES:
+        return _FIRST_BYTES[kind].match(read_head(path, _HEAD_BYTES)) is not None
+    is_marked_copy = kind is OutputKind.REJECTS and contains_texts(path, [f">{generator_marks.PROBLEMS}<"])
+    return is_marked_copy or table_format(path).recognise(path, _FIRST_COLUMNS[kind])

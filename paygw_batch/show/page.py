@@ -1,4 +1,4 @@
-"""Renders static pages and creates the template environment for them and for the console."""
+"""Renders static pages, and creates the template environments of static pages and of the console."""
 
 from collections.abc import Callable
 from functools import cache
@@ -18,7 +18,7 @@ _HERE = Path(__file__).parent
 
 
 def page_environment(*folders: Path) -> "Environment":
-    """Create the environment for templates in these folders. It escapes values and rejects unknown names."""
+    """Create an environment for the templates in `folders`. It escapes values and raises for undefined names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 (needed only to write a page)
 
     environment = Environment(
@@ -45,5 +45,5 @@ def template_environment() -> "Environment":
 
 
 def page(kind: PageKind, **values: object) -> str:
-    """Render a page as a single HTML file with its style sheet, without scripts or other files."""
+    """Render a page as a single HTML file that includes its style sheet, without scripts."""
     return template_environment().get_template(f"{kind}.html").render(generator=kind.generator, **values)

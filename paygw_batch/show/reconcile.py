@@ -1,4 +1,4 @@
-"""Joins a sheet with the states of its rows and lists rows in doubt as questions to the gateway.
+"""Joins a sheet with the states of its rows, and lists rows in doubt as questions to the gateway.
 
 The results depend only on the sheet and the journal.
 """
@@ -10,7 +10,7 @@ import polars as pl
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import CODED, DISPLAYED_IN_DOUBT, INVALID, display_state, render_record
+from paygw_batch.core.shown_states import CODE_START, DISPLAYED_IN_DOUBT, INVALID, display_state, render_record
 from paygw_batch.errors import InternalError
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, JournalReader
 from paygw_batch.language import say
@@ -22,17 +22,17 @@ from paygw_batch.show.next_step import HELD_FOR_OFFICERS, hold_sentence
 
 
 def _journal_column(name: str) -> str:
-    """Return a journal column's name in a joined frame, which no column of a sheet can have."""
+    """Return the name of a journal column in a joined frame. A sheet's column cannot have the same name."""
     return name if name == "row" else f"\0{name}"
 
 
-_NUMBERS: Mapping[str, type[pl.DataType]] = {
+_NUMBER_TYPES: Mapping[str, type[pl.DataType]] = {
     "row": pl.UInt32,
     "attempts": pl.Int64,
     "http_status": pl.Int64,
     "minor": pl.Int64,
 }
-_LINE_SCHEMA = {_journal_column(name): _NUMBERS.get(name, pl.String) for name in LINE_COLUMNS}
+_LINE_SCHEMA = {_journal_column(name): _NUMBER_TYPES.get(name, pl.String) for name in LINE_COLUMNS}
 _OWN_COLUMNS = {name for name in _LINE_SCHEMA if name != "row"}
 _STATES = pl.Series([state.value for state in State])
 _SHOWN_STATES = pl.Series([str(display_state(state)) for state in State])
@@ -44,8 +44,8 @@ def reconciliation(
 ) -> pl.DataFrame:
     """Return a line for each row of the batch's sheet, with the columns of the reconciliation file.
 
-    `minor_units` has the number of decimals of each currency. Messages for officers have no codes or logins. Raises
-    `InternalError` if rows or amounts differ from the journal, so that no wrong file is written.
+    `minor_units` has the number of decimals of each currency. Messages for officers contain no codes or logins. Raises
+    `InternalError` if the sheet's rows or amounts differ from those in the journal.
     """
     return pl.concat(reconciliation_pieces(journal, batch, minor_units, is_for_officers=is_for_officers))
 
@@ -53,7 +53,7 @@ def reconciliation(
 def reconciliation_pieces(
     journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int], *, is_for_officers: bool = False
 ) -> Iterator[pl.DataFrame]:
-    """Yield the frame of `reconciliation` in pieces. Raises its `InternalError` before the end."""
+    """Yield the frame of `reconciliation` in pieces. An `InternalError` may be raised after some pieces."""
     require_people_not_forgotten(journal, batch)
     holds = {
         row: say(HELD_FOR_OFFICERS) if is_for_officers else hold_sentence(hold)
@@ -62,24 +62,21 @@ def reconciliation_pieces(
     columns = RECONCILIATION_COLUMNS_OF[batch.operation]
     urls = _customer_urls(journal, batch) if CUSTOMER_URL in columns else None
     rows_being_sent = [row.row for row in journal.rows_being_sent(batch.number)]
-    rows, newest = 0, -1
+    rows, last_row = 0, -1
     for joined in _joined_pages(journal, batch, minor_units):
-        frame = _select_shown(_translate_messages(joined, is_for_officers=is_for_officers), rows_being_sent)
+        frame = _select_displayed_columns(_translate_messages(joined, is_for_officers=is_for_officers), rows_being_sent)
         frame = _add_hold_reasons(frame, holds)
-        rows, newest = rows + frame.height, _check_order(batch, newest, frame["row"])
+        rows, last_row = rows + frame.height, _check_row_order(batch, last_row, frame["row"])
         if urls is not None:
             frame = frame.join(urls, on="row", how="left", maintain_order="left")
-        unknown = [name for name in frame.columns if name not in (*columns, "valid")]
-        yield frame.select(*columns, *unknown)
+        other_columns = [name for name in frame.columns if name not in (*columns, "valid")]
+        yield frame.select(*columns, *other_columns)
     if rows != batch.rows:
         raise InternalError(f"the reconciliation of batch {batch.batch} has {rows} rows, not {batch.rows}")
 
 
 def add_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Append typed columns for amounts and times to the pieces of a reconciliation.
-
-    The text columns do not change. An unreadable amount is null in its typed column.
-    """
+    """Append typed columns for amounts and times to a reconciliation's pieces. Unreadable amounts become null."""
     for piece in pieces:
         names = {name: _unused_name(name, piece.columns) for name in ("amount_decimal", *_TYPED_TIMES)}
         yield piece.with_columns(
@@ -93,7 +90,7 @@ def add_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
 
 _TIME = "%Y-%m-%dT%H:%M:%S%.fZ"
 _TYPED_TIMES = {"first_sent_at_utc": "first_sent_at", "updated_at_utc": "updated_at"}
-"""The text column of each typed column."""
+"""Each typed column, with the text column from which it is parsed."""
 
 
 def _unused_name(name: str, existing_names: Sequence[str]) -> str:
@@ -103,29 +100,28 @@ def _unused_name(name: str, existing_names: Sequence[str]) -> str:
 
 
 def _joined_pages(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield the sheet's pages joined with the states of their rows. At most one page is in memory twice."""
+    """Yield each page of the sheet joined with its rows' states. Keeps little more than one page in memory."""
     line_frames = _line_frames(journal.batch_lines(batch.number))
-    ahead = next(line_frames)
+    unjoined = next(line_frames)
     for page in journal.pages(batch.number):
         rows = from_pages([page])
-        while rows.height and (ahead.is_empty() or ahead["row"][-1] < rows["row"][-1]):
+        while rows.height and (unjoined.is_empty() or unjoined["row"][-1] < rows["row"][-1]):
             if (next_frame := next(line_frames, None)) is None:
                 break
-            ahead = next_frame if ahead.is_empty() else pl.concat([ahead, next_frame])
-        joined = rows.join(ahead, on="row", how="left", maintain_order="left")
+            unjoined = next_frame if unjoined.is_empty() else pl.concat([unjoined, next_frame])
+        joined = rows.join(unjoined, on="row", how="left", maintain_order="left")
         _check_states_and_amounts(batch, joined, minor_units)
         yield joined
-        are_all_joined = joined[_journal_column("state")].count() == ahead.height
-        ahead = ahead.clear() if are_all_joined else ahead.join(rows, on="row", how="anti")
-    if ahead.height or next(line_frames, None) is not None:
+        joined_all = joined[_journal_column("state")].count() == unjoined.height
+        unjoined = unjoined.clear() if joined_all else unjoined.join(rows, on="row", how="anti")
+    if unjoined.height or next(line_frames, None) is not None:
         raise InternalError(f"the journal of batch {batch.batch} has rows that its sheet does not have")
 
 
-def _select_shown(joined: pl.DataFrame, rows_being_sent: Sequence[int]) -> pl.DataFrame:
-    """Select the columns that are shown to people, and `valid`."""
+def _select_displayed_columns(joined: pl.DataFrame, rows_being_sent: Sequence[int]) -> pl.DataFrame:
     columns = {name: pl.col(_journal_column(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
-    is_sent = pl.col("row").is_in(rows_being_sent) & (columns["state"] == State.IN_FLIGHT)
-    state = pl.when(is_sent).then(columns["state"]).otherwise(columns["state"].replace(_STATES, _SHOWN_STATES))
+    is_being_sent = pl.col("row").is_in(rows_being_sent) & (columns["state"] == State.IN_FLIGHT)
+    state = pl.when(is_being_sent).then(columns["state"]).otherwise(columns["state"].replace(_STATES, _SHOWN_STATES))
     return joined.select(
         *(name for name in joined.columns if name not in columns and name not in _OWN_COLUMNS),
         **{
@@ -141,7 +137,7 @@ def _select_shown(joined: pl.DataFrame, rows_being_sent: Sequence[int]) -> pl.Da
 
 def _translate_messages(rows: pl.DataFrame, *, is_for_officers: bool) -> pl.DataFrame:
     messages = rows[_journal_column("message")].drop_nulls()
-    coded = messages.filter(messages.str.starts_with(CODED)).unique()
+    coded = messages.filter(messages.str.starts_with(CODE_START)).unique()
     texts = pl.Series([render_record(message, is_for_officers=is_for_officers) for message in coded], dtype=pl.String)
     return rows.with_columns(pl.col(_journal_column("message")).replace(coded, texts)) if coded.len() else rows
 
@@ -170,34 +166,31 @@ def _add_hold_reasons(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataF
     return joined.drop("\0held")
 
 
-def _check_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
-    """Return the last of `rows`. Raises `InternalError` unless the row numbers increase from `newest` on.
+def _check_row_order(batch: BatchRecord, previous: int, rows: pl.Series) -> int:
+    """Return the last of `rows`. Raises `InternalError` unless the row numbers increase and are above `previous`.
 
-    Together with the number of rows, this proves that every row of the sheet appears exactly once.
+    This and the number of rows prove that every row of the sheet appears exactly once.
     """
-    differences = pl.Series([newest]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
+    differences = pl.Series([previous]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
     if not (differences > 0).all():
         raise InternalError(f"the reconciliation of batch {batch.batch} has a row twice, or out of order")
-    return int(rows[-1]) if rows.len() else newest
+    return int(rows[-1]) if rows.len() else previous
 
 
 def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
-    """Raise `InternalError` unless the journal pays exactly the valid rows, with exactly the amounts shown.
-
-    One pass over the rows checks both. If every amount is right, so is every sum.
-    """
+    """Raise `InternalError` unless the journal has exactly the valid rows, with the same amounts."""
     factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
     factor = pl.col("currency").replace_strict(factors, default=None, return_dtype=pl.Decimal(10, 0))
     amount = pl.col(_journal_column("minor")).cast(pl.Decimal(38, 0))
-    is_off = pl.col("valid") & (readable_amount("amount") * factor).ne_missing(amount)
-    agree, differing = joined.select(
-        agree=(pl.col("valid") == pl.col(_journal_column("state")).is_not_null()).all(),
-        off=pl.col("row").filter(is_off).first(),
+    is_different = pl.col("valid") & (readable_amount("amount") * factor).ne_missing(amount)
+    states_match, differing_row = joined.select(
+        states_match=(pl.col("valid") == pl.col(_journal_column("state")).is_not_null()).all(),
+        differing_row=pl.col("row").filter(is_different).first(),
     ).row(0)
-    if not agree:
+    if not states_match:
         raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows are valid")
-    if differing is not None:
-        raise InternalError(f"row {differing}: the amount shown is not the journal's")
+    if differing_row is not None:
+        raise InternalError(f"row {differing_row}: the amount shown is not the journal's")
 
 
 _QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {
@@ -206,10 +199,10 @@ _QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {
 
 
 def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
-    """Return a line (`QUESTION_COLUMNS`) for every row in doubt, in the sheet's order.
+    """Return a line (`QUESTION_COLUMNS`) for each row in doubt, in sheet order.
 
-    A line has an order but no person, because the gateway knows the payee. The gateway's support fills in the column
-    `answer` with paid, rejected or not-received. `resolve statement` reads the completed list.
+    A line has no payee, because the gateway knows the payee of an order. The gateway's support writes paid, rejected or
+    not-received in the column `answer`. `resolve statement` reads the completed list.
     """
     lines = [
         (

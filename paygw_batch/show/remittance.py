@@ -1,4 +1,4 @@
-"""Finds the payee of a payment and writes remittance advices, which list the payments to a person."""
+"""Finds the payee of a payment, and writes remittance advices, which list payments to one person."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Payee:
 
     @property
     def person(self) -> tuple[str, str]:
-        """The key that groups payments to one person: the number, and the name in any case."""
+        """The key that groups payments to the same person: the number, and the name in lower case."""
         return self.number, " ".join(self.name.casefold().split())
 
 
@@ -32,14 +32,14 @@ _SHOWN_DIGITS = 3
 
 
 def mask_number(number: str) -> str:
-    """Return the last digits of an account or phone number: enough for comparison, but too few for a payment."""
+    """Hide all but the last digits of an account or phone number."""
     return f"...{number[-_SHOWN_DIGITS:]}"
 
 
-def build_payee(form: str, fields: Mapping[str, str]) -> Payee:
-    """Return the payee of a payment with this form. Without an account, the number is the phone number."""
+def build_payee(form_name: str, fields: Mapping[str, str]) -> Payee:
+    """Return the payee in a payment's `fields`. The number is the phone number if there is no account."""
     forms = read_forms(config_dir())
-    shown_fields = forms[form].shown if form in forms else {}  # The fields that a column shows.
+    shown_fields = forms[form_name].shown if form_name in forms else {}  # The fields shown in each column.
     name, account, phone = (
         " ".join(fields[name] for name in shown_fields.get(column, (column,)) if fields.get(name))
         for column in ("account_name", "account_number", "phone")
@@ -48,51 +48,52 @@ def build_payee(form: str, fields: Mapping[str, str]) -> Payee:
 
 
 def paid_payouts(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
-    """Return the payments that a remittance advice may list: paid payouts."""
+    """Return only the paid payouts. A remittance advice lists no other payments."""
     return [payment for payment in payments if payment.state is State.PAID and payment.operation == PAYOUT]
 
 
 def batch_advices(
-    journal: JournalReader, batch: BatchRecord, payer: str | None, day: Callable[[str], str] | None = None
+    journal: JournalReader, batch: BatchRecord, payer: str | None, format_day: Callable[[str], str] | None = None
 ) -> str:
-    """Render the advices to all payees of a batch in sheet order. Raises `UsageError` if nobody was paid."""
+    """Render a remittance advice for each payee of a batch. Raises `UsageError` if nobody was paid."""
     rows = [row.row for row in journal.rows(batch.number, states={State.PAID})]
-    people: dict[tuple[str, str], list[FoundPayment]] = {}
+    groups: dict[tuple[str, str], list[FoundPayment]] = {}
     for payment in paid_payouts(list(journal.payments(batch.number, rows).values())):
         if payment.fields:  # The fields of a forgotten person are empty.
-            people.setdefault(build_payee(payment.form, payment.fields).person, []).append(payment)
-    if not people:
+            groups.setdefault(build_payee(payment.form, payment.fields).person, []).append(payment)
+    if not groups:
         message = say("No remittance advice was written, because no one was paid or the people have been forgotten.")
         raise UsageError(message, hint="")
-    return remittance_page([*people.values()], payer, day)
+    return remittance_page([*groups.values()], payer, format_day)
 
 
-_NAME = "\0"
-"""A placeholder for the payee's name, which the page sets in bold."""
+_NAME_PLACEHOLDER = "\0"
+"""A placeholder for the payee's name, which the page shows in bold."""
 
 
 def remittance_page(
-    people: Sequence[Sequence[FoundPayment]], payer: str | None, day: Callable[[str], str] | None = None
+    groups: Sequence[Sequence[FoundPayment]], payer: str | None, format_day: Callable[[str], str] | None = None
 ) -> str:
-    """Render an advice for each person, each on its own printed page.
+    """Render a remittance advice for each person, each on its own printed page.
 
-    `people` has the paid payments to each person, oldest first in the advice. `payer` is the payer's name, if known.
-    `day` returns the date of a time in the reader's time zone. None means UTC, as in the journal.
+    Each of `groups` holds the payments to one person, which the advice lists oldest first. `payer` is the payer's name,
+    if known. `format_day` formats the date of a time in the reader's time zone. If None, dates are in UTC.
     """
-    return page(PageKind.REMITTANCE, advices=[_build_advice(payments, payer) for payments in people], day=day)
+    return page(PageKind.REMITTANCE, advices=[_build_advice(payments, payer) for payments in groups], day=format_day)
 
 
 def _payer_sentence(payments: Sequence[FoundPayment], payer: str) -> str:
-    """Return a sentence with the payer and the payment runs, if any. Only derived order ids name a payment run."""
-    names = sorted({name for payment in payments if (name := derived_reference(payment.client_orderid)) is not None})
-    if not names:
+    run_names = sorted(
+        {name for payment in payments if (name := derived_reference(payment.client_orderid)) is not None}
+    )
+    if not run_names:
         return say("Paid by {payer}.", payer=payer)
     return say_count(
-        len(names),
+        len(run_names),
         "Paid by {payer}, payment run {runs}.",
         "Paid by {payer}, payment runs {runs}.",
         payer=payer,
-        runs=", ".join(names),
+        runs=", ".join(run_names),
     )
 
 
@@ -102,9 +103,9 @@ def _build_advice(payments: Sequence[FoundPayment], payer: str | None) -> Mappin
         sums[payment.currency] = sums.get(payment.currency, Decimal(0)) + Decimal(payment.amount)
     totals = ", ".join(f"{currency} {format_amount(f'{amount:f}')}" for currency, amount in sorted(sums.items()))
     count = say_count(len(payments), "1 payment", "{count:,} payments")
-    before, _, after = say("To {name}, account or phone number {number}.", name=_NAME, number=payee.number).partition(
-        _NAME
-    )
+    before, _, after = say(
+        "To {name}, account or phone number {number}.", name=_NAME_PLACEHOLDER, number=payee.number
+    ).partition(_NAME_PLACEHOLDER)
     return {
         "payee": payee,
         "to": (before, after),

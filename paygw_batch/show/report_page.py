@@ -1,4 +1,4 @@
-"""Writes the reconciliation as a single HTML page: sums, rows that need a person, and collapsed other rows.
+"""Writes the reconciliation as a single HTML page: sums, rows that need attention, and other rows, collapsed.
 
 The page is built from the same frame as the CSV, and depends only on the sheet and the journal. It names payees, so it
 is only for people who may see the reconciliation.
@@ -25,14 +25,13 @@ from paygw_batch.show.totals import STATE_COLOURS, BatchTotals, amount_text, gro
 TIME_BARS = 38
 LATENCY_STEPS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 60_000)
 _TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
-_TOP, _BOTTOM = 12, 34
-_GAP = 0.15
-"""The fraction of a bar's width that stays empty."""
+_TOP_MARGIN, _BOTTOM_MARGIN = 12, 34
+_BAR_GAP = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a chart. `parts` are (state, count) from the bottom up. `label` is the text below, or empty."""
+    """A bar of a chart. `parts` are (state, count) from the bottom up, and `label` is the text below, if any."""
 
     label: str
     parts: Sequence[tuple[str, int]]
@@ -40,7 +39,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The rectangle of one part of a bar."""
+    """The rectangle for one part of a bar."""
 
     state: str
     count: int
@@ -63,23 +62,23 @@ class Chart:
     left = 56
 
     def scale(self) -> Iterator[tuple[int, float]]:
-        """Return the counts on the axis with their vertical positions."""
+        """Return the counts at the marks of the vertical axis, with their positions."""
         highest = self._max_count()
         return ((count, self._y_position(count)) for count in sorted({0, highest // 2, highest}))
 
     def boxes(self) -> Iterator[Box]:
         bar_width = self._bar_width()
         for number, bar in enumerate(self.bars):
-            below = 0
+            count_below = 0
             for state, count in bar.parts:
                 if count:
-                    top, bottom = self._y_position(below + count), self._y_position(below)
-                    x = self.left + (number + _GAP / 2) * bar_width
-                    yield Box(state, count, x, top, bar_width * (1 - _GAP), bottom - top)
-                    below += count
+                    top, bottom = self._y_position(count_below + count), self._y_position(count_below)
+                    x = self.left + (number + _BAR_GAP / 2) * bar_width
+                    yield Box(state, count, x, top, bar_width * (1 - _BAR_GAP), bottom - top)
+                    count_below += count
 
     def labels(self) -> Iterator[tuple[str, float]]:
-        """Return the labels below the bars with the horizontal positions of the bars' centres."""
+        """Return the labels below the bars, with the horizontal positions of their centres."""
         bar_width = self._bar_width()
         return ((bar.label, self.left + (index + 0.5) * bar_width) for index, bar in enumerate(self.bars) if bar.label)
 
@@ -90,14 +89,11 @@ class Chart:
         return max((sum(count for _, count in bar.parts) for bar in self.bars), default=0) or 1
 
     def _y_position(self, count: int) -> float:
-        return self.height - _BOTTOM - (self.height - _BOTTOM - _TOP) * count / self._max_count()
+        return self.height - _BOTTOM_MARGIN - (self.height - _BOTTOM_MARGIN - _TOP_MARGIN) * count / self._max_count()
 
 
 def outcome_chart(frame: pl.DataFrame) -> Chart | None:
-    """Return a chart of the times at which rows reached their current state, or None if no row was sent.
-
-    Each bar covers the same duration. Rows that need a person are at the top of a bar.
-    """
+    """Return a chart of the times when rows reached their current state, or None if no row was sent."""
     sent_rows = frame.filter(pl.col("updated_at").is_not_null() & (pl.col("attempts") > 0)).select(
         "state", at=pl.col("updated_at").str.to_datetime(_TIME, time_zone="UTC")
     )
@@ -130,7 +126,7 @@ def outcome_chart(frame: pl.DataFrame) -> Chart | None:
 
 
 def latency_chart(frame: pl.DataFrame) -> Chart | None:
-    """Return a chart of the response times of first attempts, or None if none was answered."""
+    """Return a chart of the response times of first attempts, or None if no first attempt was answered."""
     answered_rows = frame.filter((pl.col("attempts") == 1) & pl.col("gateway_status").is_not_null())
     start, end = (pl.col(name).str.to_datetime(_TIME, time_zone="UTC") for name in ("first_sent_at", "updated_at"))
     times = answered_rows.select(ms=(end - start).dt.total_milliseconds()).drop_nulls()["ms"]
@@ -161,29 +157,29 @@ def _format_duration(ms: int) -> str:
 
 
 SHOWN_ROWS = 500
-"""Maximum number of rows listed for a state that needs a person. The reconciliation file has all rows."""
-ROWS_ON_DEMAND = 1_000
-"""Maximum number of rows listed for a state that does not need a person."""
+"""Maximum number of rows listed for a state that needs attention. The reconciliation file lists all rows."""
+COLLAPSED_ROWS = 1_000
+"""Maximum number of rows listed for any other state."""
 MAX_ACTIONS = 200
 HELD = "held"
-"""The report's state for ready rows that evidence holds, so that no run sends them."""
+"""The state that the report shows for ready rows that are held, so that no run sends them."""
 PERSON_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
-"""The states of rows that need a person, in display order."""
-_ON_DEMAND = ("in_flight", "accepted", "paid")
+"""The states of rows that need attention, in display order."""
+_COLLAPSED_STATES = ("in_flight", "accepted", "paid")
 _SHOWN_COLUMNS = (
     *("row", "state", "account_name", "account", "currency", "amount", "client_orderid", "sent_orderid"),
     *("gateway_reference", "updated_at", "error_code", "message"),
 )
 _APPROVED, _OPENED = "approved", "opened"
-_TRUNCATED_CAPTION = mark("The first {shown:,} of {all:,} rows. The reconciliation file has all of them.")
+_TRUNCATED_CAPTION = mark("These are the first {shown:,} of {all:,} rows. The reconciliation file has all of them.")
 
 
 @dataclass(frozen=True, slots=True)
 class RowsInState:
     """The rows in one state.
 
-    `count` is their number, and `rows` are the first ones, by column, with a `caption` for their table. `step` is the
-    next step for all of them. `own` has the steps of single rows by row number.
+    `count` is their number, and `rows` are the first ones. `caption` is the caption of the table of rows. `step` is the
+    next step for all of them, and `row_steps` are the next steps for single rows, by row number.
     """
 
     state: str
@@ -191,7 +187,7 @@ class RowsInState:
     rows: Sequence[Mapping[str, Any]]
     caption: str
     step: StateStep | None = None
-    own: Mapping[int, str] | None = None
+    row_steps: Mapping[int, str] | None = None
 
     @property
     def row_count_text(self) -> str:
@@ -206,7 +202,7 @@ def _operator_action(action: HistoryEntry) -> tuple[str, str, str, str]:
 class Reader:
     """The reader of a report: an operator, or an officer who knows no commands, paths, logins or codes.
 
-    `format_time` formats a time. `format_action` returns (time, action, person, reason) of a history entry.
+    `format_time` formats a time. `format_action` returns a history entry as (time, action, person, reason).
     """
 
     format_time: Callable[[str], str] = format_minute
@@ -227,7 +223,7 @@ def report_html(
     quarantine_h: float,
     reader: Reader = OPERATOR,
 ) -> str:
-    """Render the report of a batch from its reconciliation `frame` and its totals."""
+    """Render a batch's report from its reconciliation `frame` and its totals."""
     history = journal.history(batch.number)
     holds = list(journal.holds(batch.number))
     displayed = frame.with_columns(
@@ -236,10 +232,10 @@ def report_html(
         .otherwise(pl.col("state")),
         account=pl.coalesce("account_number", "phone"),
     ).select(_SHOWN_COLUMNS)
-    kinds_above = {_OPENED, _APPROVED} if reader.is_operator else frozenset[str]()
-    actions = [action for action in history if action.kind not in kinds_above]
-    lines = group_by_currency(totals)
-    sums = [(line, {state: amount for state, _, amount in line.states}) for line in lines if line.rows]
+    intro_kinds = {_OPENED, _APPROVED} if reader.is_operator else frozenset[str]()
+    actions = [action for action in history if action.kind not in intro_kinds]
+    currency_totals = group_by_currency(totals)
+    sums = [(line, {state: amount for state, _, amount in line.states}) for line in currency_totals if line.rows]
     return page(
         PageKind.REPORT,
         batch=batch,
@@ -247,8 +243,8 @@ def report_html(
         about=_intro_sentences(batch, history, reader),
         counts={state: totals.states[state] for state in STATE_COLOURS if totals.states.get(state)},
         sums=sums,
-        waiting=list(_rows_needing_person(journal, batch, displayed, minor_units, quarantine_h)),
-        on_demand=[_list_rows(displayed, state, ROWS_ON_DEMAND, minor_units) for state in _ON_DEMAND],
+        waiting=list(_rows_needing_attention(journal, batch, displayed, minor_units, quarantine_h)),
+        on_demand=[_list_rows(displayed, state, COLLAPSED_ROWS, minor_units) for state in _COLLAPSED_STATES],
         lines=totals.lines,
         deeds=[(action.row, *reader.format_action(action)) for action in actions[:MAX_ACTIONS]],
         deed_count=len(actions),
@@ -269,19 +265,18 @@ def _intro_sentences(batch: BatchRecord, history: Sequence[HistoryEntry], reader
     )
     approvals = [render_record(action.said) for action in history if action.kind == _APPROVED]
     approved = "; ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in approvals)
-    plan = say("Its plan: {approved}.", approved=approved) if approved else say("It has no approved plan.")
+    plan = say("Its plan: {approved}.", approved=approved) if approved else say("No plan was approved for it.")
     return [opening, plan]
 
 
 def _list_rows(frame: pl.DataFrame, state: str, limit: int, minor_units: Mapping[str, int]) -> RowsInState:
-    """Return the first `limit` rows in a state, in sheet order, with formatted amounts."""
     matching = frame.filter(pl.col("state") == state)
     rows = [
         {**row, "amount": _format_sheet_amount(row["amount"], minor_units.get(row["currency"] or ""))}
         for row in matching.head(limit).iter_rows(named=True)
     ]
     caption = (
-        say("All rows that are {state}", state=state_label(state))
+        say("All rows in the state: {state}", state=state_label(state))
         if matching.height <= limit
         else say(_TRUNCATED_CAPTION, shown=limit, all=matching.height)
     )
@@ -289,15 +284,13 @@ def _list_rows(frame: pl.DataFrame, state: str, limit: int, minor_units: Mapping
 
 
 def _format_sheet_amount(amount: str | None, units: int | None) -> str:
-    """Format an amount for people, or return the sheet's text if it is not an amount."""
     value = None if units is None else parse_amount(amount or "", minor_units=units)
     return (amount or "") if value is None else format_amount(amount_text(value, units))
 
 
-def _rows_needing_person(
+def _rows_needing_attention(
     journal: JournalReader, batch: BatchRecord, frame: pl.DataFrame, minor_units: Mapping[str, int], quarantine_h: float
 ) -> Iterator[RowsInState]:
-    """Yield the rows that need a person by state, with their next steps. Ready rows come last."""
     operation = load_operation(batch.operation)
     for state in (*PERSON_STATES, State.READY.value):
         rows_in_state = _list_rows(frame, state, SHOWN_ROWS, minor_units)
@@ -306,11 +299,11 @@ def _rows_needing_person(
             step = state_step(state, batch, operation, first_row=rows[0])
             is_ready = state == State.READY
             steps = {} if is_ready else next_steps(journal, batch, rows, verb=operation.verb, quarantine_h=quarantine_h)
-            yield replace(rows_in_state, step=step, own=steps)
+            yield replace(rows_in_state, step=step, row_steps=steps)
 
 
 def _build_charts(frame: pl.DataFrame, history: Sequence[HistoryEntry]) -> Sequence[Chart]:
-    # The last change of a row that a person decided is that decision, not a response of the gateway.
-    decided = [action.row for action in history if action.row is not None]
-    charts = (outcome_chart(frame), latency_chart(frame.filter(~pl.col("row").is_in(decided))))
+    # If a person decided about a row, its last change is the decision and not a gateway response.
+    decided_rows = [action.row for action in history if action.row is not None]
+    charts = (outcome_chart(frame), latency_chart(frame.filter(~pl.col("row").is_in(decided_rows))))
     return [chart for chart in charts if chart is not None]

@@ -37,15 +37,15 @@ _PRECEDENCE = (
 
 
 def worst_code(codes: set[ExitCode]) -> ExitCode:
-    """Return the code that comes first in the documented order, or `DONE` without codes."""
+    """Return the code with the highest precedence, or `DONE` if there are no codes."""
     return next((code for code in _PRECEDENCE if code in codes), ExitCode.DONE)
 
 
 def exit_code_for(states: Mapping[str, int], *, interrupted: bool = False, contradictions: int = 0) -> ExitCode:
-    """Return the exit code of a batch, given the number of its rows in each state.
+    """Return a batch's exit code, given the number of its rows in each state.
 
     After an interruption, unsent rows mean `INTERRUPTED` rather than `STOPPED_EARLY`. `contradictions` is the number of
-    messages that need a person.
+    messages about which a person must decide.
     """
     codes = {ExitCode.DONE}
     if states.get("in_doubt") or contradictions:
@@ -77,7 +77,7 @@ class Summary:
     reconciliation: Path | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     option: str = ""
-    """The option that admits a refused sheet (`PaygwError.option`). Not in the JSON object."""
+    """The option that lets a refused sheet through (`PaygwError.option`). Not in the JSON object."""
     is_under_way: bool = False
     """Whether workers are still sending the batch. Not in the JSON object."""
 

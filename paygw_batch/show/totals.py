@@ -23,12 +23,10 @@ STATE_COLOURS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "paid": ("#A9D18E", "#274E13"),
     }
 )
-"""Fill and text colours of each state, distinct in greyscale. States that need a person come first."""
-
-
-_KEYS = ("country", "currency", "state")
-_ROWS_AT_ONCE = 100_000
-"""Number of rows counted at a time. It is limited, because exact decimals take much memory."""
+"""Fill and text colours of each state, distinct in greyscale. States that need attention come first."""
+_GROUP_COLUMNS = ("country", "currency", "state")
+_CHUNK_ROWS = 100_000
+"""Number of rows counted at a time. It is limited because exact decimals use a lot of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +44,10 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True)
 class CurrencyTotals:
-    """The number and the sum of the rows to be paid in one currency.
+    """The number of rows to be paid in a currency, and their sum.
 
-    Each of `states` has a state, its number of rows, and their sum as text. States that need a person come first.
-    Invalid rows come last, and are in no sum.
+    Each of `states` has a state, its number of rows, and their sum as text. States that need attention come first.
+    Invalid rows come last, and are not part of any sum.
     """
 
     currency: str
@@ -59,7 +57,7 @@ class CurrencyTotals:
 
 
 def group_by_currency(batch_totals: BatchTotals) -> Sequence[CurrencyTotals]:
-    """Add up the totals of each currency over all countries. Rows without a currency come last."""
+    """Add up each currency's totals across all countries. Rows without a currency come last."""
     counts: dict[str, dict[str, int]] = {}
     sums: dict[str, dict[str, Decimal]] = {}
     for _, currency, state, count, amount in batch_totals.lines:
@@ -83,21 +81,18 @@ def group_by_currency(batch_totals: BatchTotals) -> Sequence[CurrencyTotals]:
 
 
 class RunningTotals:
-    """Exact counts and sums of the rows passed through `count_rows`."""
+    """Counts and adds up the rows that pass through `count_rows`."""
 
     def __init__(self, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
         self._parts: list[pl.DataFrame] = []
 
     def count_rows(self, pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """Yield the frames unchanged, counting their rows.
-
-        A frame needs the columns `country, currency, amount, state`. An unreadable amount adds nothing to a sum.
-        """
+        """Yield `pieces` unchanged while counting their rows. Unreadable amounts are left out of the sums."""
         for piece in pieces:
             self._parts += (
-                rows.group_by(_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
-                for rows in piece.select(*_KEYS, "amount").iter_slices(_ROWS_AT_ONCE)
+                rows.group_by(_GROUP_COLUMNS).agg(count=pl.len(), sum=readable_amount("amount").sum())
+                for rows in piece.select(*_GROUP_COLUMNS, "amount").iter_slices(_CHUNK_ROWS)
             )
             yield piece
 
@@ -110,20 +105,20 @@ def batch_totals(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTo
 
 
 def sum_pieces(pieces: Iterable[pl.DataFrame], minor_units: Mapping[str, int]) -> BatchTotals:
-    """Return the totals of a stream of frames, keeping none of them in memory."""
-    counter = RunningTotals(minor_units)
-    deque(counter.count_rows(pieces), maxlen=0)
-    return counter.batch_totals()
+    """Return the totals of all `pieces`, without keeping them in memory."""
+    running_totals = RunningTotals(minor_units)
+    deque(running_totals.count_rows(pieces), maxlen=0)
+    return running_totals.batch_totals()
 
 
 def sheet_totals(counts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
-    """Return the totals of a sheet that was not submitted, from its `Validated.counts`."""
+    """Return the totals of an unsubmitted sheet, from its `Validated.counts`."""
     state = pl.when("valid").then(pl.lit("ready")).otherwise(pl.lit(INVALID))
     return _build_totals(counts.select("country", "currency", "count", "sum", state=state), minor_units)
 
 
 def _build_totals(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
-    groups = parts.group_by(_KEYS).sum().sort(_KEYS, nulls_last=True)
+    groups = parts.group_by(_GROUP_COLUMNS).sum().sort(_GROUP_COLUMNS, nulls_last=True)
     states = dict.fromkeys(STATES, 0)
     sums: dict[str, dict[str, Decimal]] = {}
     lines = []
@@ -142,7 +137,7 @@ def _build_totals(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchT
 
 
 def amount_text(amount: Decimal, minor_units: int | None) -> str:
-    """Format an amount with the decimals of its currency, or with more if needed."""
+    """Format an amount with its currency's decimals, or with more if needed."""
     if minor_units is not None and amount == (rounded := round(amount, minor_units)):
         return format(rounded, "f")
     return format(amount.normalize(), "f")

@@ -18,11 +18,10 @@ from paygw_batch.sheet.formats import workbook_options
 from paygw_batch.show.totals import STATE_COLOURS, BatchTotals, CurrencyTotals, group_by_currency
 
 EXACT_DIGITS = 15
-"""Number of digits that a spreadsheet stores. An amount that may need more is written as text."""
+"""Number of digits that a spreadsheet can store. An amount that may need more is written as text."""
 MAX_ROWS = 1_048_400
-"""Number of rows that fit in a worksheet between the header and the totals at the bottom."""
-
-_COLUMNS: Mapping[str, int] = {
+"""Number of rows that fit between a worksheet's headings and the totals at the bottom."""
+_COLUMN_WIDTHS: Mapping[str, int] = {
     mark("Row"): 7,
     mark("Payee"): 24,
     mark("Account or phone"): 19,
@@ -35,27 +34,27 @@ _COLUMNS: Mapping[str, int] = {
     mark("Sent (UTC)"): 17,
     mark("Last change (UTC)"): 18,
 }
-"""The columns of the printed worksheet with their widths in characters."""
+"""The columns of the worksheet for printing, with their widths in characters."""
 _AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED = (
-    [*_COLUMNS].index(name) for name in ("Amount", "State", "What is known", "Sent (UTC)", "Last change (UTC)")
+    [*_COLUMN_WIDTHS].index(name) for name in ("Amount", "State", "What is known", "Sent (UTC)", "Last change (UTC)")
 )
-_TOTALS = dict(zip(mark_all("Currency", "Country", "State", "Rows", "Sum"), (10, 14, 12, 10, 24), strict=True))
+_TOTALS_WIDTHS = dict(zip(mark_all("Currency", "Country", "State", "Rows", "Sum"), (10, 14, 12, 10, 24), strict=True))
 _WIDTHS = {"message": 44, "row": 7, "country": 9, "currency": 9, "state": 10, "attempts": 9, "http_status": 11}
-"""Widths in the worksheet of all columns. Other columns have the `_USUAL_WIDTH`."""
+"""Widths in the worksheet with all columns. Columns not listed have the `_USUAL_WIDTH`."""
 _USUAL_WIDTH = 20
-_LETTERS_A_LINE = int(1.1 * _COLUMNS["What is known"])
-"""Number of letters per line. Widths are in digits, and letters are narrower on average."""
+_LETTERS_PER_LINE = int(1.1 * _COLUMN_WIDTHS["What is known"])
+"""Number of letters per line. Column widths count digits, and letters are narrower on average."""
 _LINE_POINTS, _MAX_LINES = 15, 20
-_LINED = {"bottom": 1, "bottom_color": "#D9D9D9"}
+_CELL_BORDER = {"bottom": 1, "bottom_color": "#D9D9D9"}
 _RIGHT = {"align": "right"}
 _GAP = "_)"
-"""End of a number format that leaves a small space on the right."""
+"""The end of number formats. It leaves a small space on the right."""
 _A4 = 9
-_MAX_PRINTED = 80
-"""Maximum length of a sheet's name in a page header, which may have 255 characters in all."""
+_MAX_PRINTED_NAME = 80
+"""Maximum length of a sheet's name in the page header, which can have at most 255 characters."""
 _TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
 _DAY_MS = 86_400_000
-_FIRST_DAY = 25_569
+_EPOCH_DAY = 25_569
 """1970-01-01 as a spreadsheet serial date."""
 
 
@@ -64,15 +63,15 @@ def build_workbook(
 ) -> bytes:
     """Build an .xlsx file from a reconciliation frame. Needs the `excel` extra.
 
-    An amount is a number if a spreadsheet stores it exactly, and text otherwise. The worksheet of all columns has
-    exactly the texts of the CSV. The same arguments give the same bytes. Raises `OutputError` for more than `MAX_ROWS`
-    rows.
+    An amount is a number if a spreadsheet can store it exactly, and otherwise text. The worksheet with all columns has
+    exactly the CSV's texts. The same arguments give the same bytes. Raises `OutputError` for more than `MAX_ROWS` rows.
     """
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
     if frame.height > MAX_ROWS:
         raise OutputError(
-            say("A workbook holds at most {rows} rows.", rows=MAX_ROWS), hint=say("Write .csv or .parquet.")
+            say("A workbook holds at most {rows} rows.", rows=MAX_ROWS),
+            hint=say("Write a .csv or .parquet file instead."),
         )
     file = io.BytesIO()
     with Workbook(file, workbook_options()) as workbook:
@@ -94,17 +93,16 @@ def build_workbook(
 
 
 def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batch_totals: BatchTotals) -> None:
-    """Write a line for each row, with the sender's own columns last, and the totals below."""
     sender_columns = [name for name in frame.columns if name not in RECONCILIATION_COLUMNS]
-    writer.write_headings(sheet, {say(name): width for name, width in _COLUMNS.items()}, right=[say("Amount")])
-    writer.write_headings(sheet, dict.fromkeys(sender_columns, _USUAL_WIDTH), first=len(_COLUMNS))
-    texts = 0
+    writer.write_headings(sheet, {say(name): width for name, width in _COLUMN_WIDTHS.items()}, right=[say("Amount")])
+    writer.write_headings(sheet, dict.fromkeys(sender_columns, _USUAL_WIDTH), first=len(_COLUMN_WIDTHS))
+    text_amounts = 0
     for line_number, line in enumerate(_printable_frame(frame, sender_columns).iter_rows(), start=1):
         special_cells = {column: line[column] for column in (_AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED)}
         cells = [None if column in special_cells else cell or "" for column, cell in enumerate(line)]
         writer.write_line(sheet, line_number, cells)
         is_number = writer.write_money(sheet, line_number, _AMOUNT, line[_AMOUNT], line[_AMOUNT + 1])
-        texts += not is_number and line[_STATE] != INVALID
+        text_amounts += not is_number and line[_STATE] != INVALID
         writer.write_state(sheet, line_number, _STATE, line[_STATE])
         writer.write_sentence(sheet, line_number, _KNOWN, line[_KNOWN] or "")
         for column in (_SENT, _CHANGED):
@@ -112,27 +110,24 @@ def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batc
                 sheet.write_number(line_number, column, line[column], writer.time)
             else:
                 sheet.write_blank(line_number, column, None, writer.time)
-    sheet.autofilter(0, 0, frame.height, len(_COLUMNS) + len(sender_columns) - 1)
-    foot = _write_foot(writer, sheet, frame.height + 2, batch_totals)
-    if texts:
-        writer.write_line(sheet, foot, (None, _text_amounts_note(texts)))
-    sheet.print_area(0, 0, foot, len(_COLUMNS) - 1)
-
-
-def _text_amounts_note(count: int) -> str:
-    return say_count(
-        count,
-        "{count:,} amount is written as text, because a spreadsheet's number would not be exact. The "
-        "spreadsheet's sums leave it out.",
-        "{count:,} amounts are written as text, because a spreadsheet's numbers would not be exact. The "
-        "spreadsheet's sums leave them out.",
-    )
+    sheet.autofilter(0, 0, frame.height, len(_COLUMN_WIDTHS) + len(sender_columns) - 1)
+    next_line = _write_currency_totals(writer, sheet, frame.height + 2, batch_totals)
+    if text_amounts:
+        note = say_count(
+            text_amounts,
+            "{count:,} amount is written as text, because a spreadsheet cannot store it exactly as a number. "
+            "Spreadsheet sums do not include it.",
+            "{count:,} amounts are written as text, because a spreadsheet cannot store them exactly as numbers. "
+            "Spreadsheet sums do not include them.",
+        )
+        writer.write_line(sheet, next_line, (None, note))
+    sheet.print_area(0, 0, next_line, len(_COLUMN_WIDTHS) - 1)
 
 
 def _printable_frame(frame: pl.DataFrame, sender_columns: Sequence[str]) -> pl.DataFrame:
-    """Return a frame of `_COLUMNS` and the sender's own columns. Times are spreadsheet serial dates."""
+    """Return a frame with the printed columns and the sender's own. Times are spreadsheet serial dates."""
     sent, updated = (
-        pl.col(name).str.to_datetime(_TIME, time_zone="UTC").dt.epoch("ms") / _DAY_MS + _FIRST_DAY
+        pl.col(name).str.to_datetime(_TIME, time_zone="UTC").dt.epoch("ms") / _DAY_MS + _EPOCH_DAY
         for name in ("first_sent_at", "updated_at")
     )
     return frame.select(
@@ -151,8 +146,8 @@ def _printable_frame(frame: pl.DataFrame, sender_columns: Sequence[str]) -> pl.D
     )
 
 
-def _write_foot(writer: "_CellWriter", sheet: Any, line_number: int, batch_totals: BatchTotals) -> int:
-    """Write the totals of each currency from line `line_number` on, and return the next free line."""
+def _write_currency_totals(writer: "_CellWriter", sheet: Any, line_number: int, batch_totals: BatchTotals) -> int:
+    """Write each currency's totals from line `line_number` on. Return the next free line."""
     for total in group_by_currency(batch_totals):
         name = say("Total {currency}", currency=total.currency) if total.currency else say("Total without a currency")
         for state, rows, amount in _total_lines(total):
@@ -165,7 +160,7 @@ def _write_foot(writer: "_CellWriter", sheet: Any, line_number: int, batch_total
 
 
 def _total_lines(total: CurrencyTotals) -> Sequence[tuple[str, int, str]]:
-    """Return a currency's lines as (state, rows, sum). The first, without a state, is for all rows to be paid."""
+    """Return a currency's lines as (state, rows, sum). The first one, without a state, covers all rows to be paid."""
     return [*([("", total.rows, total.sum)] if total.rows else []), *total.states]
 
 
@@ -175,12 +170,12 @@ def _write_totals(writer: "_CellWriter", sheet: Any, totals: BatchTotals) -> Non
         for total in group_by_currency(totals)
         for state, rows, amount in _total_lines(total)
     ]
-    below = len(lines) + 3
-    for line_number in (0, below - 1):
-        widths = {say(name): width for name, width in _TOTALS.items()}
+    start = len(lines) + 3
+    for line_number in (0, start - 1):
+        widths = {say(name): width for name, width in _TOTALS_WIDTHS.items()}
         writer.write_headings(sheet, widths, right=say_all("Rows", "Sum"), line=line_number)
     by_country = [(currency, country, state, rows, amount) for country, currency, state, rows, amount in totals.lines]
-    for line_number, (currency, country, state, rows, amount) in [*enumerate(lines, 1), *enumerate(by_country, below)]:
+    for line_number, (currency, country, state, rows, amount) in [*enumerate(lines, 1), *enumerate(by_country, start)]:
         writer.write_line(sheet, line_number, (currency, country), is_total=not state)
         writer.write_count(sheet, line_number, 3, rows, is_total=not state)
         writer.write_state(sheet, line_number, 2, state)
@@ -188,7 +183,6 @@ def _write_totals(writer: "_CellWriter", sheet: Any, totals: BatchTotals) -> Non
 
 
 def _set_page_layout(sheet: Any, batch: BatchRecord) -> None:
-    """Keep the headings of a worksheet visible and make it print on A4 landscape."""
     sheet.freeze_panes(1, 2 if sheet.get_name() != say("Totals") else 0)
     sheet.ignore_errors({"number_stored_as_text": "A1:XFD1048576"})
     sheet.set_landscape()
@@ -196,19 +190,19 @@ def _set_page_layout(sheet: Any, batch: BatchRecord) -> None:
     sheet.set_margins(left=0.4, right=0.4, top=0.7, bottom=0.6)
     sheet.fit_to_pages(1 if sheet.get_name() != say("All columns") else 2, 0)
     sheet.repeat_rows(0)
-    name = batch.sheet_name[:_MAX_PRINTED].replace("&", "&&")
+    name = batch.sheet_name[:_MAX_PRINTED_NAME].replace("&", "&&")
     sheet.set_header(f"&L&A&C{name}&R{say('Batch {batch}', batch=batch.batch)}")
     sheet.set_footer(f"&L{say('Opened {time}', time=batch.opened_at)}&R{say('Page &P of &N')}")
 
 
 class _CellWriter:
-    """Writes cells in the format for their kind of value."""
+    """Writes cells in the format for their type of value."""
 
     def __init__(self, workbook: Any, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
 
         def add_style(**properties: object) -> Any:
-            return workbook.add_format({"valign": "top", "align": "left", **_LINED, **properties})
+            return workbook.add_format({"valign": "top", "align": "left", **_CELL_BORDER, **properties})
 
         self._wrapped = add_style(text_wrap=True)
         self.time = add_style(num_format="yyyy-mm-dd hh:mm")
@@ -228,13 +222,13 @@ class _CellWriter:
     def write_headings(
         self, sheet: Any, widths: Mapping[str, int], *, first: int = 0, line: int = 0, right: Iterable[str] = ()
     ) -> None:
-        """Write headings in a line from column `first` on and set the widths of their columns."""
+        """Write headings in a line, starting in column `first`, and set the widths of the columns."""
         for column, (name, width) in enumerate(widths.items(), start=first):
             sheet.set_column(column, column, width)
             sheet.write_string(line, column, name, self._head_right if name in right else self._head)
 
     def write_line(self, sheet: Any, line: int, cells: Sequence[str | int | None], *, is_total: bool = False) -> None:
-        """Write a line of texts and counts. None leaves a cell unchanged."""
+        """Write a line of texts and counts. A cell that is None is left unchanged."""
         for column, cell in enumerate(cells):
             if isinstance(cell, str):
                 _write_text(sheet, line, column, cell, self._texts[is_total])
@@ -245,14 +239,14 @@ class _CellWriter:
         sheet.write_number(line, column, count, self._money[0, is_total])
 
     def write_sentence(self, sheet: Any, line: int, column: int, sentence: str) -> None:
-        """Write a wrapped text and set its row height, which not every spreadsheet adjusts."""
+        """Write a wrapped sentence and set the height of its row, because some programs do not adjust it."""
         _write_text(sheet, line, column, sentence, self._wrapped)
-        lines = ceil(len(sentence) / _LETTERS_A_LINE)
+        lines = ceil(len(sentence) / _LETTERS_PER_LINE)
         if lines > 1:
             sheet.set_row(line, _LINE_POINTS * min(lines, _MAX_LINES))
 
     def write_state(self, sheet: Any, line: int, column: int, state: str) -> None:
-        """Write a state in its colours. The empty state means all rows to be paid."""
+        """Write a state in its colours. An empty state means all rows to be paid."""
         sheet.write_string(line, column, state_label(state) if state else say("to be paid"), self._states[state])
 
     def write_money(
@@ -276,11 +270,10 @@ def _write_text(sheet: Any, line: int, column: int, text: str, style: Any) -> No
 
 
 def _money_pattern(units: int | None) -> str:
-    """Return the number format for `units` decimals, or the text format if `units` is None."""
     return "@" if units is None else f"#,##0{'.' if units else ''}{'0' * units}{_GAP}"
 
 
 def is_exact(amount: str, minor_units: int) -> bool:
-    """Return whether a spreadsheet number stores an amount exactly, with its currency's decimals."""
+    """Return whether a spreadsheet can store an amount as an exact number, with its currency's decimals."""
     whole_digits = len(amount.partition(".")[0])
     return whole_digits + minor_units <= EXACT_DIGITS and parse_amount(amount, minor_units=minor_units) is not None

@@ -23,7 +23,7 @@ from paygw_batch.approval.signed_document import (
     ApprovalPolicy,
     SignedDocument,
     read_document,
-    require_journal,
+    require_journal_id,
     require_not_withdrawn,
     verify_signatures,
 )
@@ -35,13 +35,13 @@ from paygw_batch.opening.open_journal import Echo, database_location, journal_lo
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.kept_documents import require_unused
 from paygw_batch.settle.row_order import RowOrder, current_content, find_order_batch
-from paygw_batch.submit.notices import add_notices, ignore_sentence, plan_notices
+from paygw_batch.submit.notices import add_notices, discard_message, plan_notices
 from paygw_batch.submit.plan import Plan
-from paygw_batch.submit.submission import Submission, planned_content, require_true_findings
+from paygw_batch.submit.submission import Submission, planned_content, require_current_findings
 
 
 def invalid_order_reason(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
-    """Return why an order about rows is no longer valid, or an empty string. Signatures are not checked."""
+    """Return why a row order is no longer valid, or an empty string if it is valid. Does not check signatures."""
     try:
         endpoint = settings.endpoint()
         require_unchanged(order, current_content(order, journal, find_order_batch(order, journal, endpoint), endpoint))
@@ -51,25 +51,24 @@ def invalid_order_reason(settings: Settings, journal: JournalReader, order: RowO
 
 
 def named_plan(submission: Submission) -> PlanDocument | None:
-    """Return the plan that a person named, or None.
-
-    Raises `ApprovalError` if no policy asks for a plan, or if the plan cannot be read.
-    """
+    """Return the plan named by the user, if any. Raises `ApprovalError` if it cannot be read or used."""
     settings, file = submission.source.settings, submission.plan
     if not submission.choices.is_plan_named:
         return None
     if approval_policy(settings) is None:
         raise ApprovalError(
-            say("{file} was given as the approved plan, but the configuration has no [approval].", file=file),
-            hint=say("Nothing was sent. Use the configuration that has [approval], or submit without a plan."),
+            say("{file} was given as the approved plan, but the configuration has no [approval] section.", file=file),
+            hint=say(
+                "Nothing was sent. Use the configuration that has an [approval] section, or submit without a plan."
+            ),
         )
     if (code := parse_plan_code(settings, file)) is not None:
         return load_plan_by_code(settings, code).document
     return read_document(file, PlanDocument)
 
 
-def require_plan_for_sheet(document: PlanDocument, plan: Plan) -> None:
-    """Raise `ApprovalError` unless a plan is for this sheet's batch."""
+def require_same_batch(document: PlanDocument, plan: Plan) -> None:
+    """Raise `ApprovalError` if a plan document is for another batch than `plan`."""
     if document.content.batch != plan.validated.batch:
         raise ApprovalError(
             say("The plan is for another sheet, or this sheet has changed since."),
@@ -77,55 +76,54 @@ def require_plan_for_sheet(document: PlanDocument, plan: Plan) -> None:
         )
 
 
-def require_approval(submission: Submission, planned: Plan, journal: JournalReader) -> PlanApproval:
-    """Return who prepared and approved the batch that `planned` would open.
+def require_approval(submission: Submission, plan: Plan, journal: JournalReader) -> PlanApproval:
+    """Return the approval of the batch that `plan` would open, if it needs one.
 
-    A batch already in the journal was approved when it was opened. Raises `ApprovalError` if the plan lacks valid
-    approvals for exactly this content, has other findings than the sheet, or has opened another batch.
+    A batch already in the journal was approved when it was opened. Raises `ApprovalError` if the plan document lacks
+    valid approvals for exactly this content, if its findings differ from the sheet's, or if it has already been used.
 
-    If no approvals are needed, a plan that a person named is otherwise still checked. A withdrawn plan never opens a
-    batch, even if nobody named it.
+    A plan named by the user is checked even if no approval is needed. A withdrawn plan never opens a batch.
     """
     policy = approval_policy(submission.source.settings)
     if policy is None:
         return NO_APPROVAL
     now, withdrawals = utc_now(), journal.withdrawals()
     withdrawn_digests = {withdrawal.sha256 for withdrawal in withdrawals}
-    if planned.existing is not None:
+    if plan.existing is not None:
         if (named := named_plan(submission)) is not None:
             require_not_withdrawn(named, withdrawals)
         return NO_APPROVAL
-    content, _ = planned_content(submission, planned, journal)
+    content, _ = planned_content(submission, plan, journal)
     if not needs_approval(content, policy):
         named = named_plan(submission)
-        if (plan := named or _find_optional_plan(submission, content, policy, now, withdrawn_digests)) is not None:
-            require_not_withdrawn(plan, withdrawals)
+        if (document := named or _find_readable_plan(submission, content, policy, now, withdrawn_digests)) is not None:
+            require_not_withdrawn(document, withdrawals)
         if named is None:
             return NO_APPROVAL
         require_same_content(named, content)
         verify_signatures(named, policy, now)
-        require_true_findings(named, submission, journal)
+        require_current_findings(named, submission, journal)
         return replace(NO_APPROVAL, answered=tuple(named.answered))
     document = _find_best_plan(submission, content, policy, now, withdrawn_digests)
     if document is None:
         raise ApprovalError(
             say("This sheet needs an approved plan, but there is none at {file}.", file=submission.plan),
             hint=say(
-                "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` creates one. Then another person "
+                "Nothing was sent. To make one, run `paygw-batch plan SHEET --out PLAN --key KEY`. Then another person "
                 "approves it."
             ),
         )
     require_not_withdrawn(document, withdrawals)
     batch = next(iter(journal.batches(plan_sha256=document.digest())), None)
-    approved = check_plan(document, content, policy, now, opened_batch=batch)
-    require_true_findings(document, submission, journal)
-    return approved
+    approval = check_plan(document, content, policy, now, opened_batch=batch)
+    require_current_findings(document, submission, journal)
+    return approval
 
 
-def _find_optional_plan(
+def _find_readable_plan(
     submission: Submission, content: PlanContent, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
-    """Return the plan of a payout that needs no approval, or None if no plan can be read."""
+    """Return the plan for a batch that needs no approval, or None if there is none or it cannot be read."""
     try:
         plan = _find_best_plan(submission, content, policy, now, withdrawn)
     except ApprovalError:
@@ -134,15 +132,12 @@ def _find_optional_plan(
 
 
 def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:
-    """Record the withdrawal of a signed document in the configured journal, even while a run holds the journal.
-
-    Raises `ApprovalError` if the document is for another journal or was already used.
-    """
+    """Record a withdrawal, even during a run. Raises `ApprovalError` for a used document or another journal's."""
     with open_journal_to_read(settings, must_be_known=True) as journal:
-        require_journal(document, journal.head().journal_id, say("Nothing was withdrawn."))
+        require_journal_id(document, journal.head().journal_id, say("Nothing was withdrawn."))
         require_unused(document, journal)
     journal_location(settings).withdraw(withdrawal)
-    # Any earlier use of the document is in the journal by now, and no use can follow the withdrawal.
+    # The document may have been used since the first check. Now that it is withdrawn, it can no longer be used.
     with open_journal_to_read(settings, must_be_known=True) as journal:
         require_unused(document, journal)
 
@@ -151,10 +146,7 @@ _PLAN_CODE = re.compile(r"[0-9a-f]{16}")
 
 
 def require_in_force(settings: Settings, document: SignedDocument) -> None:
-    """Raise `DocumentWithdrawn` if the journal on this machine records that the document was withdrawn.
-
-    An approver's machine may have no journal. `submit`, which has it, then refuses the document.
-    """
+    """Raise `DocumentWithdrawn` if this machine's journal says so. Without one, `submit` refuses it later."""
     try:
         with open_journal_to_read(settings, must_be_known=True) as journal:
             withdrawals = journal.withdrawals()
@@ -165,27 +157,26 @@ def require_in_force(settings: Settings, document: SignedDocument) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """A plan in the database: the document, and the stored version from which it was read."""
+    """A plan in the database, with the stored version that it was read from."""
 
     document: PlanDocument
     stored: StoredPlan
 
 
-def parse_plan_code(settings: Settings, name: Path) -> str | None:
-    """Return the plan code typed instead of a file, without spaces and hyphens, or None for a file."""
+def parse_plan_code(settings: Settings, path: Path) -> str | None:
+    """Return the plan code given in place of a path, without spaces or hyphens, or None if it is a path."""
     if settings.journal.url is None:
         return None
-    code = re.sub(r"[ -]", "", str(name)).lower()
-    return code if _PLAN_CODE.fullmatch(code) and not name.exists() else None
+    code = re.sub(r"[ -]", "", str(path)).lower()
+    return code if _PLAN_CODE.fullmatch(code) and not path.exists() else None
 
 
 def share_plan(
-    settings: Settings, document: PlanDocument, before: StoredPlan | None = None, *, echo: Echo = ignore_sentence
+    settings: Settings, document: PlanDocument, before: StoredPlan | None = None, *, echo: Echo = discard_message
 ) -> bool:
-    """Store a plan in the database after version `before`. Returns False if there is no database.
+    """Store a plan with its notices in the database. Without a database, writes only the notices and returns False.
 
-    For a new plan, the same transaction writes the notices that it waits for approval. Raises `ApprovalError` if
-    someone else has approved the plan since it was read.
+    Raises `ApprovalError` if the stored version is no longer `before`, because someone else has signed.
     """
     notices = plan_notices(settings, document)
     if (database := database_location(settings)) is None:
@@ -200,7 +191,7 @@ def share_plan(
 
 
 def _shared_plans(settings: Settings, content: PlanContent) -> Iterator[SharedPlan]:
-    """Yield the plans of these payments in the database, newest first."""
+    """Yield the plans in the database for the same payments, newest first."""
     database = database_location(settings)
     return map(_parse_stored_plan, () if database is None else database.find_plans(payments_sha256(content)))
 
@@ -210,21 +201,21 @@ def _parse_stored_plan(stored: StoredPlan) -> SharedPlan:
 
 
 def newest_shared_plan(settings: Settings, document: PlanDocument) -> SharedPlan | None:
-    """Return the newest version of a plan in the database, or None if the database does not have it."""
+    """Return the newest version of a plan from the database, or None if the database does not have it."""
     for shared in _shared_plans(settings, document.content):
         if shared.document.digest() == document.digest():
-            has_more = len(document.approvals) > len(shared.document.approvals)  # its file was signed elsewhere
-            return replace(shared, document=document) if has_more else shared
+            has_more_approvals = len(document.approvals) > len(shared.document.approvals)  # approved on another machine
+            return replace(shared, document=document) if has_more_approvals else shared
     return None
 
 
 def load_plan_by_code(settings: Settings, code: str) -> SharedPlan:
-    """Return the newest plan with this code in the database. Raises `ApprovalError` if there is none."""
+    """Return the newest plan with this code from the database. Raises `ApprovalError` if there is none."""
     database = database_location(settings)
     if database is None or (stored := database.newest_plan(code)) is None:
         raise ApprovalError(
             say("The journal's database has no plan {code}.", code=code),
-            hint=say("Nothing was approved. First prepare the plan with `paygw-batch plan`, with [journal] url set."),
+            hint=say("Nothing was approved. First set [journal] url and make the plan with `paygw-batch plan`."),
         )
     return _parse_stored_plan(stored)
 
@@ -232,10 +223,7 @@ def load_plan_by_code(settings: Settings, code: str) -> SharedPlan:
 def _find_best_plan(
     submission: Submission, content: PlanContent, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
-    """Return the payout's plan with the most valid approvals, from its file or the database, or None.
-
-    A plan whose digest is in `withdrawn` is chosen only if there is no other.
-    """
+    """Return the best plan (for `content`, not `withdrawn`, most valid approvals), withdrawn if there is no other."""
     settings, file = submission.source.settings, submission.plan
     if (code := parse_plan_code(settings, file)) is not None:
         return load_plan_by_code(settings, code).document
@@ -243,7 +231,7 @@ def _find_best_plan(
     plans += [shared.document for shared in _shared_plans(settings, content)]
 
     def rank_plan(plan: PlanDocument) -> tuple[bool, bool, int]:
-        valid = len(verify_signatures(plan, policy, now).valid)
-        return plan.content == content, plan.digest() not in withdrawn, valid
+        approval_count = len(verify_signatures(plan, policy, now).valid)
+        return plan.content == content, plan.digest() not in withdrawn, approval_count
 
     return max(plans, key=rank_plan, default=None)

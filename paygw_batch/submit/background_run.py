@@ -1,8 +1,7 @@
 """Runs a batch in a separate thread, for a program that follows the run.
 
-The thread has its own event loop, so the program may have one or not. Outcomes wait in memory until the program takes
-them. While too many wait, no further row is signed. Rows in flight still get their answers, which are recorded as
-usual.
+The thread has its own event loop, so the program needs none. Outcomes wait in memory until the program takes them.
+While too many are waiting, no more rows are signed, but rows in flight finish as usual.
 """
 
 import asyncio
@@ -24,20 +23,19 @@ from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import BatchRecord, DueRow, FoundPayment, JournalReader, RowState
 from paygw_batch.language import say
 from paygw_batch.show.remittance import build_payee
-from paygw_batch.submit.send import OUTCOME_OF_STATE, Drainable
+from paygw_batch.submit.send import OUTCOME_BY_STATE, Drainable
 
 T = TypeVar("T")
 
 MAX_WAITING_OUTCOMES = 1_000
-"""The number of waiting outcomes at which signing pauses."""
+"""Signing pauses when this many outcomes are waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowOutcome:
-    """The outcome of one row, as recorded in the journal, which was sent under `order_id`.
+    """The recorded outcome of one row, which was sent as `order_id`.
 
-    `payee`, `account`, `amount` and `currency` are those of the payment. The repr leaves out personal data: the payee,
-    the account, and the gateway's own text in `outcome`.
+    The repr omits personal data: the payee, the account, and the gateway's own text in `outcome`.
     """
 
     row: int
@@ -65,21 +63,20 @@ class RowOutcome:
 
     @property
     def currency(self) -> str:
-        """The currency of the amount."""
         return self.instruction.currency
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values as a dictionary for JSON, including the payee and the account."""
-        names = ("row", "client_orderid", "order_id", "payee", "account", "amount", "currency")
+        """Return a dictionary for JSON, including the payee and the account."""
+        payment_fields = ("row", "client_orderid", "order_id", "payee", "account", "amount", "currency")
         gateway_fields = ("gateway_status", "gateway_reference", "error_code", "message")
-        return {name: getattr(self, name) for name in names} | {
+        return {name: getattr(self, name) for name in payment_fields} | {
             "kind": self.kind.value,
             **{name: getattr(self.outcome, name) for name in gateway_fields},
         }
 
 
 class RunHandle:
-    """Queues the outcomes of a run for the calling program and stops the run. Thread-safe."""
+    """Hands a run's outcomes to the calling program, and lets it stop the run. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -87,12 +84,12 @@ class RunHandle:
         self._notes: list[str] = []
         self._wakers: list[Callable[[], None]] = []
         self._drain: Callable[[], None] | None = None
-        self._is_sending = self._has_ended = self._is_stopped = self._discards = False
+        self._is_sending = self._has_ended = self._is_stopped = self._is_discarding = False
         self._batch = ""
         self._total = 0
         self._counts: Counter[OutcomeKind] = Counter()
 
-    # The run calls the following methods.
+    # Methods for the run
 
     def set_batch(self, batch: str) -> None:
         with self._changed:
@@ -103,44 +100,41 @@ class RunHandle:
             self._total = total
 
     def record_outcome(self, row: DueRow, outcome: Outcome) -> None:
-        """Queue an outcome, unless nothing was sent, because such a row is retried or remains ready."""
+        """Queue and count an outcome, unless nothing was sent."""
         if outcome.kind is OutcomeKind.NOT_SENT:
             return
+        original_id = row.instruction.client_orderid
         with self._changed:
-            if not self._discards:
-                order_id = row.instruction.client_orderid
-                row_outcome = RowOutcome(row.row, order_id, row.order_id, outcome.kind, outcome, row.instruction)
-                self._waiting.append(row_outcome)
             self._counts[outcome.kind] += 1
-            self._changed.notify_all()
+            self.queue_outcome(RowOutcome(row.row, original_id, row.order_id, outcome.kind, outcome, row.instruction))
 
     def queue_outcome(self, outcome: RowOutcome) -> None:
         with self._changed:
-            if not self._discards:
+            if not self._is_discarding:
                 self._waiting.append(outcome)
             self._changed.notify_all()
 
     def record_counts(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Record the number of rows with each outcome if workers send the rows."""
+        """Replace the counts by outcome. Used if workers send the rows."""
         with self._changed:
             self._counts = +Counter(counts)
 
     def has_room(self) -> bool:
         with self._changed:
-            return len(self._waiting) < MAX_WAITING_OUTCOMES or self._discards
+            return len(self._waiting) < MAX_WAITING_OUTCOMES or self._is_discarding
 
     def block_until_room(self) -> None:
         """Wait until the queue has room or is discarded."""
         with self._changed:
             self._changed.wait_for(self.has_room)
 
-    def echo(self, sentence: str) -> None:
-        """Add a sentence to the notes in the run's result."""
+    def echo(self, message: str) -> None:
+        """Add a message to the run's notes."""
         with self._changed:
-            self._notes.append(sentence)
+            self._notes.append(message)
 
-    def watch(self, engine: Drainable) -> None:
-        """Store the engine, from inside its event loop, so that `stop` can drain it."""
+    def start(self, engine: Drainable) -> None:
+        """Record that `engine` starts sending, so that `stop` can drain it. Must be called in its event loop."""
         loop = asyncio.get_running_loop()
         with self._changed:
             self._drain = lambda: _call_soon(loop, engine.drain)
@@ -150,7 +144,7 @@ class RunHandle:
             self._changed.notify_all()
 
     async def wait_for_room(self) -> None:
-        """Wait in the run's event loop until the queue has room or the run is stopped."""
+        """Wait asynchronously until the queue has room or the run is stopped."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:
@@ -164,10 +158,10 @@ class RunHandle:
         with self._changed:
             return tuple(self._notes)
 
-    # The calling program calls the following methods.
+    # Methods for the calling program
 
     def snapshot(self) -> tuple[str, int, Mapping[OutcomeKind, int]]:
-        """Return the batch, the number of rows due at the start, and the counts by outcome so far."""
+        """Return the batch, the number of rows due at the start, and the current counts by outcome."""
         with self._changed:
             return self._batch, self._total, dict(self._counts)
 
@@ -181,11 +175,11 @@ class RunHandle:
 
     def discard(self) -> None:
         with self._changed:
-            self._discards = True
+            self._is_discarding = True
             self._wake()
 
     def take_outcomes(self) -> list[RowOutcome]:
-        """Return the waiting outcomes: at least one, or none once the run has ended."""
+        """Wait for outcomes and return them. Returns an empty list if the run has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._has_ended)
             outcomes = list(self._waiting)
@@ -194,7 +188,7 @@ class RunHandle:
         return outcomes
 
     def wait_until_sending(self) -> None:
-        """Wait until the batch is stored and sending begins, or the run has ended."""
+        """Wait until sending begins or the run has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_sending or self._has_ended)
 
@@ -205,24 +199,24 @@ class RunHandle:
             self._changed.notify_all()
 
     def _wake(self) -> None:
-        """Wake the tasks that wait for room. The caller must hold the lock."""
+        """Wake everything that waits for room. The caller must hold the lock."""
         self._changed.notify_all()
         for wake in self._wakers:
             wake()
         self._wakers.clear()
 
 
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop and the run have ended
-        loop.call_soon_threadsafe(call)
+        loop.call_soon_threadsafe(callback)
 
 
 class BackgroundRun(Generic[T]):
-    """A run in progress. Enter it once, using `with` or, inside asyncio, `async with`.
+    """A run in progress, for use with a single `with` or `async with` statement.
 
-    Entering returns when the batch is open and rows are about to be sent, or raises if nothing can be sent. Iterate
-    over the run for its outcomes. Leaving the block early stops the run: no new row starts, rows in flight finish, and
-    every outcome is recorded in the journal.
+    Entering the block waits until rows are about to be sent, and raises an error if none can be sent. Iterate over the
+    run for its outcomes. Leaving the block early stops the run: no new row starts, rows in flight finish, and every
+    outcome is recorded in the journal.
     """
 
     def __init__(self, work: Callable[[RunHandle], T], *, stop_on: Iterable[signal.Signals] = ()) -> None:
@@ -232,28 +226,28 @@ class BackgroundRun(Generic[T]):
         self._handle = RunHandle()
         self._result: T | None = None
         self._failure: BaseException | None = None
-        # The thread is not a daemon: the interpreter waits for its end, because a run must not be cut off.
+        # This is not a daemon thread, so the interpreter waits for the run to finish.
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="paygw-run")
 
     def stop(self) -> None:
-        """Start no new row and let rows in flight finish. May be called from any thread and from signal handlers."""
+        """Start no new row, and let rows in flight finish. Can be called from any thread and from signal handlers."""
         self._handle.stop()
 
     def wait(self) -> T:
-        """Wait for the end of the run without taking outcomes and return the result."""
+        """Wait for the run to end, and return its result. Discards outcomes that were not yet taken."""
         self._handle.discard()
         self._thread.join()
         return self.result
 
     async def wait_async(self) -> T:
-        """Wait for the end of the run inside an event loop. Cancelling the wait does not stop the run."""
+        """Do the same as `wait`, but asynchronously. Cancelling does not stop the run."""
         self._handle.discard()
         await asyncio.to_thread(self._thread.join)
         return self.result
 
     @property
     def batch(self) -> str:
-        """The id of the batch once the run is entered. Empty if no batch was opened."""
+        """The id of the batch, available after entering the run. Empty if no batch was opened."""
         return self._handle.snapshot()[0]
 
     @property
@@ -263,12 +257,12 @@ class BackgroundRun(Generic[T]):
 
     @property
     def counts(self) -> Mapping[OutcomeKind, int]:
-        """The number of rows with each outcome so far. Rows for which nothing was sent are not counted."""
+        """The number of rows with each outcome so far, excluding rows that were not sent."""
         return self._handle.snapshot()[2]
 
     @property
     def result(self) -> T:
-        """The result of the run. Raises the error that stopped the run, or `UsageError` before its end."""
+        """The result of the run. Raises `UsageError` before the run ends, or the error that ended it."""
         if self._thread.ident is None or self._thread.is_alive():
             raise UsageError(
                 say("The run has not ended yet."), hint=say("Its result is available after the with block.")
@@ -285,7 +279,7 @@ class BackgroundRun(Generic[T]):
         except BaseException:
             self.__exit__(None, None, None)
             raise
-        return self._raise_early_failure()
+        return self._require_started()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -306,7 +300,7 @@ class BackgroundRun(Generic[T]):
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
-        return self._raise_early_failure()
+        return self._require_started()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -324,7 +318,7 @@ class BackgroundRun(Generic[T]):
     def _run(self) -> None:
         try:
             self._result = self._work(self._handle)
-        except BaseException as error:  # noqa: BLE001 (it is raised in the thread that holds the run)
+        except BaseException as error:  # noqa: BLE001 (raised again in the calling thread)
             for note in self._handle.notes():
                 error.add_note(note)
             self._failure = error
@@ -341,21 +335,21 @@ class BackgroundRun(Generic[T]):
 
         self._previous_handlers = {number: signal.signal(number, stop_run) for number in self._stop_on}
 
-    def _raise_early_failure(self) -> Self:
+    def _require_started(self) -> Self:
         if self._failure is not None:
             self.__exit__(None, None, None)
         return self
 
     @contextmanager
     def _stop_on_exit(self, error: BaseException | None) -> Iterator[None]:
-        """Stop the run and let the block wait for its end. Raises the run's failure unless `error` is set."""
+        """Stop the run, then restore the signal handlers. Raises the run's failure unless `error` is set."""
         try:
             self.stop()
             self._handle.discard()
             yield
         finally:
             for number, handler in self._previous_handlers.items():
-                signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
+                signal.signal(number, handler)  # type: ignore[arg-type]  # returned by signal.signal itself
             self._previous_handlers = {}
         if error is None:
             self._raise_failure()
@@ -365,55 +359,55 @@ class BackgroundRun(Generic[T]):
             raise self._failure
 
 
-_PAGE_ROWS = 500
+_ROWS_PER_PAGE = 500
 
 
 class WorkerOutcomes:
-    """Passes the outcomes of rows sent by workers to a run's handle, in the sheet's order."""
+    """Passes the outcomes of rows sent by workers to a `RunHandle`, in the sheet's order."""
 
     def __init__(self, journal: JournalReader, batch: BatchRecord, handle: RunHandle) -> None:
         self._journal, self._batch, self._handle = journal, batch, handle
-        self._waiting: list[int] = []
+        self._rows_left: list[int] = []
 
     def begin(self) -> None:
-        """Record the ready rows before workers get them."""
-        self._waiting = [row.row for row in self._journal.rows(self._batch.number, states={State.READY})]
+        """Store the numbers of the ready rows. Must be called before the workers send them."""
+        self._rows_left = [row.row for row in self._journal.rows(self._batch.number, states={State.READY})]
 
     def record_counts(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Record the run's counts and pass on new outcomes while there is room."""
+        """Set the run's counts, and pass on new outcomes while the queue has room."""
         self._handle.record_counts(counts)
-        self._pass_on_outcomes(is_end=False)
+        self._pass_on_outcomes(must_wait=False)
 
     def end(self) -> None:
-        """Pass on every known outcome at the end of the run, waiting for room."""
-        self._pass_on_outcomes(is_end=True)
+        """Pass on all remaining outcomes, waiting for room in the queue."""
+        self._pass_on_outcomes(must_wait=True)
 
-    def _pass_on_outcomes(self, *, is_end: bool) -> None:
-        remaining: list[int] = []
-        for start in range(0, len(self._waiting), _PAGE_ROWS):
-            page = self._waiting[start : start + _PAGE_ROWS]
-            if is_end:
+    def _pass_on_outcomes(self, *, must_wait: bool) -> None:
+        rows_left: list[int] = []
+        for start in range(0, len(self._rows_left), _ROWS_PER_PAGE):
+            page = self._rows_left[start : start + _ROWS_PER_PAGE]
+            if must_wait:
                 self._handle.block_until_room()
             elif not self._handle.has_room():
-                remaining += self._waiting[start:]
+                rows_left += self._rows_left[start:]
                 break
-            record_outcome = set[int]()
+            passed_on = set[int]()
             for outcome in self._outcomes(page):
                 self._handle.queue_outcome(outcome)
-                record_outcome.add(outcome.row)
-            remaining += [row for row in page if row not in record_outcome]
-        self._waiting = remaining
+                passed_on.add(outcome.row)
+            rows_left += [row for row in page if row not in passed_on]
+        self._rows_left = rows_left
 
     def _outcomes(self, rows: Sequence[int]) -> Iterator[RowOutcome]:
-        states = self._journal.rows(self._batch.number, numbers=set(rows))
-        answered_rows = [row for row in states if row.state in OUTCOME_OF_STATE]
+        row_states = self._journal.rows(self._batch.number, numbers=set(rows))
+        answered_rows = [row for row in row_states if row.state in OUTCOME_BY_STATE]
         payments = self._journal.payments(self._batch.number, [row.row for row in answered_rows])
         for row in answered_rows:
             yield _build_row_outcome(row, payments[row.row])
 
 
 def _build_row_outcome(row: RowState, payment: FoundPayment) -> RowOutcome:
-    kind = OUTCOME_OF_STATE[row.state]
+    kind = OUTCOME_BY_STATE[row.state]
     instruction = Instruction(
         row.client_orderid, row.country, row.currency, payment.amount, payment.form, payment.fields
     )

@@ -1,7 +1,7 @@
 """Compares a sheet with earlier payments: changed accounts, unusual amounts, people who are new or missing.
 
-Each person is compared with the last similar batch that paid that person, however many other batches were opened since
-(docs/decisions/0206). Findings are values, which are turned into sentences when they are shown.
+Each person is compared with the last similar batch that paid them, even if other batches have been opened since then
+(docs/decisions/0206). The results are values, which are turned into sentences when they are shown.
 """
 
 import io
@@ -20,23 +20,23 @@ from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.show.totals import amount_text
 
 CHANGED_ACCOUNT = "payee.account"
-AMOUNT_OFF = "payee.amount"
+UNUSUAL_AMOUNT = "payee.amount"
 NEW_PAYEE = "payee.new"
 PAYEE_GONE = "payee.gone"
-DANGER: Mapping[str, int] = MappingProxyType(
-    {code: rank for rank, code in enumerate((CHANGED_ACCOUNT, AMOUNT_OFF, NEW_PAYEE, PAYEE_GONE))}
+DANGER_RANK: Mapping[str, int] = MappingProxyType(
+    {code: rank for rank, code in enumerate((CHANGED_ACCOUNT, UNUSUAL_AMOUNT, NEW_PAYEE, PAYEE_GONE))}
 )
 """The rank of each kind of change, most dangerous first (docs/decisions/0206)."""
 
-_MAX_RATIO = 2.0
-"""A batch resembles the sheet if the median ratio of its payments to the sheet's, either way, is at most this."""
+_MAX_DISTANCE = 2.0
+"""The maximum distance (as in `_distances`) of a batch that resembles the sheet."""
 _MAY_HAVE_PAID = frozenset({State.PAID, State.ACCEPTED, State.IN_FLIGHT, State.IN_DOUBT})
-"""The states in which a row has paid its payee, or may have."""
+"""The states of rows that paid their payee, or may have done so."""
 _PAGE_COLUMNS = ("row", "valid", "country", "currency", "amount", "account_name", "account_number", "phone")
 _EVERY_ROW = pl.lit(value=True)
 _NO_HOMONYMS = pl.Series([], dtype=pl.String)
 _EMPTY_PAGE = pl.DataFrame(schema=dict.fromkeys(_PAGE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean})
-_OLD_ACCOUNTS = {"row": pl.Int64, "account": pl.String}
+_OLD_ACCOUNT_SCHEMA = {"row": pl.Int64, "account": pl.String}
 _NO_BATCHES = pl.DataFrame(
     schema={"batch": pl.Int64, "overlap": pl.UInt32, "distance": pl.Float64, "is_approved": pl.Boolean}
 )
@@ -44,7 +44,7 @@ _NO_BATCHES = pl.DataFrame(
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """An earlier payment: the sum that one batch paid to an account. `amount` is empty if the batch paid none."""
+    """The sum that one earlier batch paid to an account. `amount` is empty if it paid nothing."""
 
     account: str
     amount: str
@@ -58,12 +58,11 @@ NO_PAYMENT = Payment("", "", "", "", "")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A difference between a payee's payment and earlier payments.
+    """A difference between a payment and earlier payments to the same payee.
 
-    - `amount`: the sum that this sheet pays to `account`, or empty for a payee only in an earlier batch (row 0).
-    - `before`: the payment that this one is compared with. `first`: the first payment ever to the account, under any
-      name.
-    - `shared_with`: another name paid into the account. `stake`: the money at stake.
+    - `amount`: the sum that this sheet pays to `account`. Empty for a payee missing from the sheet (row 0).
+    - `before`: the earlier payment for comparison. `first`: the first payment to the account, under any name.
+    - `shared_with`: another name under which the account was paid. `stake`: the money at stake.
     """
 
     row: int
@@ -80,7 +79,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """The number of a sheet's people paid by one earlier batch (`found`) and by any batch (`paid_before`)."""
+    """How many of a sheet's people were paid by one earlier batch (`found`) and by any batch (`paid_before`)."""
 
     batch: BatchRecord
     found: int
@@ -89,11 +88,11 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences of a sheet from earlier payments, most dangerous first.
+    """The differences between a sheet and earlier payments, most dangerous first.
 
-    `people` is the number of people in the sheet. `overlap` names the batch that shares most of them, or the newest
-    batch if none shares any. If any batch was approved by others, it is an approved one. `known_since` has the date on
-    which each row's account was first paid. A row without a date has a new account.
+    `people` is the number of people in the sheet. `overlap` describes the batch that paid most of them, or the newest
+    batch if none did. Approved batches are preferred. `known_since` maps each row to the date on which its account was
+    first paid, and omits rows with new accounts.
     """
 
     changes: Sequence[Change]
@@ -111,20 +110,22 @@ def compare_with_past(
     share: Decimal,
     minor_units: Mapping[str, int],
 ) -> Comparison:
-    """Return the differences of a sheet's rows (`Validated.rows`) from the payments of `batches`, oldest first.
+    """Compare a sheet's rows (`Validated.rows`) with the payments of `batches`, listed oldest first.
 
-    `against` adds the differences from another batch, without removing any. People count as missing only if they were
-    paid in the sheet's countries, by `against` or by a batch with half of the sheet's people.
+    `against` adds the differences from another batch, without removing any. An amount is unusual if it changed by more
+    than `share`. Only people paid in the sheet's countries can be missing, and only from `against` or from a batch that
+    paid at least half of the sheet's people.
     """
     payments = payment_rows(rows)
-    homonyms = _homonyms(payments)
+    staff_numbers = payments.group_by("person").agg(pl.col("staff").drop_nulls().n_unique())
+    homonyms = staff_numbers.filter(pl.col("staff") > 1)["person"]
     units = _group_units(_split_homonyms(payments, homonyms))
     past = _PastPayments.read(journal, batches, units, homonyms)
-    sheet = _CurrentSheet(units, past, share, minor_units)
+    finder = _ChangeFinder(units, past, share, minor_units)
     base = _find_base_batch(journal, batches, past)
-    changed_accounts = sheet.changed_accounts(None)
-    # An extra batch must hide nothing, so an unusual amount is listed even if only that batch shows a changed account.
-    all_changed = changed_accounts if against is None else sheet.changed_accounts(against)
+    changed_accounts = finder.changed_accounts(None)
+    # `against` must not hide anything: an unusual amount is listed even if only `against` shows a changed account.
+    all_changed = changed_accounts if against is None else finder.changed_accounts(against)
     people = units.select("payee", "person").unique().height
     compared: list[tuple[BatchRecord, Sequence[Change]]] = []
     if base is not None and past.overlap_size(base) * 2 >= people:
@@ -134,25 +135,25 @@ def compare_with_past(
     in_countries = pl.col("country").is_in(rows["country"].unique().implode())
     changes = [
         *all_changed,
-        *sheet.unusual_amounts({(change.row, change.currency) for change in changed_accounts}, against),
-        *sheet.new_payees(),
+        *finder.unusual_amounts({(change.row, change.currency) for change in changed_accounts}, against),
+        *finder.new_payees(),
         *(
             change
-            for batch, changed_here in compared
-            for change in sheet.missing_payees(_paid_rows(journal, batch, in_countries, homonyms), batch, changed_here)
+            for batch, changed in compared
+            for change in finder.missing_payees(_paid_rows(journal, batch, in_countries, homonyms), batch, changed)
         ),
     ]
-    # If nobody was paid before, the newest batch is left out: paying another sheet must not make a plan invalid.
-    paid_before = past.touched["unit"].n_unique()
+    # If nobody was paid before, no batch is named, because opening another one must not make the plan invalid.
+    paid_before = past.matches["unit"].n_unique()
     overlap = None if base is None or not paid_before else Overlap(base, past.overlap_size(base), paid_before)
-    return Comparison(_sort_by_danger(changes, sheet.median_sums()), people, overlap, sheet.known_since(rows))
+    return Comparison(_sort_by_danger(changes, finder.median_sums()), people, overlap, finder.known_since(rows))
 
 
 def payment_rows(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the valid rows as `row, name, country, currency, account, value, payee, person, staff`.
+    """Return the valid rows with the columns that comparisons need.
 
-    A payee is an account in a country, or a phone if there is no account. A person is a normalised name in a country.
-    `staff` is the staff number, if the sheet has one.
+    `payee` is the country with the account, or with the phone if there is no account. `person` is the country with the
+    normalised name. `staff` is the staff number, if any.
     """
     account = pl.coalesce("account_number", "phone")
     valid = rows.filter("valid").select(
@@ -164,30 +165,25 @@ def payment_rows(rows: pl.DataFrame) -> pl.DataFrame:
         payee=pl.format("{} {}", "country", account),
         staff=pl.col(STAFF_NUMBER) if STAFF_NUMBER in rows.columns else pl.lit(None, pl.String),
     )
-    # A sheet may have hundreds of thousands of names, most of them ASCII. For these, this is a faster `normalise_name`.
-    is_plain = pl.col("name").str.contains(r"^[ -~]*$")
+    # A sheet may have hundreds of thousands of names. For ASCII names, this is equivalent to `normalise_name`.
+    is_ascii = pl.col("name").str.contains(r"^[ -~]*$")
     ascii_name = pl.col("name").str.to_lowercase().str.replace_all(r" +", " ").str.strip_chars(" ")
-    other_names = valid.filter(~is_plain).select("name").unique()
+    other_names = valid.filter(~is_ascii).select("name").unique()
     other_names = other_names.with_columns(other=pl.col("name").map_elements(normalise_name, pl.String))
-    renamed = valid.join(other_names, on="name", how="left", maintain_order="left")
-    renamed = renamed.with_columns(plain=pl.when(is_plain).then(ascii_name).otherwise("other"))
+    with_names = valid.join(other_names, on="name", how="left", maintain_order="left")
+    with_names = with_names.with_columns(plain=pl.when(is_ascii).then(ascii_name).otherwise("other"))
     person = pl.when(pl.col("plain") != "").then(pl.format("{} {}", "country", "plain"))
-    return renamed.select(*valid.columns, person=person)
-
-
-def _homonyms(rows: pl.DataFrame) -> pl.Series:
-    """Return the people whose name several staff numbers of a sheet share."""
-    return rows.group_by("person").agg(pl.col("staff").drop_nulls().n_unique()).filter(pl.col("staff") > 1)["person"]
+    return with_names.select(*valid.columns, person=person)
 
 
 def _split_homonyms(rows: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
-    """Return the rows with homonyms as different people, by staff number or otherwise by account."""
+    """Distinguish people with the same name by staff number, or by account if they have none."""
     by_number = pl.when(pl.col("person").is_in(homonyms.implode())).then(pl.format("{} {}", "person", "staff"))
     return rows.with_columns(person=by_number.otherwise("person")) if homonyms.len() else rows
 
 
 def _group_units(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return a sheet's sums by account, name and currency. `unit` numbers the pairs of account and name."""
+    """Sum a sheet's payments by account, name and currency, and number each pair of account and name (`unit`)."""
     sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
         pl.col("row", "name", "account").first(), pl.col("value").sum()
     )
@@ -195,39 +191,36 @@ def _group_units(rows: pl.DataFrame) -> pl.DataFrame:
     return sums.join(pairs, on=["payee", "person"], how="left", nulls_equal=True, maintain_order="left")
 
 
-def _read_pages(journal: JournalReader, batch: BatchRecord, homonyms: pl.Series) -> Iterator[pl.DataFrame]:
+def _payment_pages(journal: JournalReader, batch: BatchRecord, homonyms: pl.Series) -> Iterator[pl.DataFrame]:
     for page in journal.pages(batch.number):
         has_staff = homonyms.len() and STAFF_NUMBER in pl.read_ipc_schema(io.BytesIO(page))
         columns = [*_PAGE_COLUMNS, STAFF_NUMBER] if has_staff else list(_PAGE_COLUMNS)
         yield _split_homonyms(payment_rows(pl.read_ipc(io.BytesIO(page), columns=columns)), homonyms)
 
 
-def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection[int], bool]:
-    """Return some rows of a batch, and whether these are the rows that paid or all others are.
-
-    Only the smaller group is read, because most batches paid every row.
-    """
+def _paid_or_unpaid_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection[int], bool]:
+    """Return either the paid or the unpaid rows, whichever are fewer, and whether they are the paid ones."""
     counts: dict[State, int] = {}
     for tally in journal.tallies(batch.number):
         counts[tally.state] = counts.get(tally.state, 0) + tally.count
-    money_left = {state for state in counts if state in _MAY_HAVE_PAID}
-    other_states = counts.keys() - money_left
-    is_left = sum(counts[state] for state in money_left) < sum(counts[state] for state in other_states)
-    selected = money_left if is_left else other_states
-    # The journal accepts ready rows only in a separate query.
-    groups = [group for group in (selected & {State.READY}, selected - {State.READY}) if group]
-    return {row.row for group in groups for row in journal.rows(batch.number, states=group)}, is_left
+    paid_states = {state for state in counts if state in _MAY_HAVE_PAID}
+    unpaid_states = counts.keys() - paid_states
+    are_paid = sum(counts[state] for state in paid_states) < sum(counts[state] for state in unpaid_states)
+    states = paid_states if are_paid else unpaid_states
+    # Ready rows can be queried only separately.
+    groups = [group for group in (states & {State.READY}, states - {State.READY}) if group]
+    return {row.row for group in groups for row in journal.rows(batch.number, states=group)}, are_paid
 
 
 def _paid_rows(
     journal: JournalReader, batch: BatchRecord, condition: pl.Expr = _EVERY_ROW, homonyms: pl.Series = _NO_HOMONYMS
 ) -> pl.DataFrame:
-    """Return the `payment_rows` of a batch that match `condition` and were paid or may have been."""
-    rows, are_paid = _listed_rows(journal, batch)
+    """Return the `payment_rows` of a batch that match `condition` and were or may have been paid."""
+    rows, are_paid = _paid_or_unpaid_rows(journal, batch)
     is_listed = pl.col("row").is_in(list(rows))
-    keep = (is_listed if are_paid else ~is_listed) & condition
-    pages = [] if are_paid and not rows else _read_pages(journal, batch, homonyms)
-    return pl.concat([payment_rows(_EMPTY_PAGE), *(page.filter(keep) for page in pages)])
+    is_wanted = (is_listed if are_paid else ~is_listed) & condition
+    pages = [] if are_paid and not rows else _payment_pages(journal, batch, homonyms)
+    return pl.concat([payment_rows(_EMPTY_PAGE), *(page.filter(is_wanted) for page in pages)])
 
 
 def _is_approved(journal: JournalReader, number: int) -> bool:
@@ -236,29 +229,29 @@ def _is_approved(journal: JournalReader, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PastPayments:
-    """The earlier payments to the accounts and names of a sheet.
+    """The earlier payments to the accounts and names in a sheet.
 
-    - `paid`: sums by `batch, payee, person, currency`, with `name` and `account`.
-    - `touched`: each `unit` of the sheet with every `batch` that paid its account or its name (`by_name`).
-    - `batches`: each batch's overlap with the sheet, its distance (the factor by which the median person gets more or
-      less), and whether others approved it.
+    - `payments`: sums by `batch, payee, person, currency`, with `name` and `account`.
+    - `matches`: each `unit` of the sheet with every `batch` that paid its account or its name (`by_name`).
+    - `batches`: each batch's overlap with the sheet, its distance (the factor between their median payments), and
+      whether it was approved.
     """
 
     records: Mapping[int, BatchRecord]
     payments: pl.DataFrame
-    touched: pl.DataFrame
+    matches: pl.DataFrame
     batches: pl.DataFrame
 
     @staticmethod
     def read(
         journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame, homonyms: pl.Series
     ) -> "_PastPayments":
-        """Read all batches page by page and keep the payments to the people in the sheet."""
+        """Read the payments to the sheet's people from all batches, page by page."""
         payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
-        is_concerned = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
+        is_in_sheet = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
         keys = ("batch", "payee", "person", "currency")
         frames = [
-            _paid_rows(journal, record, is_concerned, homonyms)
+            _paid_rows(journal, record, is_in_sheet, homonyms)
             .with_columns(batch=pl.lit(record.number, pl.Int64))
             .group_by(keys, maintain_order=True)
             .agg(pl.col("value").sum(), pl.col("name", "account").last())
@@ -269,32 +262,32 @@ class _PastPayments:
         pairs = units.select("unit", "payee", "person").unique()
         by_name = pairs.join(rows.select("person", "batch").unique(), on="person")
         by_account = pairs.join(rows.select("payee", "batch").unique(), on="payee")
-        hits = [by_name.with_columns(by_name=pl.lit(value=True)), by_account.with_columns(by_name=pl.lit(value=False))]
-        touched = (
-            pl.concat([frame.select("unit", "batch", "by_name") for frame in hits])
+        both = [by_name.with_columns(by_name=pl.lit(value=True)), by_account.with_columns(by_name=pl.lit(value=False))]
+        matches = (
+            pl.concat([frame.select("unit", "batch", "by_name") for frame in both])
             .group_by("unit", "batch")
             .agg(pl.col("by_name").any())
         )
-        overlaps = touched.group_by("batch").agg(overlap=pl.len().cast(pl.UInt32))
+        overlaps = matches.group_by("batch").agg(overlap=pl.len().cast(pl.UInt32))
         approved = {number: _is_approved(journal, number) for number in overlaps["batch"]}
-        batches = overlaps.join(_distances(units, touched, rows), on="batch", how="left").with_columns(
+        batches = overlaps.join(_distances(units, matches, rows), on="batch", how="left").with_columns(
             pl.col("distance").fill_null(float("inf")),
             is_approved=pl.col("batch").replace_strict(approved, return_dtype=pl.Boolean)
             if approved
             else pl.lit(value=False),
         )
         return _PastPayments(
-            {record.number: record for record in records}, rows, touched, batches.match_to_schema(_NO_BATCHES.schema)
+            {record.number: record for record in records}, rows, matches, batches.match_to_schema(_NO_BATCHES.schema)
         )
 
     def overlap_size(self, batch: BatchRecord) -> int:
-        """Return the number of people in the sheet that this batch paid."""
+        """Return how many of the sheet's people a batch paid."""
         return int(self.batches.filter(batch=batch.number)["overlap"].sum())
 
-    def base_batch(self) -> BatchRecord | None:
-        """Return the batch with most of the sheet's people, preferring a similar batch with at least half as many.
+    def best_batch(self) -> BatchRecord | None:
+        """Return the batch that paid most of the sheet's people, or a similar one that paid at least half as many.
 
-        Approved batches come first: a payment that only its maker saw must not hide that someone is missing.
+        Approved batches are preferred, because a payment seen only by its maker must not hide that someone is missing.
         """
         if self.batches.is_empty():
             return None
@@ -309,11 +302,10 @@ class _PastPayments:
         return self.records[ranked["batch"][0]]
 
     def reference_batches(self, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
-        """Return the batch to compare with (`alike`) and the `latest` batch for each of `keys` among `candidates`.
+        """Return the most similar (`alike`) and the `latest` of the `candidates` for each of `keys`.
 
-        Approved batches are preferred to those that only their maker saw, and then batches with at least half as many
-        of the sheet's people as the largest one, because a small batch is no measure. `alike` is the newest batch with
-        amounts like the sheet's, or otherwise the most similar batch.
+        Approved batches are preferred, and then batches that paid at least half as many of the sheet's people as the
+        largest one. `alike` is the newest batch with similar amounts, or otherwise the one with the smallest distance.
         """
         eligible = candidates.join(self.batches, on="batch").filter(
             pl.col("is_approved") == pl.col("is_approved").any().over(keys)
@@ -339,60 +331,57 @@ def _is_large(*keys: str) -> pl.Expr:
 
 
 def _is_similar() -> pl.Expr:
-    return pl.col("distance") <= _MAX_RATIO
+    return pl.col("distance") <= _MAX_DISTANCE
 
 
 def _distances(units: pl.DataFrame, pairs: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the median ratio of each batch's payments to the sheet's, for people in both."""
+    """Return the distance of each batch: the median ratio of payments to people who are also in the sheet."""
     lines = pairs.select("unit", "batch").join(units.select("unit", "payee", "person", "currency", "value"), on="unit")
     sums = rows.select("batch", "payee", "person", "currency", before="value")
     frames: list[pl.DataFrame] = []
     for keys in (("payee", "person"), ("person",), ("payee",)):
         columns = ["batch", *keys, "currency"]
-        if frames:  # few rows remain by now, so their sums are cheap
+        if frames:  # few rows remain, so summing them is cheap
             sums = rows.join(lines, on=columns, how="semi").group_by(columns).agg(before=pl.col("value").sum())
         frames.append(lines.join(sums, on=columns).select("batch", "value", "before"))
         lines = lines.join(sums, on=columns, how="anti")
     before = pl.col("before").cast(pl.Float64)
     ratio = (pl.col("value").cast(pl.Float64) / before).filter(before > 0).median()
-    middle = pl.concat(frames).group_by("batch").agg(ratio=ratio).filter(pl.col("ratio") > 0)
-    return middle.select("batch", distance=pl.max_horizontal(pl.col("ratio"), 1 / pl.col("ratio")))
+    medians = pl.concat(frames).group_by("batch").agg(ratio=ratio).filter(pl.col("ratio") > 0)
+    return medians.select("batch", distance=pl.max_horizontal(pl.col("ratio"), 1 / pl.col("ratio")))
 
 
 def _find_base_batch(journal: JournalReader, batches: Sequence[BatchRecord], past: _PastPayments) -> BatchRecord | None:
-    """Return the batch whose people the sheet should have: an approved one, if there is any.
-
-    A payment that only its maker saw must not hide that someone is missing, even if no other batch shares people.
-    """
-    best = past.base_batch()
+    """Return the batch whose people are expected in the sheet. Approved batches are preferred."""
+    best = past.best_batch()
     if best is not None and _is_approved(journal, best.number):
         return best
-    newest = [*reversed(batches)]
-    approved = (batch for batch in newest if _is_approved(journal, batch.number))
-    return _find_first_paid_batch(journal, approved) or best or _find_first_paid_batch(journal, newest)
+    newest_first = [*reversed(batches)]
+    approved = (batch for batch in newest_first if _is_approved(journal, batch.number))
+    return _find_first_paid_batch(journal, approved) or best or _find_first_paid_batch(journal, newest_first)
 
 
 def _find_first_paid_batch(journal: JournalReader, batches: Iterable[BatchRecord]) -> BatchRecord | None:
     return next((batch for batch in batches if not _paid_rows(journal, batch).is_empty()), None)
 
 
-class _CurrentSheet:
-    """Compares a sheet with the payments of earlier batches to the same people."""
+class _ChangeFinder:
+    """Finds the differences between a sheet and earlier payments to the same people."""
 
     def __init__(
         self, units: pl.DataFrame, past: _PastPayments, share: Decimal, minor_units: Mapping[str, int]
     ) -> None:
         self._units, self._past = units, past
         self._share, self._minor_units = share, minor_units
-        self._firsts = self._first_payments()
+        self._first_payments = self._find_first_payments()
 
     def changed_accounts(self, against: BatchRecord | None) -> Sequence[Change]:
-        """Return the people whom a compared batch paid under the same name but to another account.
+        """Return the payees whom a reference batch paid under the same name but to another account.
 
-        Both the most similar and the latest large batch count, so that a side payment makes no account known.
+        The most similar and the latest batch are both compared, so a small extra payment cannot hide a changed account.
         """
         past = self._past
-        by_name = past.touched.filter("by_name")
+        by_name = past.matches.filter("by_name")
         references = past.reference_batches(by_name.select("unit", "batch"), "unit").unpivot(
             ["alike", "latest"], index="unit", variable_name="kind", value_name="batch"
         )
@@ -401,15 +390,15 @@ class _CurrentSheet:
             references = pl.concat([references, name_matches])
         pairs = past.payments.select("batch", "payee", "person").unique()
         units = self._units.select("unit", "payee", "person").unique()
-        unknown = (
+        changed_units = (
             references.join(units, on="unit")
             .join(pairs, on=["batch", "payee", "person"], how="anti")
-            .sort("unit", "kind")  # the order is alike, latest, named
+            .sort("unit", "kind")  # in the order alike, latest, named
             .group_by("unit", maintain_order=True)
             .agg(pl.col("batch").first())
         )
-        old = self._old_accounts(unknown.join(units, on="unit"))
-        lines = self._units.join(old, on="unit", maintain_order="left")
+        old_accounts = self._old_accounts(changed_units.join(units, on="unit"))
+        lines = self._units.join(old_accounts, on="unit", maintain_order="left")
         lines = lines.join(
             past.payments.select("batch", "person", "currency", before="value", old_payee="payee"),
             on=["batch", "person", "currency", "old_payee"],
@@ -429,28 +418,28 @@ class _CurrentSheet:
         ]
 
     def _old_accounts(self, pairs: pl.DataFrame) -> pl.DataFrame:
-        """Return the accounts to which the batch paid each name, first those that the sheet lacks, then by sum."""
+        """Return each person's old account: preferably one not in the sheet, otherwise the one with the largest sum."""
         rows = self._past.payments.join(pairs, on=["batch", "person"], how="semi", maintain_order="left")
         sums = rows.group_by("batch", "person", "payee").agg(pl.col("value").sum(), pl.col("account").first())
-        here = pl.col("old_payee").is_in(self._units["payee"].unique().implode())
+        is_in_sheet = pl.col("old_payee").is_in(self._units["payee"].unique().implode())
         return (
             pairs.drop("payee")
             .join(sums.rename({"payee": "old_payee", "account": "old_account"}), on=["batch", "person"])
-            .with_columns(is_here=here)
-            .sort("unit", "is_here", "value", "old_payee", descending=[False, False, True, False])
+            .with_columns(is_in_sheet=is_in_sheet)
+            .sort("unit", "is_in_sheet", "value", "old_payee", descending=[False, False, True, False])
             .group_by("unit", maintain_order=True)
             .agg(pl.col("batch", "old_payee", "old_account").first())
         )
 
     def unusual_amounts(self, changes: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
-        """Yield the payees whose amount differs by more than the allowed share from the compared batch."""
+        """Yield payees whose amount differs too much from a reference batch, except those in `changes`."""
         past, pair = self._past, ["payee", "person"]
-        touched = past.touched.select("unit").unique()
+        matched_units = past.matches.select("unit").unique()
         pairs = past.payments.select("batch", *pair, "currency", before="value")
-        units = self._units.join(touched, on="unit", how="semi", maintain_order="left")
+        units = self._units.join(matched_units, on="unit", how="semi", maintain_order="left")
         known_pairs = past.payments.select(pair).unique()
         known_payees = units.join(known_pairs, on=pair, how="semi", maintain_order="left", nulls_equal=True)
-        # The account is known, but the name is spelled differently. All payments into the account are compared.
+        # The account is known, but the name is not. All payments into the account are compared.
         total = self._units.group_by("payee", "currency").agg(total=pl.col("value").sum())
         respelled = (
             units.join(known_pairs, on=pair, how="anti", nulls_equal=True)
@@ -461,39 +450,39 @@ class _CurrentSheet:
         )
         paid_to_respelled = past.payments.join(respelled, on="payee", how="semi")
         account_sums = paid_to_respelled.group_by("batch", "payee", "currency").agg(before=pl.col("value").sum())
-        for part, sums, keys in ((known_payees, pairs, pair), (respelled, account_sums, ["payee"])):
-            candidates = part.join(sums, on=[*keys, "currency"], nulls_equal=True)
+        for group, sums, keys in ((known_payees, pairs, pair), (respelled, account_sums, ["payee"])):
+            candidates = group.join(sums, on=[*keys, "currency"], nulls_equal=True)
             batches = past.reference_batches(candidates.select("unit", "currency", "batch"), "unit", "currency")
             references = [batches.select("unit", "currency", batch="alike")]
             if against is not None:
                 references.append(candidates.filter(batch=against.number).select("unit", "currency", "batch"))
             reference = pl.concat(references).unique(maintain_order=True)
-            lines = part.join(reference, on=["unit", "currency"], how="left", maintain_order="left").join(
+            lines = group.join(reference, on=["unit", "currency"], how="left", maintain_order="left").join(
                 sums, on=["batch", *keys, "currency"], how="left", maintain_order="left", nulls_equal=True
             )
             for line in lines.iter_rows(named=True):
                 value, before = line["value"], line["before"]
-                is_off = before is None or abs(value - before) > self._share * before
-                if is_off and (line["row"], line["currency"]) not in changes:
+                is_unusual = before is None or abs(value - before) > self._share * before
+                if is_unusual and (line["row"], line["currency"]) not in changes:
                     payment = self._build_payment(line["batch"], line["account"], line["currency"], before)
-                    yield self._build_change(AMOUNT_OFF, line, value - (before or Decimal(0)), payment)
+                    yield self._build_change(UNUSUAL_AMOUNT, line, value - (before or Decimal(0)), payment)
 
     def new_payees(self) -> Iterator[Change]:
-        """Yield the payees whose account and name no earlier batch paid."""
-        lines = self._units.join(self._past.touched, on="unit", how="anti", maintain_order="left")
+        """Yield payees if neither their account nor their name was paid before."""
+        lines = self._units.join(self._past.matches, on="unit", how="anti", maintain_order="left")
         for line in lines.iter_rows(named=True):
             yield self._build_change(NEW_PAYEE, line, line["value"], NO_PAYMENT)
 
     def missing_payees(self, rows: pl.DataFrame, batch: BatchRecord, changes: Sequence[Change]) -> Iterator[Change]:
-        """Yield the payees that a batch paid and this sheet does not. A payee with a new account is not missing."""
+        """Yield the batch's payees who are missing from the sheet. A payee with a new account is not missing."""
         sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
             pl.col("name", "account").first(), pl.col("value").sum()
         )
         is_in_sheet = pl.col("payee").is_in(self._units["payee"].unique().implode())
-        lines = [(move.row, move.before.account) for move in changes]
-        old_accounts = pl.DataFrame(lines, schema=_OLD_ACCOUNTS, orient="row")
+        lines = [(change.row, change.before.account) for change in changes]
+        old_accounts = pl.DataFrame(lines, schema=_OLD_ACCOUNT_SCHEMA, orient="row")
         moves = old_accounts.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
-        # If somebody else has the account now, the person who had it before has not moved to another one.
+        # The old account may now belong to someone else, so the person must match as well.
         people_with_new_account = sums.join(moves, on=["person", "account"], how="semi")
         # A person paid into a third account by this batch can be matched only by name.
         people_with_third_account = moves.join(people_with_new_account, on="person", how="anti")
@@ -508,35 +497,35 @@ class _CurrentSheet:
             yield Change(0, PAYEE_GONE, *values, "", line["value"], payment)
 
     def known_since(self, rows: pl.DataFrame) -> Mapping[int, str]:
-        """Return the date on which the account of each row was first paid."""
-        first = {payee: self._past.records[batch].opened_at[:10] for payee, (batch, _) in self._firsts.items()}
+        """Return the date on which each row's account was first paid."""
+        dates = {payee: self._past.records[batch].opened_at[:10] for payee, (batch, _) in self._first_payments.items()}
         payees = payment_rows(rows).select("row", "payee").iter_rows()
-        return {row: first[payee] for row, payee in payees if payee in first}
+        return {row: dates[payee] for row, payee in payees if payee in dates}
 
     def median_sums(self) -> Mapping[str, float]:
-        """Return a payee's median sum in each currency, over earlier batches and this sheet."""
+        """Return the median sum per payee in each currency, from this sheet or else from earlier batches."""
         medians: dict[str, float] = {}
         for frame in (self._past.payments, self._units):
             medians.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())
         return medians
 
-    def _first_payments(self) -> Mapping[str, tuple[int, Mapping[str, Decimal]]]:
-        """Return the first batch that paid each account in the sheet, with the sums by currency."""
+    def _find_first_payments(self) -> Mapping[str, tuple[int, Mapping[str, Decimal]]]:
+        """Return the first batch that paid each account in the sheet, with its sums by currency."""
         payments = self._past.payments.filter(pl.col("payee").is_in(self._units["payee"].unique().implode()))
         first = payments.filter(pl.col("batch") == pl.col("batch").min().over("payee"))
         sums = first.group_by("payee", "batch", "currency").agg(pl.col("value").sum())
-        firsts: dict[str, tuple[int, dict[str, Decimal]]] = {}
+        first_payments: dict[str, tuple[int, dict[str, Decimal]]] = {}
         for payee, batch, currency, value in sums.iter_rows():
-            firsts.setdefault(payee, (batch, {}))[1][currency] = value
-        return firsts
+            first_payments.setdefault(payee, (batch, {}))[1][currency] = value
+        return first_payments
 
     def _other_names(self) -> Mapping[int, str]:
-        """Return the latest other name under which each unit's account was paid."""
+        """Return the most recent other name under which each unit's account was paid."""
         units = self._units.select("unit", "payee", "person").unique()
-        known = self._past.payments.filter(pl.col("person").is_not_null()).rename(
+        paid_names = self._past.payments.filter(pl.col("person").is_not_null()).rename(
             {"person": "other", "name": "other_name"}
         )
-        pairs = units.join(known, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
+        pairs = units.join(paid_names, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
         return dict(pairs.select("unit", "other_name").iter_rows())
 
     def _build_payment(self, number: int | None, account: str, currency: str, value: Decimal | None) -> Payment:
@@ -547,31 +536,27 @@ class _CurrentSheet:
         return Payment(account, amount, batch.batch, batch.sheet_name, batch.opened_at[:10])
 
     def _build_change(
-        self, code: str, line: Mapping[str, object], stake: Decimal, previous: Payment, shared_with: str = ""
+        self, code: str, line: Mapping[str, object], stake: Decimal, before: Payment, shared_with: str = ""
     ) -> Change:
-        row, name, account, currency = (
-            int(str(line["row"])),
-            *(str(line[key]) for key in ("name", "account", "currency")),
-        )
-        batch, sums = self._firsts.get(str(line["payee"]), (None, {}))
+        name, account, currency = (str(line[key]) for key in ("name", "account", "currency"))
+        batch, sums = self._first_payments.get(str(line["payee"]), (None, {}))
         first = NO_PAYMENT if batch is None else self._build_payment(batch, account, currency, sums.get(currency))
         amount = amount_text(Decimal(str(line["value"])), self._minor_units.get(currency))
-        return Change(row, code, name, account, currency, amount, stake, previous, first, shared_with)
+        return Change(int(str(line["row"])), code, name, account, currency, amount, stake, before, first, shared_with)
 
 
 def _sort_by_danger(changes: Sequence[Change], median_sums: Mapping[str, float]) -> Sequence[Change]:
-    """Sort changes by kind and, within a kind, by the money at stake, largest first.
+    """Sort changes by kind, then by the money at stake, largest first, and remove duplicates.
 
-    Money in several currencies is measured in median payments of each currency. Increases come before decreases. If a
-    second batch shows the same change, only that from the first batch is kept.
+    Amounts in different currencies are compared as multiples of the median payment. Increases come before decreases.
     """
     unique: dict[tuple[int, str, str, str, str], Change] = {}
     for change in changes:
         unique.setdefault((change.row, change.code, change.name, change.account, change.currency), change)
 
     def sort_key(change: Change) -> tuple[int, bool, float, int, str]:
-        is_decrease = change.code == AMOUNT_OFF and change.stake < 0
-        payments = abs(float(change.stake)) / (median_sums.get(change.currency) or 1.0)
-        return DANGER[change.code], is_decrease, -payments, change.row, change.account
+        is_decrease = change.code == UNUSUAL_AMOUNT and change.stake < 0
+        multiple = abs(float(change.stake)) / (median_sums.get(change.currency) or 1.0)
+        return DANGER_RANK[change.code], is_decrease, -multiple, change.row, change.account
 
     return sorted(unique.values(), key=sort_key)

@@ -1,4 +1,4 @@
-"""Compares a sheet's rows with the journal, with one part of the sheet in memory at a time."""
+"""Compares a sheet's rows with the journal, holding one part of the sheet in memory at a time."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ import polars as pl
 
 from paygw_batch.journal import Clash, JournalReader, KnownRow, LookAlike, UsedSpelling
 from paygw_batch.language import say
-from paygw_batch.sheet.check.repeats import normalize_ids
+from paygw_batch.sheet.check.repeats import normalise_ids
 from paygw_batch.sheet.findings import build_findings
 from paygw_batch.sheet.model import Validated
 from paygw_batch.submit.open_questions import WHOLE_SHEET, OpenQuestion
@@ -20,11 +20,11 @@ from paygw_batch.submit.open_questions import WHOLE_SHEET, OpenQuestion
 class SheetComparison:
     """The results of comparing a sheet's rows with the journal.
 
-    - `known`: rows already in the journal. `spelled`: rows whose order id is in the journal in another spelling.
+    - `known`: rows already in the journal. `respelled`: rows whose order id is in the journal in another spelling.
     - `amended`: clashing rows that may replace a payment. `conflicts`: all other clashing rows.
-    - `paid_before`: rows to pay that resemble rows of another batch. `rewritten`: such rows whose order ids look like
-      damaged variants.
-    - `own_ids`: the order ids of the rows in `spelled`, `paid_before` and `rewritten`.
+    - `look_alikes`: new rows that resemble rows of another batch. `rewritten`: other such rows, whose order ids look
+      like damaged copies of that batch's ids.
+    - `own_ids`: the order ids of the rows in `respelled`, `look_alikes` and `rewritten`.
     """
 
     known: list[KnownRow] = field(default_factory=list)
@@ -36,16 +36,16 @@ class SheetComparison:
     own_ids: dict[int, str] = field(default_factory=dict)
 
     @property
-    def has_findings(self) -> bool:
-        """Whether the journal has findings about these rows."""
-        return any(self._findings)
+    def has_results(self) -> bool:
+        """Whether any row was found in the journal."""
+        return any(self._results)
 
     @property
-    def _findings(self) -> tuple[list[Any], ...]:
+    def _results(self) -> tuple[list[Any], ...]:
         return self.known, self.amended, self.conflicts, self.respelled, self.look_alikes, self.rewritten
 
     def for_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
-        """Return the results for some rows. Look-alikes are kept only if their batch was opened after `since`."""
+        """Return the results for `rows`, without look-alikes in batches opened before `since`."""
         return SheetComparison(
             [entry for entry in self.known if entry.row in rows],
             [entry for entry in self.amended if entry.row in rows],
@@ -57,7 +57,7 @@ class SheetComparison:
         )
 
     def sort(self) -> None:
-        for entries in self._findings:
+        for entries in self._results:
             entries.sort(key=attrgetter("row"))
 
     def add(
@@ -73,19 +73,19 @@ class SheetComparison:
         known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
         amended = [clash for clash in clashes if may_replace(clash)]
         conflicts = [clash for clash in clashes if not may_replace(clash)]
-        spelled = journal.used_spellings(
-            operation, zip(instructions["row"], order_ids, normalize_ids(order_ids), strict=True)
+        respelled = journal.used_spellings(
+            operation, zip(instructions["row"], order_ids, normalise_ids(order_ids), strict=True)
         )
-        new = exclude_rows(instructions, (entry.row for entries in (known, conflicts, spelled) for entry in entries))
+        new = exclude_rows(instructions, (entry.row for entries in (known, conflicts, respelled) for entry in entries))
         rows = new.select("row", "client_orderid", "payee", "currency", "minor").iter_rows()
-        paid_before = journal.look_alikes(operation, rows, since=since)
+        look_alikes = journal.look_alikes(operation, rows, since=since)
         self.known += known
         self.amended += amended
         self.conflicts += conflicts
-        self.respelled += spelled
-        self.look_alikes += [entry for entry in paid_before if not entry.is_rewritten]
-        self.rewritten += [entry for entry in paid_before if entry.is_rewritten]
-        if numbers := [entry.row for entries in (spelled, paid_before) for entry in entries]:
+        self.respelled += respelled
+        self.look_alikes += [entry for entry in look_alikes if not entry.is_rewritten]
+        self.rewritten += [entry for entry in look_alikes if entry.is_rewritten]
+        if numbers := [entry.row for entries in (respelled, look_alikes) for entry in entries]:
             self.own_ids |= dict(select_rows(instructions, numbers).select("row", "client_orderid").iter_rows())
 
 
@@ -98,9 +98,8 @@ def compare_sheet(
 ) -> SheetComparison:
     """Compare every valid row of a sheet with all batches of its operation.
 
-    If there is no such batch, the sheet is not read again. `may_replace` returns whether a clashing row may replace the
-    payment. Look-alikes come from batches opened after `since`. `memory` has the results of an earlier comparison in
-    which nothing could be replaced, so that only changed rows are compared.
+    `may_replace` returns whether a clashing row may replace the earlier payment. Look-alikes come from batches opened
+    after `since`. With `memory`, no row may replace a payment, and only rows changed since the last call are compared.
     """
     comparison, operation = SheetComparison(), validated.sheet.operation
     if any(record.operation == operation for record in journal.batches()):
@@ -116,73 +115,70 @@ _COMPARED_COLUMNS = ("row", "client_orderid", "content", "payee", "currency", "m
 
 
 class ComparisonMemory:
-    """Caches the journal's answers about a sheet's rows until something is written to the journal."""
+    """Caches the results for a sheet's rows until something is written to the journal."""
 
     def __init__(self) -> None:
-        self._head: object = None
+        self._key: object = None
         self._since = ""
         self._instructions = pl.DataFrame()
         self._comparison = SheetComparison()
 
     def compare(self, validated: Validated, journal: JournalReader, since: str) -> SheetComparison:
-        """Compare a sheet whose rows may not replace any payment."""
+        """Compare a sheet with the journal. Its rows may not replace earlier payments."""
         operation = validated.sheet.operation
-        head = (operation, journal.head())  # the head is read before the rows, so that later writes cause a new query
+        key = (operation, journal.head())  # read before the rows, so a later write invalidates the cache
         instructions = pl.concat(part.instructions.select(_COMPARED_COLUMNS) for part in validated.parts())
         comparison = SheetComparison()
         changed = instructions
-        if head == self._head and since >= self._since:
+        if key == self._key and since >= self._since:
             changed = instructions.join(self._instructions, on=_COMPARED_COLUMNS, how="anti", maintain_order="left")
-            unchanged = set(instructions["row"]) - set(changed["row"]) if self._comparison.has_findings else set()
-            comparison = self._comparison.for_rows(unchanged, since)
+            unchanged_rows = set(instructions["row"]) - set(changed["row"]) if self._comparison.has_results else set()
+            comparison = self._comparison.for_rows(unchanged_rows, since)
         comparison.add(changed, journal, operation, lambda _clash: False, since)
         comparison.sort()
-        self._head, self._since, self._instructions, self._comparison = head, since, instructions, comparison
+        self._key, self._since, self._instructions, self._comparison = key, since, instructions, comparison
         return comparison
 
 
-def select_rows(frame: pl.DataFrame, rows: Sequence[int]) -> pl.DataFrame:
-    return frame.filter(pl.col("row").is_in(pl.Series(rows, dtype=pl.UInt32).implode()))
+def select_rows(frame: pl.DataFrame, numbers: Sequence[int]) -> pl.DataFrame:
+    return frame.filter(pl.col("row").is_in(pl.Series(numbers, dtype=pl.UInt32).implode()))
 
 
-def exclude_rows(frame: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
-    excluded = pl.Series(list(rows), dtype=pl.UInt32)
+def exclude_rows(frame: pl.DataFrame, numbers: Iterable[int]) -> pl.DataFrame:
+    excluded = pl.Series(list(numbers), dtype=pl.UInt32)
     return frame.filter(~pl.col("row").is_in(excluded.implode())) if excluded.len() else frame
 
 
-MAX_ROWS_NAMED = 20
-"""The maximum number of rows that a sentence about one batch names."""
+MAX_LISTED_ROWS = 20
+"""The maximum number of rows listed in a warning about one batch."""
 
 
 def split_look_alikes(
     look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None
 ) -> tuple[Sequence[LookAlike], Sequence[LookAlike]]:
-    """Return the look-alikes not covered by `repeat`: those alone in their batch, and all others."""
-    outside = [row for row in look_alikes if repeat is None or row.batch != repeat.subject]
-    counts = Counter(row.batch for row in outside)
-    return [row for row in outside if counts[row.batch] == 1], [row for row in outside if counts[row.batch] > 1]
+    """Separate look-alikes that are alone in their batch from the others. Omits those in the batch of `repeat`."""
+    remaining = [row for row in look_alikes if repeat is None or row.batch != repeat.subject]
+    counts = Counter(row.batch for row in remaining)
+    return [row for row in remaining if counts[row.batch] == 1], [row for row in remaining if counts[row.batch] > 1]
 
 
-def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
-    """Return one warning (`DEFECT_SCHEMA`) at row 0 for each batch, with the rows that resemble its rows.
-
-    `sheet_names` has the name of each batch's sheet.
-    """
+def warnings_by_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
+    """Return one warning (`DEFECT_SCHEMA`) per batch, at row 0, with the rows that resemble rows of the batch."""
     by_batch: dict[str, list[LookAlike]] = defaultdict(list)
-    for row in look_alikes:
-        by_batch[row.batch].append(row)
+    for look_alike in look_alikes:
+        by_batch[look_alike.batch].append(look_alike)
     lines = []
     for batch, rows in by_batch.items():
-        numbers = ", ".join(str(row.row) for row in rows[:MAX_ROWS_NAMED])
-        suffix = say(" and {count:,} more", count=len(rows) - MAX_ROWS_NAMED) if len(rows) > MAX_ROWS_NAMED else ""
-        sentence = say(
-            "{count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under "
-            "other order ids: make sure that all are intended (rows {named}{more}).",
+        listed = ", ".join(str(look_alike.row) for look_alike in rows[:MAX_LISTED_ROWS])
+        more = say(" and {count:,} more", count=len(rows) - MAX_LISTED_ROWS) if len(rows) > MAX_LISTED_ROWS else ""
+        message = say(
+            "{count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under other order "
+            "ids. Make sure that you want to pay all of them (rows {named}{more}).",
             count=len(rows),
             sheet_name=sheet_names[batch],
             opened_at=rows[0].opened_at[:10],
-            named=numbers,
-            more=suffix,
+            named=listed,
+            more=more,
         )
-        lines.append((WHOLE_SHEET, "client_orderid", batch, "row.look_alike", sentence))
+        lines.append((WHOLE_SHEET, "client_orderid", batch, "row.look_alike", message))
     return build_findings(lines)

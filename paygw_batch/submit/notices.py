@@ -1,8 +1,8 @@
 """Writes notices about events to the outbox, for the configured recipients.
 
-The end of a run is not a fact in the journal, because a killed run writes nothing. Its notice is therefore written
-before the first row is sent, and becomes due when the run has ended, however it ends. Its figures are read when it is
-first sent. No error in this module delays a payout or changes an exit code.
+A killed run cannot record its own end. The notice about the end is therefore written before the first row is sent. It
+becomes due when the run ends for any reason, and its figures are read when it is first sent. No error in this
+module delays a payout or changes an exit code.
 """
 
 import platform
@@ -23,42 +23,40 @@ from paygw_batch.opening.open_journal import Echo, journal_location
 from paygw_batch.settings.configuration import Settings
 
 WEBHOOK = "webhook"
-"""The name of the webhook among the recipients. No e-mail address looks like this."""
+"""The recipient name of the webhook. It cannot be an email address."""
 
 
 def notice_recipients(settings: Settings, occasion: Occasion) -> list[str]:
-    """Return the recipients of notices about an occasion: addresses, and the webhook."""
+    """Return the recipients of notices on an occasion: e-mail addresses and, if configured for it, the webhook."""
     section = settings.notices
     has_webhook = section.has_webhook and occasion.value in section.webhook_for
     return [*dict.fromkeys(section.mailboxes(occasion.value)), *([WEBHOOK] if has_webhook else [])]
 
 
 def has_notices(settings: Settings) -> bool:
-    """Return whether any occasion has a recipient."""
+    """Return whether any notice has a recipient."""
     return settings.notices.has_webhook or bool(settings.notices.recipients())
 
 
 def add_run_end_notice(settings: Settings, journal: Journal, batch: BatchRecord, echo: Echo) -> None:
-    """Write the notice about the end of a run, before the run sends its first row."""
-    recipients = notice_recipients(settings, Occasion.RUN_ENDED)
-    if recipients:
+    """Schedule the notice about the end of a run, before the run sends its first row."""
+    if recipients := notice_recipients(settings, Occasion.RUN_ENDED):
+        notice = NewNotice(Occasion.RUN_ENDED, token_hex(8), batch.batch, recipients)
         with _reporting_failures(echo):
-            journal.schedule_end_notices(
-                [NewNotice(Occasion.RUN_ENDED, token_hex(8), batch.batch, recipients)], timestamp(utc_now())
-            )
+            journal.schedule_end_notices([notice], timestamp(utc_now()))
 
 
 def add_refused_sheet_notice(
     settings: Settings, sheet: str, defects: int, answer: Path | None, echo: Echo, *, subject: str = ""
 ) -> None:
-    """Write the notice that a sheet was refused, once for each `subject`. `answer` is the file with the reason."""
+    """Write a notice that a sheet was refused, only once per `subject`. `answer` is the file with the reason."""
     path = "" if answer is None else replace_invalid_characters(str(answer))
-    content = {"sheet": replace_invalid_characters(sheet), "defects": defects, "answer": path}
-    _add_notice(settings, Occasion.SHEET_REFUSED, replace_invalid_characters(subject) or token_hex(8), content, echo)
+    data = {"sheet": replace_invalid_characters(sheet), "defects": defects, "answer": path}
+    _add_notice(settings, Occasion.SHEET_REFUSED, replace_invalid_characters(subject) or token_hex(8), data, echo)
 
 
 def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> list[NewNotice]:
-    """Return the notice that a new plan waits for approval, if anyone receives it. `path` is its console page."""
+    """Return a notice that a new plan awaits approval, if one is needed. `path` is the plan's page in the console."""
     recipients, policy = notice_recipients(settings, Occasion.PLAN_WAITS), approval_policy(settings)
     if not recipients or policy is None or document.approvals or not needs_approval(document.content, policy):
         return []
@@ -76,11 +74,11 @@ def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> 
     return [NewNotice(Occasion.PLAN_WAITS, document.digest(), content.batch, recipients, data)]
 
 
-def ignore_sentence(sentence: str) -> None:
-    """Ignore a sentence, for callers without a reader."""
+def discard_message(message: str) -> None:
+    """Discard a message; for callers that have nobody to show it to."""
 
 
-def add_notices(settings: Settings, notices: Sequence[NewNotice], echo: Echo = ignore_sentence) -> None:
+def add_notices(settings: Settings, notices: Sequence[NewNotice], echo: Echo = discard_message) -> None:
     """Write notices to the outbox in a separate transaction."""
     if any(notice.recipients for notice in notices):
         with _reporting_failures(echo), journal_location(settings).outbox(write=True) as outbox:
@@ -88,17 +86,17 @@ def add_notices(settings: Settings, notices: Sequence[NewNotice], echo: Echo = i
 
 
 def add_key_expiry_notice(settings: Settings, key: SigningKey, echo: Echo) -> None:
-    """Write a notice that the private key expires soon or has expired, each once."""
+    """Write one notice when the private key expires soon, and one when it has expired."""
     days = key.custody.days_left(utc_now().date())
     if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
         return
-    until, location = key.custody.expires.isoformat(), key.custody.location
-    data = {"what": "key", "place": replace_invalid_characters(location), "until": until, "has_ended": days < 0}
-    _add_notice(settings, Occasion.RUNS_OUT, f"key {key.public.fingerprint()} {until} {days < 0}", data, echo)
+    expires, location = key.custody.expires.isoformat(), key.custody.location
+    data = {"what": "key", "place": replace_invalid_characters(location), "until": expires, "has_ended": days < 0}
+    _add_notice(settings, Occasion.RUNS_OUT, f"key {key.public.fingerprint()} {expires} {days < 0}", data, echo)
 
 
 def add_disk_notice(settings: Settings, free_bytes: int, echo: Echo) -> None:
-    """Write the notice that the journal's disk lacks room for a run, once a day."""
+    """Write a notice that the journal's disk lacks room for a run, at most once a day."""
     host, today = platform.node(), utc_now().date().isoformat()
     data = {"what": "disk", "host": replace_invalid_characters(host), "free_bytes": free_bytes}
     _add_notice(settings, Occasion.RUNS_OUT, f"disk {today} {data['host']}", data, echo)
@@ -114,13 +112,13 @@ def page_url(settings: Settings, path: str) -> str:
 
 
 def replace_invalid_characters(text: str) -> str:
-    """Return a string that UTF-8 can encode, because a file name may contain other bytes."""
+    """Replace characters that UTF-8 cannot encode. File names may contain them."""
     return text.encode(errors="replace").decode()
 
 
 @contextmanager
 def _reporting_failures(echo: Echo) -> Iterator[None]:
-    """Pass a sentence to `echo` if a notice cannot be written and continue."""
+    """Report errors to `echo` instead of raising them."""
     try:
         yield
     except PaygwError as error:

@@ -42,9 +42,9 @@ from paygw_batch.submit.compare_sheet import (
     SheetComparison,
     compare_sheet,
     exclude_rows,
-    one_warning_per_batch,
     select_rows,
     split_look_alikes,
+    warnings_by_batch,
 )
 from paygw_batch.submit.open_questions import (
     OpenQuestion,
@@ -58,10 +58,10 @@ from paygw_batch.submit.open_questions import (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The effects of submitting a sheet to a journal. Nothing is written yet.
+    """The effects that submitting a sheet would have. Nothing has been written.
 
-    `existing` is the batch if the journal already has it, and then only its due rows are sent. `known` rows are covered
-    by other batches. `amendments` replace payments that were rejected or never sent.
+    If the journal already has the batch, it is `existing`, and only its due rows are sent. `known` rows belong to other
+    batches. `amendments` replace payments that were rejected or never sent.
     """
 
     validated: Validated
@@ -71,15 +71,15 @@ class Plan:
     questions: Sequence[OpenQuestion] = ()
     """The questions that a person must answer before the batch is opened."""
     look_alikes: Sequence[LookAlike] = ()
-    """Rows that resemble rows of a batch. All rows that resemble one batch share a warning."""
+    """Rows that resemble rows of another batch, with one warning per batch."""
     own_ids: Mapping[int, str] = field(default_factory=dict)
     """The order ids of the rows in `look_alikes`."""
     sheet_names: Mapping[str, str] = field(default_factory=dict)
-    """The names of the sheets of the batches that `look_alikes` name."""
+    """The sheet names of the batches in `look_alikes`."""
 
     @property
     def warnings(self) -> pl.DataFrame:
-        """All warnings (`DEFECT_SCHEMA`), as in `warnings_found`."""
+        """The warnings in `warnings_found` as a frame (`DEFECT_SCHEMA`)."""
         return self.warnings_found.all_findings.frame
 
     @property
@@ -87,33 +87,33 @@ class Plan:
         """The warnings. Those about the whole sheet, at row 0, come first."""
         sheet_warnings = [question.as_warnings() for question in self.questions]
         if self.look_alikes:
-            sheet_warnings.append(one_warning_per_batch(self.look_alikes, self.sheet_names))
+            sheet_warnings.append(warnings_by_batch(self.look_alikes, self.sheet_names))
         return self.validated.warnings_found.with_sheet_findings(pl.concat([empty_findings(), *sheet_warnings]))
 
     @property
-    def warnings_in_full(self) -> pl.DataFrame:
-        """All warnings, for an approver: one for each row that resembles a row of another batch."""
+    def all_warnings(self) -> pl.DataFrame:
+        """All warnings for an approver, including one for each row that resembles a row of another batch."""
         warnings = [empty_findings(), *(question.as_warnings() for question in self.questions)]
         return pl.concat([*warnings, self.validated.warnings, _look_alike_warnings(self.look_alikes, self.own_ids)])
 
     def unanswered_questions(self, choices: Choices) -> Sequence[OpenQuestion]:
-        """Return the questions that nobody has answered, by key or in advance."""
+        """Return the questions not yet answered, by key or in advance."""
         return [question for question in self.questions if not question.is_answered(choices)]
 
     @property
     def sent_before(self) -> Sequence[KnownRow]:
-        """The known rows that were already sent, and that submitting the sheet does not send again."""
+        """The known rows that have been sent and will not be sent again."""
         return [row for row in self.known if row.state is not State.READY]
 
     @property
     def known_row_count(self) -> int:
         """The number of rows that the journal already has."""
-        return self.validated.payable if self.existing else len(self.known)
+        return self.validated.payable_count if self.existing else len(self.known)
 
 
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """The number of past days searched for repeats and look-alikes of a sheet. 0 disables a search."""
+    """How many past days are searched for repeats and look-alikes of a sheet. 0 disables the search."""
 
     repeat_days: int = REPEAT_DAYS
     look_alike_days: int = LOOK_ALIKE_DAYS
@@ -130,59 +130,59 @@ def plan_submission(
     as_of: datetime | None = None,
     memory: ComparisonMemory | None = None,
 ) -> Plan:
-    """Compare a validated sheet with the journal.
+    """Compare a validated sheet with the journal and plan its batch.
 
-    A row is a defect if its order id was used in another spelling or for other content. With `amend`, other content may
-    replace a payment that was never made, after `quarantine_h` hours if only a person says so. A row that resembles one
-    of the last `look_alike_days` gets a warning for each batch. A sheet that repeats a batch of the last `repeat_days`
-    leaves an open question. Days are counted back from `as_of`. Raises `ReferenceLookAlike`.
+    A row has a defect if its order id was used in another spelling or for different content. With `amend`, a row may
+    replace a payment that was never made, but waits `quarantine_h` hours if only a person said so. Rows that resemble
+    rows from the last `look_alike_days` cause warnings. A sheet that repeats a batch from the last `repeat_days` causes
+    an open question. Days are counted back from `as_of`. Raises `ReferenceLookAlike` for a respelled reference.
     """
     validated = warnings_as_defects(validated) if choices.strict else validated
     if existing := _find_existing_batch(validated, journal):
         return Plan(validated, existing, (), ())
     _reject_respelled_reference(validated, journal)
     clock = JournalClock.read(journal, now())
-    since_clock, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
-    until = quarantine.cutoff(clock.now)
+    search_clock, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
+    cutoff = quarantine.cutoff(clock.now)
     run = _PaymentRun.from_sheet(validated, journal)
     diff = compare_sheet(
         validated,
         journal,
-        lambda clash: choices.amend and clash.is_replaceable(until) and run.is_single(clash.client_orderid),
-        since_clock.days_ago(max(look_back.look_alike_days, look_back.repeat_days)),
+        lambda clash: choices.amend and clash.is_replaceable(cutoff) and run.pays_once(clash.client_orderid),
+        search_clock.days_ago(max(look_back.look_alike_days, look_back.repeat_days)),
         None if choices.amend else memory,
     )
     if diff.amended:
-        # If the clock is ahead, the quarantine seems over too early, and the old payment could still be made.
-        clock.require_sound()
-    other = (_respelling_defects(diff), _rewriting_defects(diff, validated), *run.defects(diff))
-    if (defects := pl.concat([_conflict_defects(diff.conflicts, run, journal, until, quarantine), *other])).height:
+        # If the clock is fast, a quarantine may seem to have ended while the old payment can still be made.
+        clock.require_plausible()
+    others = (_respelled_id_defects(diff), _damaged_id_defects(diff, validated), *run.defects(diff))
+    if (defects := pl.concat([_conflict_defects(diff.conflicts, run, journal, cutoff, quarantine), *others])).height:
         validated = with_defects(validated, defects)
-        # With fewer rows this is another batch. If an earlier run has opened it, it is resumed.
+        # Without the rows with defects, this is another batch, which an earlier run may have opened.
         if existing := _find_existing_batch(validated, journal):
             return Plan(validated, existing, (), ())
-    paid_before: Sequence[LookAlike] = diff.look_alikes
-    recent = [row for row in paid_before if row.opened_at > since_clock.days_ago(look_back.look_alike_days)]
+    look_alikes: Sequence[LookAlike] = diff.look_alikes
+    recent = [row for row in look_alikes if row.opened_at > search_clock.days_ago(look_back.look_alike_days)]
     if choices.strict and recent:
         validated = with_defects(validated, _look_alike_warnings(recent, diff.own_ids))
         if existing := _find_existing_batch(validated, journal):
             return Plan(validated, existing, (), ())
         excluded = {row.row for row in recent}
-        paid_before, recent = [row for row in paid_before if row.row not in excluded], []
-    since = since_clock.days_ago(look_back.repeat_days)
-    repeat = _find_repeat(validated, paid_before, journal, since=since) if look_back.repeat_days else None
-    (single, together), refused = split_look_alikes(recent, repeat), set(defects["row"])
+        look_alikes, recent = [row for row in look_alikes if row.row not in excluded], []
+    since = search_clock.days_ago(look_back.repeat_days)
+    repeat = _find_repeat(validated, look_alikes, journal, since=since) if look_back.repeat_days else None
+    (single, grouped), refused = split_look_alikes(recent, repeat), set(defects["row"])
     questions = [*([] if repeat is None else [repeat]), *run.questions(validated, diff)]
     warned = with_warnings(validated, _look_alike_warnings(single, diff.own_ids))
     known_rows = [row for row in diff.known if row.row not in refused]
-    amendments = [Amendment(clash.row, clash.instruction, until) for clash in diff.amended if clash.row not in refused]
-    batches = {row.batch for row in together}
+    amendments = [Amendment(clash.row, clash.instruction, cutoff) for clash in diff.amended if clash.row not in refused]
+    batches = {row.batch for row in grouped}
     names = {batch.batch: batch.sheet_name for batch in journal.batches() if batch.batch in batches} if batches else {}
-    return Plan(warned, None, known_rows, amendments, questions, together, diff.own_ids, names)
+    return Plan(warned, None, known_rows, amendments, questions, grouped, diff.own_ids, names)
 
 
 def _find_existing_batch(validated: Validated, journal: JournalReader) -> BatchRecord | None:
-    """Return a sheet's batch, or None. Raises `PeopleForgotten` if people of the batch were forgotten."""
+    """Return a sheet's batch, or None. Raises `PeopleForgotten` if people in the batch were forgotten."""
     existing = journal.batch(validated.batch, operation=validated.sheet.operation)
     if existing is not None:
         require_people_not_forgotten(journal, existing)
@@ -200,12 +200,12 @@ def open_planned_batch(
     approved: PlanApproval = NO_APPROVAL,
     is_answered: bool = False,
 ) -> BatchRecord:
-    """Store the planned batch, or return it if the journal already has it.
+    """Return the planned batch. Store it if the journal does not have it.
 
     Every row of a new batch is checked against its country's contract again. Nothing is stored if a row fails.
 
-    `sheet_path` is the path of the sheet, next to which later runs of the batch write the reconciliation. `by` is the
-    person who opens the batch. Raises `OpenSheetQuestion` if the sheet leaves a question, unless `is_answered`.
+    Later runs write the reconciliation next to `sheet_path`. `by` is the person who opens the batch. Raises
+    `OpenSheetQuestion` if the plan has questions, unless `is_answered`.
     """
     if plan.existing is not None:
         return plan.existing
@@ -231,9 +231,9 @@ def open_planned_batch(
 
 
 def _batch_parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
-    """Yield the parts of a batch that have passed the contract.
+    """Check the parts of a batch against the contract and yield them.
 
-    An error here, such as a changed sheet, is raised inside the journal's transaction, so that nothing is stored.
+    Errors, such as a changed sheet, are raised inside the journal's transaction, so nothing is stored.
     """
     pager = Pager()
     known_rows = [row.row for row in plan.known]
@@ -241,16 +241,13 @@ def _batch_parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
         gate.require_valid(payable_rows(part))
         pages = pager.add_rows(part.rows)
         new = InstructionColumns(exclude_rows(part.instructions, known_rows))
-        del part  # this frees memory, which the next part needs
+        del part  # frees the memory for the next part
         yield BatchPart(pages, new)
     yield BatchPart(pager.remaining_pages())
 
 
 def _reject_respelled_reference(validated: Validated, journal: JournalReader) -> None:
-    """Raise `ReferenceLookAlike` if the sheet's reference is new but another spelling of it was used.
-
-    Either all order ids of a sheet are derived or none is, so the first row decides.
-    """
+    """Raise `ReferenceLookAlike` if the sheet's reference was used before, but only in another spelling."""
     batches = [batch for batch in journal.batches() if batch.operation == validated.sheet.operation and batch.reference]
     reference = _derived_reference(validated) if batches else None
     if reference is None:
@@ -262,16 +259,16 @@ def _reject_respelled_reference(validated: Validated, journal: JournalReader) ->
     newest = respelled[-1]
     raise ReferenceLookAlike(
         say(
-            "The reference {reference} differs only in its spelling from {used}, under which batch "
-            "{batch} was opened on {opened_at}: its rows would get other order ids, and be paid again.",
+            "The reference {reference} differs only in spelling from {used}, under which batch {batch} was opened on "
+            "{opened_at}. The rows would get new order ids and be paid again.",
             reference=reference,
             used=newest.reference,
             batch=newest.batch,
             opened_at=newest.opened_at[:10],
         ),
         hint=say(
-            "Nothing was sent. For the same payment run, write --reference {reference}; for another one, "
-            "choose a reference that differs in more than its spelling.",
+            "Nothing was sent. For the same payment run, write --reference {reference}. For another one, choose a "
+            "reference that differs in more than spelling.",
             reference=newest.reference,
         ),
         option="--reference",
@@ -279,7 +276,10 @@ def _reject_respelled_reference(validated: Validated, journal: JournalReader) ->
 
 
 def _derived_reference(validated: Validated) -> str | None:
-    """Return the reference from which a sheet's order ids were derived, or None if the sheet has its own ids."""
+    """Return the reference from which a sheet's order ids were derived, or None if the sheet has its own ids.
+
+    Either all order ids of a sheet are derived or none is, so the first row decides.
+    """
     for part in validated.parts():
         for order_id in part.instructions["client_orderid"].head(1):
             return derived_reference(order_id)
@@ -288,10 +288,10 @@ def _derived_reference(validated: Validated) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _PaymentRun:
-    """A sheet without order ids, with the earlier use of its reference. Empty for a sheet that has its own ids.
+    """A sheet without order ids, with any earlier use of its reference. Empty for a sheet with its own ids.
 
-    `paid` are the sheet's `payment_lines`. `several` has the payees (derived ids without their counter) who are paid on
-    several rows of this sheet or of earlier ones.
+    `payments` are the sheet's `payment_lines`. `repeated_stems` are the payees (derived ids without their counter) with
+    several rows in this sheet or in earlier ones.
     """
 
     payments: pl.DataFrame | None
@@ -305,41 +305,41 @@ class _PaymentRun:
         reference = _derived_reference(validated) if "client_orderid" not in validated.sheet.headers else None
         if reference is None:
             return cls(None, None, frozenset(), validated.sheet.name, validated.sheet.headers)
-        rows, past = (sheet_payment_lines(validated), UsedReference.read(journal, validated.sheet.operation, reference))
+        rows, past = sheet_payment_lines(validated), UsedReference.read(journal, validated.sheet.operation, reference)
         stems = [rows["stem"]] if past is None else [rows["stem"], past.lines["stem"]]
         repeated_stems = {stem for column in stems for stem in column.filter(column.is_duplicated())}
         return cls(rows, past, frozenset(repeated_stems), validated.sheet.name, validated.sheet.headers)
 
-    def is_single(self, order_id: str) -> bool:
-        """Return whether an order id can mean only one payment because its payee has no other."""
+    def pays_once(self, order_id: str) -> bool:
+        """Return whether the payee of this order has no other row."""
         return order_id.rpartition("-")[0] not in self.repeated_stems
 
     def defects(self, comparison: SheetComparison) -> Iterator[pl.DataFrame]:
-        """Yield defects of rows that could pay someone twice although their order ids are new."""
+        """Yield defects for rows that could pay someone twice because their order ids are new."""
         if self.payments is None:
             return
         clashing = {entry.client_orderid.rpartition("-")[0] for entry in comparison.conflicts} & self.repeated_stems
         compared_rows = {*(entry.row for entry in comparison.known), *(entry.row for entry in comparison.conflicts)}
         lines = self.payments.filter(pl.col("stem").is_in(list(clashing)) & ~pl.col("row").is_in(list(compared_rows)))
-        repeated_rows = [
+        repeat_findings = [
             (
                 row,
                 "amount",
                 amount,
                 CONFLICT,
-                say("{name} is in several rows, and one of them differs from what was sent before.", name=name),
+                say("{name} is in several rows, and one of them differs from the rows sent before.", name=name),
             )
             for row, name, amount in lines.select("row", "name", "amount").iter_rows()
         ]
         earlier_conflicts = [] if self.past is None else self.past.conflicts(self.payments, self.sheet_name)
         names = dict(self.payments.select("row", "name").iter_rows())
         refused_rows = {*(entry.row for entry in comparison.conflicts), *lines["row"]}
-        paid_before = [
-            (row, "account_number", before["account"], CONFLICT, f"{_earlier_payment_sentence(names[row], before)}.")
+        conflict_findings = [
+            (row, "account_number", before["account"], CONFLICT, f"{_earlier_payment_text(names[row], before)}.")
             for row, before in earlier_conflicts
             if row not in refused_rows
         ]
-        yield build_findings([*repeated_rows, *paid_before])
+        yield build_findings([*repeat_findings, *conflict_findings])
 
     def questions(self, validated: Validated, comparison: SheetComparison) -> Iterator[OpenQuestion]:
         if self.payments is None:
@@ -353,15 +353,15 @@ class _PaymentRun:
             yield question
 
 
-def _respelling_defects(comparison: SheetComparison) -> pl.DataFrame:
-    """Return a defect for each row whose order id the journal has only in another spelling."""
+def _respelled_id_defects(comparison: SheetComparison) -> pl.DataFrame:
+    """Return a defect for each row whose order id was already used in another spelling."""
     lines = []
     for spelling in comparison.respelled:
         own_id = comparison.own_ids[spelling.row]
         sentence = say(
-            "{own_id} differs only in its spelling from {order_id}, which was used on {opened_at} (batch "
-            "{batch}): write {order_id} if it is the same payment; if not, give this one an id that differs "
-            "in more than case, width or hyphens.",
+            "{own_id} differs only in spelling from {order_id}, which was used on {opened_at} (batch {batch}). If it "
+            "is the same payment, write {order_id}. If not, give this one an id that differs in more than case, width "
+            "or hyphens.",
             own_id=own_id,
             order_id=spelling.order_id,
             opened_at=spelling.opened_at[:10],
@@ -371,15 +371,15 @@ def _respelling_defects(comparison: SheetComparison) -> pl.DataFrame:
     return build_findings(lines)
 
 
-def _rewriting_defects(comparison: SheetComparison, validated: Validated) -> pl.DataFrame:
-    """Return a defect for each row whose order id looks like a damaged variant of an equal payment's."""
+def _damaged_id_defects(comparison: SheetComparison, validated: Validated) -> pl.DataFrame:
+    """Return a defect for each row whose order id looks like a used id that a spreadsheet has changed."""
     alike = {look_alike.row: look_alike for look_alike in comparison.rewritten}
     columns = ("row", "client_orderid", "account_name", "currency", "amount")
     frames = (select_rows(part.rows, list(alike)).select(columns) for part in (validated.parts() if alike else ()))
     lines = []
     for row, own_id, name, currency, amount in (line for frame in frames for line in frame.iter_rows()):
         sentence = say(
-            "{own_id} may be {order_id}, changed by a spreadsheet: batch {batch} of {opened_at} pays {name} {currency} "
+            "{own_id} may be {order_id}, changed by a spreadsheet. Batch {batch} of {opened_at} pays {name} {currency} "
             "{amount} under {order_id}. If this is the same payment, write {order_id}. If not, give it a clearly "
             "different id.",
             own_id=own_id,
@@ -395,18 +395,18 @@ def _rewriting_defects(comparison: SheetComparison, validated: Validated) -> pl.
 
 
 def _find_repeat(
-    validated: Validated, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
+    validated: Validated, look_alikes: Sequence[LookAlike], journal: JournalReader, *, since: str
 ) -> OpenQuestion | None:
-    """Return a question about a batch since `since` that is repeated by over half of the payable rows."""
-    if len(paid_before) * 2 <= validated.payable:
+    """Return a question if over half of the rows repeat the rows of a batch opened after `since`, or None."""
+    if len(look_alikes) * 2 <= validated.payable_count:
         return None
     columns = ("client_orderid", "payee", "currency", "minor")
-    numbers = [look_alike.row for look_alike in paid_before]
+    numbers = [look_alike.row for look_alike in look_alikes]
     payments = (
         row for part in validated.parts() for row in select_rows(part.instructions, numbers).select(columns).iter_rows()
     )
     batches = journal.repeated_batches(validated.sheet.operation, payments, since=since)
-    return repeat_question(batches, validated.payable)
+    return repeat_question(batches, validated.payable_count)
 
 
 def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int, str]) -> pl.DataFrame:
@@ -414,8 +414,8 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int,
     for look_alike in look_alikes:
         own_id = own_ids[look_alike.row]
         sentence = say(
-            "{own_id} has the same account and amount as {client_orderid} of batch {batch} ({opened_at}): "
-            "make sure that both are intended.",
+            "{own_id} has the same account and amount as {client_orderid} of batch {batch} ({opened_at}). Make sure "
+            "that you want to pay both.",
             own_id=own_id,
             client_orderid=look_alike.client_orderid,
             batch=look_alike.batch,
@@ -429,7 +429,7 @@ CONFLICT = "client_orderid.conflict"
 
 
 def _conflict_defects(
-    conflicts: Sequence[Clash], run: _PaymentRun, journal: JournalReader, until: str, quarantine: Quarantine
+    conflicts: Sequence[Clash], run: _PaymentRun, journal: JournalReader, cutoff: str, quarantine: Quarantine
 ) -> pl.DataFrame:
     lines = []
     earlier_payments = _earlier_payments(conflicts, journal)
@@ -437,15 +437,15 @@ def _conflict_defects(
     for clash in conflicts:
         earlier_payment = earlier_payments.get((clash.batch, clash.sheet_row))
         values = {"order_id": clash.client_orderid, "day": clash.opened_at[:10], "batch": clash.batch}
-        where = {"row": clash.sheet_row, "state": state_label(clash.state.value)}
+        details = {"row": clash.sheet_row, "state": state_label(clash.state.value)}
         if clash.row in sheet_lines and earlier_payment is not None:
             line = sheet_lines[clash.row]
             column = next((name for name in ("amount", "name") if line[name] != earlier_payment[name]), "account")
-            sentence = _earlier_payment_sentence(line["name"], earlier_payment)
+            sentence = _earlier_payment_text(line["name"], earlier_payment)
             sheet_column = _SHEET_COLUMNS[column]
             column, value = sheet_column if sheet_column in run.headers else "client_orderid", line[column]
         else:
-            payments = (
+            earlier_text = (
                 ""
                 if earlier_payment is None
                 else say(
@@ -454,21 +454,21 @@ def _conflict_defects(
                 )
             )
             sentence = say(
-                "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}): give "
+                "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}). Give "
                 "this one its own id",
                 **values,
-                **where,
-                paid=payments,
+                **details,
+                paid=earlier_text,
             )
             column, value = "client_orderid", clash.client_orderid
-        remedy = say(", or amend: this row then replaces the other.") if clash.is_amendable else "."
-        since = clash.quarantined_since
-        if clash.is_amendable and since is not None and not clash.is_replaceable(until):
+        remedy = say(", or amend the other payment, so that this row replaces it.") if clash.is_amendable else "."
+        quarantined_since = clash.quarantined_since
+        if clash.is_amendable and quarantined_since is not None and not clash.is_replaceable(cutoff):
             remedy = say(
-                ". Only a person reported that the other was rejected. It was sent at {time} and could still be paid: "
-                "this row may replace it from {opens} ({quarantine}).",
-                time=since,
-                opens=timestamp(quarantine.ends_at(since)),
+                ". A person, not the gateway, reported the other as rejected. It was sent at {time} and could still be "
+                "paid. This row can replace it from {opens} ({quarantine}).",
+                time=quarantined_since,
+                opens=timestamp(quarantine.ends_at(quarantined_since)),
                 quarantine=quarantine,
             )
         lines.append((clash.row, column, value, CONFLICT, sentence + remedy))
@@ -478,10 +478,10 @@ def _conflict_defects(
 _SHEET_COLUMNS = {"amount": "amount", "name": "account_name", "account": "account_number"}
 
 
-def _earlier_payment_sentence(name: str, payment: Mapping[str, str]) -> str:
-    """Return a sentence, without its full stop, about a person who is already in the payment run."""
+def _earlier_payment_text(name: str, payment: Mapping[str, str]) -> str:
+    """Describe an earlier payment to a person in the payment run. Ends without a full stop."""
     return say(
-        "{name} is in this payment run already: {before_name}, {currency} {amount} to {account}, on {day} (order "
+        "{name} is already in this payment run: {before_name}, {currency} {amount} to {account}, on {day} (order "
         "{order_id}, row {row} of batch {batch}). Restore this row, and pay the difference in a separate payment run",
         name=name,
         before_name=payment["name"],
@@ -490,7 +490,7 @@ def _earlier_payment_sentence(name: str, payment: Mapping[str, str]) -> str:
 
 
 def _earlier_payments(clashes: Sequence[Clash], journal: JournalReader) -> Mapping[tuple[str, int], Mapping[str, str]]:
-    """Return the payments that clash with rows, by batch and row, except those to forgotten people."""
+    """Return the earlier payments that `clashes` refer to, by batch and row, except those to forgotten people."""
     by_batch: dict[str, set[int]] = {}
     for clash in clashes:
         by_batch.setdefault(clash.batch, set()).add(clash.sheet_row)

@@ -1,7 +1,7 @@
 """Shows a plan to an approver: differences from earlier payments, warnings by kind, and everyone who is paid.
 
-A plan is shown as lines or as a page, for people who may see the sheet. Every sentence is built here from the values of
-the findings, except warnings, which have the words of the validation. None comes from the plan's maker.
+A plan is shown as text or as an HTML page to people who may see the sheet. Messages are built here from the values of
+the findings, except warnings, which come from the validation. The plan's maker writes none of the text.
 """
 
 import csv
@@ -37,15 +37,15 @@ from paygw_batch.language import format_number, mark_all, say, say_count
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, code_meaning
 from paygw_batch.sheet.check.corrections import LEFT_OUT
 from paygw_batch.show.page import page
-from paygw_batch.submit.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, NEW_PAYEE, PAYEE_GONE
+from paygw_batch.submit.changes import CHANGED_ACCOUNT, DANGER_RANK, NEW_PAYEE, PAYEE_GONE, UNUSUAL_AMOUNT
 from paygw_batch.submit.open_questions import MISSING_PAYEE, PAYEE_TWICE, REPEATS_A_BATCH, USED_REFERENCE
 from paygw_batch.submit.open_questions import NEW_PAYEE as NEW_IN_REFERENCE
 
-EXAMPLES_OF_KIND = 3
-"""The maximum number of warnings of one kind on the page. The plan has all of them."""
-_NO_WARNINGS = frozenset(
+MAX_EXAMPLES = 3
+"""The maximum number of warnings of one kind on the page. The plan contains all of them."""
+_NOT_WARNINGS = frozenset(
     {
-        *(*DANGER, FIRST_RUN, COMPARED_BATCH, ACCOUNTS_FIRST_PAID, LEFT_OUT, CORRECTED, REASSIGNED_HEADING),
+        *(*DANGER_RANK, FIRST_RUN, COMPARED_BATCH, ACCOUNTS_FIRST_PAID, LEFT_OUT, CORRECTED, REASSIGNED_HEADING),
         *(NAMED_ENCODING, ALREADY_SENT, SPELLED_COLUMN, WORKSHEET, OTHER_WORKSHEET),
     }
 )
@@ -53,16 +53,16 @@ _DOUBLE_PAYMENTS = (
     *(USED_REFERENCE, NEW_IN_REFERENCE, MISSING_PAYEE, PAYEE_TWICE, REPEATS_A_BATCH),
     *("row.look_alike", "account_number.two_meanings", "account_name.two_names"),
 )
-"""The kinds of warnings about a payment that may have been made already. They are shown first, and in full."""
+"""The codes of warnings that a payment may already have been made. They are shown first, and in full."""
 _WITHOUT_NAME = frozenset({"row.look_alike", "account_name.two_names"})
-"""The kinds in `_DOUBLE_PAYMENTS` whose sentence names an order id and not the person."""
+"""The codes in `_DOUBLE_PAYMENTS` whose message names an order id instead of the person."""
 _SHOWN_DIGITS = 3
-"""The number of last digits, and of differing digits, shown to people who may not see a whole account."""
+"""The number of final digits, and of differing digits, that a masked account shows."""
 _MAX_DECIMALS = 4
 _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         CHANGED_ACCOUNT: mark_all("changed account", "changed accounts"),
-        AMOUNT_OFF: mark_all("amount differs", "amounts differ"),
+        UNUSUAL_AMOUNT: mark_all("amount differs", "amounts differ"),
         NEW_PAYEE: mark_all("new person", "new people"),
         PAYEE_GONE: mark_all("person missing", "people missing"),
     }
@@ -72,7 +72,7 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class DifferenceGroup:
-    """The differences of one kind from earlier payments. `words` is the name of the kind, in singular or plural."""
+    """The differences of one kind from earlier payments. `words` names the kind, in the singular or plural."""
 
     words: str
     findings: Sequence[PlanFinding]
@@ -84,7 +84,7 @@ class DifferenceGroup:
 
 @dataclass(frozen=True, slots=True)
 class WarningGroup:
-    """The warnings of a plan with one code: their number, and the first few."""
+    """The warnings with one code: their number, and the first few."""
 
     code: str
     count: int
@@ -93,10 +93,7 @@ class WarningGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListedPayee:
-    """A row to be paid. `code` is its payee's most dangerous difference, or empty if there is none.
-
-    `known_since` is the date on which the account was first paid, or empty for a new account.
-    """
+    """A row to pay. `code` identifies its most dangerous difference. `known_since` is empty for a new account."""
 
     row: int
     name: str
@@ -108,26 +105,26 @@ class ListedPayee:
 
 
 Piece = tuple[str, bool]
-"""Some characters of an account, and whether they differ from those of the other account."""
+"""Part of an account number, and whether it differs from the other account."""
 
 
 def difference_pieces(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
-    """Return two accounts as pieces, each marked if it differs from the other account."""
+    """Split two account numbers into pieces that are the same in both and pieces that differ."""
     if len(old) == len(new):
         runs = groupby(range(len(old)), key=lambda position: old[position] != new[position])
         ranges = [(differs, list(positions)) for differs, positions in runs]
         slices = [(differs, slice(positions[0], positions[-1] + 1)) for differs, positions in ranges]
         return [(old[part], differs) for differs, part in slices], [(new[part], differs) for differs, part in slices]
-    pieces_of_both: tuple[list[Piece], list[Piece]] = ([], [])
+    both: tuple[list[Piece], list[Piece]] = ([], [])
     for tag, start, end, new_start, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        for pieces, piece in ((pieces_of_both[0], old[start:end]), (pieces_of_both[1], new[new_start:new_end])):
+        for pieces, piece in ((both[0], old[start:end]), (both[1], new[new_start:new_end])):
             if piece:
                 pieces.append((piece, tag != "equal"))
-    return pieces_of_both
+    return both
 
 
 def mask_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """Return an account with most digits masked, leaving enough for comparison but too few for a payment."""
+    """Mask most digits of an account, leaving enough to compare but too few to make a payment."""
     length, position, shown_differences = sum(len(piece) for piece, _ in pieces), 0, 0
     masked: list[Piece] = []
     for piece, differs in pieces:
@@ -148,20 +145,20 @@ def _parse_row_ranges(ranges: str) -> Iterator[int]:
 
 
 def listed_payees(document: PlanDocument) -> Sequence[ListedPayee]:
-    """Return all payees: people with a dangerous difference first, then the largest amounts."""
+    """Return all rows to pay: first those with dangerous differences, then the largest amounts."""
     findings = document.select_findings(ACCOUNTS_FIRST_PAID)
-    times = {row: finding.at for finding in findings for row in _parse_row_ranges(finding.rows)}
+    dates = {row: finding.at for finding in findings for row in _parse_row_ranges(finding.rows)}
     codes: dict[tuple[str, str, str], str] = {}
     for finding in _dangerous_findings(document):
         codes.setdefault((finding.name, finding.account, finding.currency), finding.code)
     text = io.StringIO(document.people, newline="")
-    unsorted = [
+    payees = [
         ListedPayee(
-            int(row), name, account, currency, amount, codes.get((name, account, currency), ""), times.get(int(row), "")
+            int(row), name, account, currency, amount, codes.get((name, account, currency), ""), dates.get(int(row), "")
         )
         for row, name, account, currency, amount in csv.reader(text)
     ]
-    return sorted(unsorted, key=lambda payee: (DANGER.get(payee.code, len(DANGER)), -Decimal(payee.amount), payee.row))
+    return sorted(payees, key=lambda row: (DANGER_RANK.get(row.code, len(DANGER_RANK)), -Decimal(row.amount), row.row))
 
 
 def people_table(document: PlanDocument) -> pl.DataFrame:
@@ -175,26 +172,23 @@ def people_table(document: PlanDocument) -> pl.DataFrame:
 
 
 def difference_word(code: str) -> str:
-    """Return the name of a kind of difference, or an empty string if there is none."""
+    """Return the name of a kind of difference, or an empty string if `code` is not a difference."""
     return say(_HEADINGS[code][0]) if code in _HEADINGS else ""
 
 
 def differences(document: PlanDocument) -> Sequence[DifferenceGroup]:
-    """Return all differences from earlier payments by kind, in the order of the plan."""
+    """Return all differences from earlier payments, grouped by kind, most dangerous first."""
     groups = groupby(_dangerous_findings(document), key=attrgetter("code"))
     grouped = ((code, list(findings)) for code, findings in groups)
     return [DifferenceGroup(say(_HEADINGS[code][len(findings) != 1]), findings) for code, findings in grouped]
 
 
 def _dangerous_findings(document: PlanDocument) -> Sequence[PlanFinding]:
-    return sorted(document.select_findings(*DANGER), key=lambda finding: DANGER[finding.code])
+    return sorted(document.select_findings(*DANGER_RANK), key=lambda finding: DANGER_RANK[finding.code])
 
 
 def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) -> str:
-    """Describe the number of people who were paid before, and the batch with most of them.
-
-    For officers, a batch is named by its sheet and its date.
-    """
+    """Describe how many people were paid before, and by which batch. Officers do not see the batch's id."""
     finding = next(iter(document.select_findings(COMPARED_BATCH, FIRST_RUN)), None)
     if finding is None:
         return ""
@@ -209,7 +203,7 @@ def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) ->
         if is_for_officers
         else say("{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).", **figures, batch=batch)
     )
-    sentences = [say("No earlier batch paid even half of these people.")] if finding.found * 2 < finding.people else []
+    sentences = [say("No earlier batch paid half of these people.")] if finding.found * 2 < finding.people else []
     sentences.append(comparison)
     if (extra := finding.paid_before - finding.found) > 0:
         sentences.append(
@@ -221,8 +215,8 @@ def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) ->
     return " ".join(sentences)
 
 
-def worksheets_sentence(document: PlanDocument) -> str:
-    """Return a sentence on which worksheets a plan pays and which not, or empty without a choice."""
+def worksheets_text(document: PlanDocument) -> str:
+    """Say which worksheets a plan pays and which it does not. Empty if the workbook has only one."""
     sheet = next(iter(document.select_findings(WORKSHEET)), None)
     if sheet is None:
         return ""
@@ -240,36 +234,36 @@ def worksheets_sentence(document: PlanDocument) -> str:
 
 
 def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
-    """Return the currency, number and sum of the rows left out. An unreadable amount counts as 0."""
+    """Return each currency with the count and sum of the rows left out. Unreadable amounts count as 0."""
     sums: dict[str, Decimal] = {}
-    rows: Counter[str] = Counter()
+    row_counts: Counter[str] = Counter()
     for finding in document.select_findings(LEFT_OUT):
-        rows[finding.currency] += 1
+        row_counts[finding.currency] += 1
         value = parse_amount(finding.amount, minor_units=_MAX_DECIMALS) or Decimal(0)
         sums[finding.currency] = sums.get(finding.currency, Decimal(0)) + value
-    return [(currency, rows[currency], f"{sums[currency]:f}") for currency in sorted(sums)]
+    return [(currency, row_counts[currency], f"{sums[currency]:f}") for currency in sorted(sums)]
 
 
 def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
-    """Return all warnings about payments that may have been made already, by kind."""
+    """Return all warnings that a payment may already have been made, ordered by kind."""
     return [finding for code in _DOUBLE_PAYMENTS for finding in document.select_findings(code)]
 
 
 def warning_groups(document: PlanDocument) -> Sequence[WarningGroup]:
-    """Return the other warnings by kind: those about the whole sheet first, then rarer kinds first."""
+    """Return all other warnings by kind: first those about the whole sheet, then rare kinds before common ones."""
     by_code: dict[str, list[PlanFinding]] = {}
     for finding in document.findings:
-        if finding.code not in _NO_WARNINGS and finding.code not in _DOUBLE_PAYMENTS:
+        if finding.code not in _NOT_WARNINGS and finding.code not in _DOUBLE_PAYMENTS:
             by_code.setdefault(finding.code, []).append(finding)
-    kinds = [
-        WarningGroup(code, len(findings), sorted(findings, key=attrgetter("row"))[:EXAMPLES_OF_KIND])
+    groups = [
+        WarningGroup(code, len(findings), sorted(findings, key=attrgetter("row"))[:MAX_EXAMPLES])
         for code, findings in by_code.items()
     ]
-    return sorted(kinds, key=lambda kind: (kind.examples[0].row > 0, kind.count))
+    return sorted(groups, key=lambda group: (group.examples[0].row > 0, group.count))
 
 
 def earlier_payment_text(finding: PlanFinding) -> str:
-    """Describe the payment with which a finding is compared."""
+    """Describe the earlier payment that the finding is compared with."""
     values = {"sheet": finding.before_sheet, "at": finding.before_at}
     if finding.before:
         amount = format_amount(finding.before)
@@ -292,12 +286,12 @@ def first_payment_text(finding: PlanFinding) -> str:
 
 
 def shared_account_text(finding: PlanFinding) -> str:
-    """Describe the other name under which a finding's account was paid. Empty if there is none."""
+    """Describe the other name under which the account was paid. Empty if there is none."""
     return say("this account was paid under the name {name}", name=finding.shared_with) if finding.shared_with else ""
 
 
 def finding_sentence(finding: PlanFinding) -> str:
-    """Return a finding as a sentence built from its values, or a warning's own message."""
+    """Describe a finding from its values. Warnings keep their own message."""
     match finding.code:
         case "payee.account":
             parts = (
@@ -311,15 +305,15 @@ def finding_sentence(finding: PlanFinding) -> str:
         case "payee.new":
             return say("never paid before")
         case "payee.gone":
-            return say("{earlier}, and not in this sheet", earlier=earlier_payment_text(finding))
+            return say("{earlier}, but not in this sheet", earlier=earlier_payment_text(finding))
         case "row.left_out":
-            return _left_out_sentence(finding)
+            return _left_out_text(finding)
         case "cell.mended":
             texts = {"was": finding.value or say("empty"), "now": finding.becomes or say("empty")}
             who = {"by": finding.by, "at": finding.at}
-            return say("{column} was {was}, is {now} ({by}, {at})", column=finding.column, **texts, **who)
+            return say("{column} was {was} and is now {now} ({by}, {at})", column=finding.column, **texts, **who)
         case "column.meant" | "sheet.encoding" | "sheet.spelling":
-            return _reading_sentence(finding)
+            return _reading_text(finding)
         case "payee.sent_before":
             return say("in {sheet} ({at})", sheet=finding.before_sheet, at=finding.before_at)
         case "payee.known_since":
@@ -328,24 +322,24 @@ def finding_sentence(finding: PlanFinding) -> str:
             return finding.message
 
 
-def _reading_sentence(finding: PlanFinding) -> str:
+def _reading_text(finding: PlanFinding) -> str:
     if finding.code == NAMED_ENCODING:
-        return say("the file is read as {encoding}: check the letters in the names", encoding=finding.value)
+        return say("the file was read as {encoding}: check that names are spelled correctly", encoding=finding.value)
     if finding.code == SPELLED_COLUMN:
         rows, read = finding.rows.replace(" ", ", "), {"value": finding.value, "text": finding.becomes}
-        return say("{column}: {value} is read as {text}, rows {rows}", column=finding.column, rows=rows, **read)
+        return say("{column}: {value} was read as {text}, rows {rows}", column=finding.column, rows=rows, **read)
     values = {"heading": finding.value, "column": finding.column, "by": finding.by, "at": finding.at}
     if finding.column:
         return say("the heading {heading} means {column} ({by}, {at})", **values)
     return say("the heading {heading} is not used ({by}, {at})", **values)
 
 
-def _left_out_sentence(finding: PlanFinding) -> str:
+def _left_out_text(finding: PlanFinding) -> str:
     reasons = ", ".join(_defect_label(code) for code in finding.reasons.split() if code != LEFT_OUT)
     if finding.by:
-        words = say("left out by {by} at {at}", by=finding.by, at=finding.at)
-        return f"{words} ({reasons})" if reasons else words
-    return say("left out, because it has defects: {reasons}", reasons=reasons) if reasons else say("left out")
+        text = say("left out by {by} at {at}", by=finding.by, at=finding.at)
+        return f"{text} ({reasons})" if reasons else text
+    return say("left out because it has defects: {reasons}", reasons=reasons) if reasons else say("left out")
 
 
 def _defect_label(code: str) -> str:
@@ -362,8 +356,8 @@ def finding_line(finding: PlanFinding) -> str:
     return f"{', '.join(part for part in (row, finding.name, amount) if part.strip())}: {finding_sentence(finding)}"
 
 
-def _finding_lines(finding: PlanFinding) -> Iterator[str]:
-    """Yield a difference as lines. A changed account shows both numbers, with the differing digits marked."""
+def _difference_lines(finding: PlanFinding) -> Iterator[str]:
+    """Yield the lines about a difference. For a changed account, carets mark the digits that differ."""
     yield f"- {finding_line(finding)}"
     if finding.code == CHANGED_ACCOUNT:
         names = (say("before"), say("now"))
@@ -371,23 +365,23 @@ def _finding_lines(finding: PlanFinding) -> Iterator[str]:
         old, new = difference_pieces(finding.old_account, finding.account)
         yield f"    {names[0]:<{width}}  {finding.old_account}"
         yield f"    {names[1]:<{width}}  {finding.account}"
-        caret = "".join(("^" if is_other else " ") * len(piece) for piece, is_other in new)
-        # If digits were only removed, the new account has nothing to mark, so the old one is marked.
-        caret = caret if caret.strip() else "".join(("^" if is_other else " ") * len(piece) for piece, is_other in old)
-        yield f"    {'':<{width}}  {caret.rstrip()}"
+        marks = "".join(("^" if differs else " ") * len(piece) for piece, differs in new)
+        # If digits were only removed, none differ in the new account, so those of the old one are marked.
+        marks = marks if marks.strip() else "".join(("^" if differs else " ") * len(piece) for piece, differs in old)
+        yield f"    {'':<{width}}  {marks.rstrip()}"
 
 
 def plan_lines(document: PlanDocument) -> Iterator[str]:
-    """Yield the findings of a plan as lines of text: possible double payments, every difference, then all others."""
-    if worksheets := worksheets_sentence(document):
+    """Yield a plan's findings as text: possible double payments, differences, then all others."""
+    if worksheets := worksheets_text(document):
         yield worksheets
     if doubles := double_payments(document):
-        yield say("Could somebody be paid twice? Look at this first:")
+        yield say("Could someone be paid twice? Check this first:")
         for finding in doubles:
             batch = say(" It is batch {batch}.", batch=finding.value) if finding.code == REPEATS_A_BATCH else ""
             yield f"- {double_payment_line(finding)}{batch}"
         if document.answered:
-            yield say("Its maker confirms that this is intended.")
+            yield say("The maker confirms that this is intended.")
     if sent_before := document.select_findings(ALREADY_SENT):
         yield say_count(
             len(sent_before),
@@ -397,13 +391,13 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
         yield from (f"- {finding_line(finding)}" for finding in sent_before)
     if sentences := comparison_text(document):
         yield sentences
-    kinds = differences(document)
-    if kinds:
-        yield say("Look at this first: {headings}.", headings=", ".join(kind.heading for kind in kinds))
-    for kind in kinds:
-        yield say("{heading}:", heading=kind.heading)
-        for finding in kind.findings:
-            yield from _finding_lines(finding)
+    groups = differences(document)
+    if groups:
+        yield say("Check this first: {headings}.", headings=", ".join(group.heading for group in groups))
+    for group in groups:
+        yield say("{heading}:", heading=group.heading)
+        for finding in group.findings:
+            yield from _difference_lines(finding)
     yield from _left_out_lines(document)
     yield from _correction_lines(document)
     yield from _warning_lines(warning_groups(document))
@@ -418,16 +412,16 @@ def _correction_lines(document: PlanDocument) -> Iterator[str]:
         yield f"- {prefix}{finding_sentence(finding)}"
 
 
-def _warning_lines(kinds: Sequence[WarningGroup]) -> Iterator[str]:
-    if kinds:
-        total = sum(kind.count for kind in kinds)
+def _warning_lines(groups: Sequence[WarningGroup]) -> Iterator[str]:
+    if groups:
+        total = sum(group.count for group in groups)
         yield say_count(total, "{count:,} warning, by kind:", "{count:,} warnings, by kind:")
-    for kind in kinds:
-        yield f"{kind.code}: {format_number(kind.count)}"
-        for finding in kind.examples:
+    for group in groups:
+        yield f"{group.code}: {format_number(group.count)}"
+        for finding in group.examples:
             yield f"  {warning_line(finding)}"
-        if kind.count > len(kind.examples):
-            unlisted_count = kind.count - len(kind.examples)
+        if group.count > len(group.examples):
+            unlisted_count = group.count - len(group.examples)
             yield "  " + say("... and {count:,} more, in the plan.", count=unlisted_count)
 
 
@@ -436,7 +430,7 @@ def warning_line(finding: PlanFinding) -> str:
 
 
 def double_payment_line(finding: PlanFinding) -> str:
-    """Return a warning about a double payment as one line with the person's name."""
+    """Return a warning about a double payment as one line, with the person's name if it is known."""
     return finding_line(finding) if finding.row and finding.code in _WITHOUT_NAME else warning_line(finding)
 
 
@@ -452,7 +446,7 @@ def _left_out_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def people_lines(document: PlanDocument) -> Iterator[str]:
-    """Yield all payees as lines of text: first people with a difference, then the largest amounts."""
+    """Yield all payees as text: differences first, then the largest amounts."""
     payees = listed_payees(document)
     yield say_count(len(payees), "{count:,} payment in all:", "{count:,} payments in all:")
     for payee in payees:
@@ -466,13 +460,13 @@ def _known_since_text(payee: ListedPayee) -> str:
 
 
 def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) -> str:
-    """Return a plan as one HTML page: totals, all differences, rows left out, warnings by kind, and all people."""
+    """Return a plan as one HTML page with all its findings and payees."""
     return page(
         PageKind.PLAN,
         content=document.content,
         headline=headline,
         signatures=signatures,
-        worksheets=worksheets_sentence(document),
+        worksheets=worksheets_text(document),
         comparison_text=comparison_text(document),
         doubles=double_payments(document),
         sent_before=document.select_findings(ALREADY_SENT),
@@ -491,7 +485,7 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
 
 
 def _warning_advice(code: str) -> str:
-    """Return the meaning of a kind of warning and its suggestion, or an empty string if it is unknown."""
+    """Return the meaning of a warning and what to do about it. Empty for an unknown code."""
     try:
         meaning = code_meaning(code, WARNINGS)
     except KeyError:

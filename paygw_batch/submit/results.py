@@ -27,7 +27,7 @@ from paygw_batch.submit.submission import Submission
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """The state of a batch: the frame of the reconciliation, its totals, and the summary."""
+    """A batch's reconciliation (as a frame), totals and summary."""
 
     frame: pl.DataFrame
     totals: BatchTotals
@@ -37,17 +37,17 @@ class BatchResult:
 def batch_result(
     journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known_count: int = 0
 ) -> BatchResult:
-    """Return the state of a batch after the `end` of a run. Writes nothing."""
+    """Return a batch's results after a run, without writing them."""
     minor_units = rule_minor_units(rules)
     frame = reconciliation(journal, batch, minor_units)
     totals = batch_totals(frame, minor_units)
-    return BatchResult(frame, totals, summary_after(journal, batch, totals, end, known_count=known_count))
+    return BatchResult(frame, totals, summary_after_run(journal, batch, totals, end, known_count=known_count))
 
 
-def summary_after(
+def summary_after_run(
     journal: JournalReader, batch: BatchRecord, totals: BatchTotals, end: RunEnd, *, known_count: int = 0
 ) -> Summary:
-    """Return the summary of a batch after the `end` of a run, from the totals of its reconciliation."""
+    """Return the summary of a batch after a run, using the totals of its reconciliation."""
     messages, stop_reason = journal.messages(batch.number), end.stop_reason
     summary = build_summary(
         batch, totals.states, totals.totals, messages, stop_reason=stop_reason, interrupted=end.interrupted
@@ -56,34 +56,34 @@ def summary_after(
 
 
 def default_output_path(sheet: Path, name: str) -> Path:
-    """Return the default path of a sheet's reconciliation, in the sheet's folder.
+    """Return the default path of a sheet's reconciliation, next to the sheet.
 
-    `name` is `Sheet.name`. With it, two worksheets of a workbook do not overwrite each other's reconciliation.
+    Including `name` (`Sheet.name`) keeps worksheets of one workbook from overwriting each other's reconciliation.
     """
     worksheet = name.removeprefix(sheet.name) if name.startswith(sheet.name) else ""
     safe_name = "".join(c if c.isalnum() or c in " []-_." else "_" for c in worksheet)
     return sheet.with_name(f"{sheet.stem}{safe_name}.reconciliation.csv")
 
 
-def handover_summary(task: SendJob) -> Summary:
-    """Return the summary of a batch that waits for workers, or that workers are already sending."""
-    summary = replace(batch_summary(task.journal, task.batch), known=task.known)
+def handover_summary(job: SendJob) -> Summary:
+    """Return the summary of a batch that workers will send or are already sending."""
+    summary = replace(batch_summary(job.journal, job.batch), known=job.known)
     ready_count = summary.states.get("ready", 0)
     if not ready_count:
         return summary
     message = say_count(
         ready_count,
-        "The workers will send {count:,} row: `paygw-batch status {batch}` shows its progress.",
-        "The workers will send {count:,} rows: `paygw-batch status {batch}` shows their progress.",
-        batch=task.batch.batch,
+        "The workers will send {count:,} row. To follow it, run `paygw-batch status {batch}`.",
+        "The workers will send {count:,} rows. To follow them, run `paygw-batch status {batch}`.",
+        batch=job.batch.batch,
     )
     return replace(summary, exit_code=ExitCode.DONE, message=message)
 
 
-def continued_summary(task: SendJob) -> Summary:
-    """Return the summary of a batch that workers continue. Its reconciliation is written when they finish."""
-    summary = batch_summary(task.journal, task.batch)
-    return replace(summary, exit_code=ExitCode.INTERRUPTED, known=task.known, is_under_way=True)
+def continued_summary(job: SendJob) -> Summary:
+    """Return the summary of a batch that workers continue to send. Its reconciliation is written later."""
+    summary = batch_summary(job.journal, job.batch)
+    return replace(summary, exit_code=ExitCode.INTERRUPTED, known=job.known, is_under_way=True)
 
 
 def write_results(
@@ -97,10 +97,10 @@ def write_results(
     for_excel: bool = False,
     reader: Reader = OPERATOR,
 ) -> BatchTotals:
-    """Write the reconciliation of a batch to `out`, and the page to `report`. Return the totals.
+    """Write a batch's reconciliation to `out` and its HTML report to `report`, and return the totals.
 
-    If `out` ends in .xlsx, the reconciliation is a workbook for people. Without a report, any other table is written in
-    pieces, so that a large batch is never in memory as a whole.
+    An .xlsx file is laid out for people. Any other table is written in pieces unless there is a report, so that even a
+    large batch fits in memory.
     """
     is_workbook = out is not None and table_format(out).extension == ".xlsx"
     if out is not None and not is_workbook and report is None:
@@ -126,10 +126,10 @@ def _write_table(pieces: Iterable[pl.DataFrame], out: Path, *, for_excel: bool) 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The files that a submission writes. A path of None means that the file is not written.
+    """The files that a submission writes. Files whose path is None are not written.
 
-    `out` is the reconciliation, and `is_out_named` means that a person named it. `for_excel` writes a CSV file that
-    Excel opens correctly. `rejects` is for the rows of a refused sheet. `report` is the page about the batch.
+    `out` is the reconciliation; `is_out_named` is set if the user chose its path. With `for_excel`, Excel opens the CSV
+    file correctly. `rejects` is for the rows of a refused sheet, and `report` for the page about the batch.
     """
 
     out: Path
@@ -139,13 +139,13 @@ class ResultFiles:
     report: Path | None = None
 
     def check(self, guard: OutputGuard, submission: Submission) -> None:
-        """Raise `OutputError` unless every result file may be written to its path."""
+        """Raise `OutputError` if a result file may not be written to its path."""
         guard.check(
             RequestedOutput(
                 "--out" if self.is_out_named else say("The reconciliation"),
                 self.out,
                 OutputKind.RECONCILIATION,
-                run_of=submission.sheet,
+                sheet_or_batch=submission.sheet,
             ),
             RequestedOutput(say("The rejects"), self.rejects, OutputKind.REJECTS),
             RequestedOutput(say("The report"), self.report, OutputKind.REPORT),

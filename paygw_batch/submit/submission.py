@@ -43,7 +43,7 @@ from paygw_batch.opening.given_sheet import SheetSource, require_complete, rule_
 from paygw_batch.opening.open_journal import Echo, find_batch
 from paygw_batch.settle.resolve import require_people_not_forgotten
 from paygw_batch.sheet.check.corrections import LEFT_OUT
-from paygw_batch.sheet.check.spelling import spellings
+from paygw_batch.sheet.check.spelling import interpretations
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS, format_row_ranges
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.headings import IGNORED_HEADING, match_names
@@ -55,7 +55,7 @@ from paygw_batch.submit.plan import LookBack, Plan, plan_submission
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A sheet that was read and validated, a person's choices for it, and the path of its approved plan."""
+    """A validated sheet, the user's choices for it, and the path of its approved plan."""
 
     source: SheetSource
     validated: Validated
@@ -64,7 +64,7 @@ class Submission:
 
     @classmethod
     def read(cls, source: SheetSource, choices: Choices, plan: Path) -> Self:
-        """Read a sheet and return its submission. Raises `SheetQuestion` if a question about reading it is open."""
+        """Read and validate a sheet. Raises `SheetQuestion` if it is unclear how to read it."""
         return cls(source, source.validated(), choices, plan)
 
     @property
@@ -75,41 +75,38 @@ class Submission:
     @property
     def command_argument(self) -> str:
         """The sheet as a command argument, with the options for reading it."""
-        # Nobody typed the path of a sheet that is stored under another name.
+        # A sheet stored under another name has no path that the user knows.
         return "SHEET" if self.source.file else shlex.join([str(self.source.path), *self.source.reading.words])
 
     @property
     def wrong_totals(self) -> Sequence[str]:
-        """A sentence for each expected total that differs from the sheet's."""
+        """A message for each expected total that differs from the sheet's."""
         return find_differences(self.choices.expected, self.validated.totals)
 
-    def require_allowed(self) -> None:
-        """Raise `SheetError` for unexpected totals, or `ConfigurationError` for a missing key."""
+    def require_ready_to_send(self) -> None:
+        """Raise `SheetError` for unexpected totals, or `ConfigurationError` for missing settings."""
         if errors := self.wrong_totals:
             raise SheetError(" ".join(errors), hint=say("Nothing was sent. Make sure that this is the right sheet."))
         self.require_complete()
 
     def require_complete(self) -> None:
-        """Raise `ConfigurationError` with all missing keys if any is needed to send the sheet's rows."""
+        """Raise `ConfigurationError`, listing all missing settings, if any is needed to send the sheet's rows."""
         valid = self.validated.counts.filter("valid")
         require_complete(self.source.settings, self.source.rules, set(valid["country"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Shows a plan, reports sentences and asks questions. By default it is silent, and every answer is "no"."""
+    """Shows a plan, reports messages and asks questions. By default it is silent and answers every question with no."""
 
     show: Callable[[Plan], None] = lambda _plan: None
-    say: Echo = lambda _sentence: None
+    say: Echo = lambda _message: None
     confirm: Callable[[str], bool] = lambda _question: False
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedSheet:
-    """A sheet that was refused whole, because of its defects or an unanswered `question`.
-
-    `states` counts the sheet's rows by state. Rows that the journal knows keep their state.
-    """
+    """A sheet refused for its defects or an unanswered `question`. `states` counts its rows by state."""
 
     plan: Plan
     states: Mapping[str, int]
@@ -123,10 +120,7 @@ def plan_sheet(
     as_of: datetime | None = None,
     memory: ComparisonMemory | None = None,
 ) -> Plan:
-    """Compare a sheet with the journal, using the settings and the wall clock. Writes nothing.
-
-    With `as_of`, look-alikes and repeats are counted from that time. `memory` is as in `compare_sheet`.
-    """
+    """Compare a sheet with the journal and plan its batch. Days are counted back from `as_of`, or from now."""
     settings = submission.source.settings
     return plan_submission(
         submission.validated,
@@ -141,10 +135,7 @@ def plan_sheet(
 
 
 def preview_rows(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield every row of the sheet with its current state, in parts: `country, currency, amount, state`.
-
-    Rows in the state `ready` would be sent.
-    """
+    """Yield frames with the sheet's rows: `country, currency, amount, state`. Rows in state `ready` would be sent."""
     if plan.existing is not None:
         yield from reconciliation_pieces(journal, plan.existing, minor_units)
         return
@@ -158,30 +149,24 @@ def preview_rows(plan: Plan, journal: JournalReader, minor_units: Mapping[str, i
         yield part.rows.join(known_rows, on="row", how="left", maintain_order="left").with_columns(state=state)
 
 
-def refuse_for_defects(submission: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
-    """Return the refusal of a sheet with defects, or None if it has none or they may be left out.
-
-    A defect of the whole sheet (row 0) cannot be left out.
-    """
+def refusal_for_defects(submission: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
+    """Return the refusal of a sheet with defects, or None if all are in rows to skip (never those at row 0)."""
     defects = plan.validated.defects_found
     if defects.is_empty or (submission.choices.skip_invalid and 0 not in defects.rows):
         return None
     return RefusedSheet(plan, _count_states(plan, journal))
 
 
-def refuse_for_questions(
+def ask_questions(
     submission: Submission,
     plan: Plan,
     journal: JournalReader,
     conversation: Conversation,
     *,
-    approved: Sequence[str] = (),
+    answered: Sequence[str] = (),
 ) -> RefusedSheet | None:
-    """Return the refusal of a sheet with an unanswered question, or None if there is none.
-
-    `approved` has the keys of the questions that the approved plan answers.
-    """
-    choices = replace(submission.choices, answered=(*submission.choices.answered, *approved))
+    """Ask the open questions not `answered` in the plan. Returns a refusal unless all are confirmed."""
+    choices = replace(submission.choices, answered=(*submission.choices.answered, *answered))
     for question in plan.unanswered_questions(choices):
         if not (question.question and conversation.confirm(question.question)):
             return RefusedSheet(plan, _count_states(plan, journal), question.refusal())
@@ -217,16 +202,13 @@ def draft_plan(
     *,
     against: str | None = None,
 ) -> PreparedPlan | RefusedSheet:
-    """Draft the plan of a sheet, unsigned. Writes nothing.
-
-    `against` names another batch to compare the sheet with, which only adds findings.
-    """
+    """Draft an unsigned plan for a sheet, which is also compared with the batch `against`. Writes nothing."""
     now = utc_now()
     plan = plan_sheet(submission, journal, as_of=now)
     conversation.show(plan)
-    if (refusal := refuse_for_defects(submission, plan, journal)) is not None:
+    if (refusal := refusal_for_defects(submission, plan, journal)) is not None:
         return refusal
-    if (refusal := refuse_for_questions(submission, plan, journal, conversation)) is not None:
+    if (refusal := ask_questions(submission, plan, journal, conversation)) is not None:
         return refusal
     against_batch = "" if against is None else find_batch(journal, against).batch
     findings = plan_findings(submission, plan, journal, against=against_batch)
@@ -244,7 +226,7 @@ def draft_plan(
 
 
 def planned_content(submission: Submission, plan: Plan, journal: JournalReader) -> tuple[PlanContent, str]:
-    """Return a planned sheet's payments for the configured endpoint and journal, and the list of its people."""
+    """Return a plan's content, for the configured endpoint and journal, and the list of people it pays."""
     return build_content_and_people(
         plan.validated,
         plan.sent_before,
@@ -256,33 +238,30 @@ def planned_content(submission: Submission, plan: Plan, journal: JournalReader) 
 
 
 def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *, against: str) -> list[PlanFinding]:
-    """Return all findings about a sheet that an approver has to see. Submitting the sheet recomputes them.
-
-    `against` is the id of a batch to compare with, or empty.
-    """
-    sheet = submission.source
-    minor_units, share = rule_minor_units(sheet.rules), Decimal(str(sheet.settings.approval.changed_share))
-    changes = _change_findings(plan, journal, against or None, share, minor_units)
+    """Return all findings for approvers. `against` is the id of an extra batch for comparison, or empty."""
+    source = submission.source
+    minor_units, share = rule_minor_units(source.rules), Decimal(str(source.settings.approval.changed_share))
+    change_findings = _change_findings(plan, journal, against or None, share, minor_units)
     warnings = _warning_findings(plan)
     codes = {question.code for question in plan.questions}
     # The maker had to confirm these findings, so they come first.
     answered_warnings = [warning for warning in warnings if warning.code in codes]
     other_warnings = [warning for warning in warnings if warning.code not in codes]
-    encoding = plan.validated.sheet.encoding  # someone chose this encoding, and another one yields other names
-    read_as = [
+    encoding = plan.validated.sheet.encoding  # set only if someone chose it, and approvers should check the names
+    read_findings = [
         *_worksheet_findings(plan),
         *([PlanFinding(row=0, code=NAMED_ENCODING, value=encoding)] if encoding else []),
     ]
-    read_as += [
+    read_findings += [
         PlanFinding(row=0, code=SPELLED_COLUMN, column=heading, value=text, becomes=meaning, rows=rows)
-        for heading, text, meaning, rows in spellings(plan.validated)
+        for heading, text, meaning, rows in interpretations(plan.validated)
     ]
-    payment_findings = [*changes, *_sent_before_findings(plan, journal)]
-    return [*answered_warnings, *payment_findings, *_correction_findings(plan, sheet), *read_as, *other_warnings]
+    payment_findings = [*change_findings, *_sent_before_findings(plan, journal)]
+    return [*answered_warnings, *payment_findings, *_correction_findings(plan, source), *read_findings, *other_warnings]
 
 
 def _worksheet_findings(plan: Plan) -> list[PlanFinding]:
-    """Return findings for the worksheet that is paid and for each of the others, if the workbook has several."""
+    """Return a finding for each worksheet, including those not paid, if the workbook has several."""
     sheet = plan.validated.sheet
     others = [
         PlanFinding(row=0, code=OTHER_WORKSHEET, value=_shorten(name), people=rows or 0)
@@ -291,21 +270,21 @@ def _worksheet_findings(plan: Plan) -> list[PlanFinding]:
     return [PlanFinding(row=0, code=WORKSHEET, value=_shorten(sheet.worksheet)), *others] if sheet.worksheet else []
 
 
-def require_true_findings(document: PlanDocument, submission: Submission, journal: JournalReader) -> None:
-    """Raise `ApprovalError` unless a plan has exactly the sheet's findings at the time of the plan.
+def require_current_findings(document: PlanDocument, submission: Submission, journal: JournalReader) -> None:
+    """Raise `ApprovalError` unless a plan has exactly the sheet's findings.
 
-    The findings are recomputed, with days counted from that time, but later payments count too. They are in the plan's
-    language, for which the sheet is reread if necessary, so a sentence that the maker wrote by hand does not match.
+    The findings are recomputed in the plan's language, rereading the sheet if necessary, so text edited by hand does
+    not match. Earlier batches are searched back from the time of the plan, but payments made since then also count.
     """
-    is_known = not document.against or journal.batch(document.against) is not None
-    if document.language not in languages() or not is_known:
+    knows_batch = not document.against or journal.batch(document.against) is not None
+    if document.language not in languages() or not knows_batch:
         raise ApprovalError(
             say("The plan contains a language or a batch that this program does not know."),
             hint=f"{say(document.nothing_done)} {say(document.renewal_hint)}",
         )
-    is_in_our_words = document.language == language()
+    is_current_language = document.language == language()
     with language_context(document.language):
-        if not is_in_our_words:
+        if not is_current_language:
             submission = replace(submission, validated=submission.source.validated())
         plan, findings = _recompute_findings(document, submission, journal)
     require_same_findings(document, findings, asked=[question.key for question in plan.questions])
@@ -319,47 +298,44 @@ def _recompute_findings(
 
 
 def recompute_plan(document: PlanDocument, submission: Submission, journal: JournalReader) -> PlanDocument:
-    """Return a plan with findings recomputed from sheet and journal, in the current language.
-
-    Raises `ApprovalError` if the plan is for another sheet, lacks a finding, or has one too many.
-    """
+    """Return a plan with its findings in the current language. Raises `ApprovalError` if the sheet does not match."""
     plan = plan_sheet(submission, journal)
     require_same_content(document, planned_content(submission, plan, journal)[0])
-    require_true_findings(document, submission, journal)
+    require_current_findings(document, submission, journal)
     _, findings = _recompute_findings(document, submission, journal)
     return document.model_copy(update={"findings": findings})
 
 
 def _correction_findings(plan: Plan, sheet: SheetSource) -> list[PlanFinding]:
-    """Return a finding for each left-out row, with its reasons, and then for other changes since the upload."""
+    """Return findings for rows left out, with the reasons, and then for other changes since the upload."""
     corrections = sheet.reading.corrections
-    decisions = {} if corrections is None else {row.row: row for row in corrections.left_out}
+    left_out_by_row = {} if corrections is None else {row.row: row for row in corrections.left_out}
     codes = plan.validated.defects.group_by("row").agg(reasons=pl.col("code").unique(maintain_order=True).str.join(" "))
     left_out_rows = plan.validated.rows.filter(~pl.col("valid")).select("row", *_PAYEE_COLUMNS)
     lines = left_out_rows.join(codes, on="row", how="left", maintain_order="left")
     lines = lines.with_columns(pl.col("reasons").fill_null(""))
-    exclusions = [
-        PlanFinding(code=LEFT_OUT, **line, by=person.by if person else "", at=person.at if person else "")
+    left_out = [
+        PlanFinding(code=LEFT_OUT, **line, by=decision.by if decision else "", at=decision.at if decision else "")
         for line in lines.iter_rows(named=True)
-        for person in [decisions.get(line["row"])]
+        for decision in [left_out_by_row.get(line["row"])]
     ]
-    return [*exclusions, *_edit_findings(sheet, plan.validated.sheet.headers)]
+    return [*left_out, *_edit_findings(sheet, plan.validated.sheet.headers)]
 
 
 def _edit_findings(sheet: SheetSource, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
-    """Yield a finding for each heading with a new meaning, and for each corrected cell."""
+    """Yield a finding for each reassigned heading, and for each corrected cell."""
     corrections = sheet.reading.corrections
     if corrections is None:
         return
     options = replace(sheet, reading=replace(sheet.reading, corrections=None)).options
     for heading in corrections.headings:
-        (default_name,) = match_names([heading.heading], options)
-        if heading.column != (default_name or IGNORED_HEADING):
+        (default_column,) = match_names([heading.heading], options)
+        if heading.column != (default_column or IGNORED_HEADING):
             value, column = _shorten(heading.heading), heading.column
             yield PlanFinding(row=0, code=REASSIGNED_HEADING, value=value, column=column, by=heading.by, at=heading.at)
-    excluded_rows = {row.row for row in corrections.left_out}
+    left_out_rows = {row.row for row in corrections.left_out}
     for edit in sorted(corrections.edits, key=lambda edit: (edit.row, edit.column)):
-        if edit.row in excluded_rows:
+        if edit.row in left_out_rows:
             continue
         yield PlanFinding(
             row=edit.row,
@@ -387,15 +363,15 @@ _PAYEE_COLUMNS = (
 
 
 def _warning_findings(plan: Plan) -> list[PlanFinding]:
-    """Return a finding for each warning of the validation. Warnings may quote the sheet, as defects do."""
+    """Return a finding for each warning from the validation."""
     payees = plan.validated.rows.select("row", *_PAYEE_COLUMNS)
-    warnings = plan.warnings_in_full.select("row", "column", "value", "code", "message")
+    warnings = plan.all_warnings.select("row", "column", "value", "code", "message")
     lines = warnings.join(payees, on="row", how="left", maintain_order="left")
     return [PlanFinding(**line) for line in lines.with_columns(pl.col(pl.String).fill_null("")).iter_rows(named=True)]
 
 
 def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
-    """Return a finding for each row that was sent before and is not sent again."""
+    """Return a finding for each row that has already been sent and is not sent again."""
     rows = {row.row: row for row in plan.sent_before}
     if not rows:
         return []
@@ -416,7 +392,7 @@ def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFindin
 def _change_findings(
     plan: Plan, journal: JournalReader, against: str | None, share: Decimal, minor_units: Mapping[str, int]
 ) -> list[PlanFinding]:
-    """Return a sheet's differences from earlier payments, and the dates since which accounts are known."""
+    """Return findings about differences from earlier payments, and about the dates when accounts were first paid."""
     validated = plan.validated
     same_operation = [record for record in journal.batches() if record.operation == validated.sheet.operation]
     # Forgotten people cannot be compared, so they count as new.
@@ -427,7 +403,10 @@ def _change_findings(
         require_people_not_forgotten(journal, extra_batch)
     if extra_batch is not None and extra_batch.operation != validated.sheet.operation:
         raise UsageError(
-            say("--against {against}: one of the two runs pays people, and the other collects.", against=against)
+            say(
+                "--against {against}: one of the two runs pays people, and the other collects.",
+                against=against,
+            )
         )
     if extra_batch is not None and extra_batch not in past:
         raise UsageError(say("--against {against} names this sheet's own batch.", against=against))
@@ -454,7 +433,7 @@ def _overlap_finding(comparison: Comparison) -> PlanFinding:
 
 
 def _known_since_findings(comparison: Comparison) -> list[PlanFinding]:
-    """Return a finding for each date on which accounts of the sheet were first paid, with their rows."""
+    """Return a finding for each date on which accounts in the sheet were first paid, with their rows."""
     rows_by_date: dict[str, list[int]] = {}
     for row, date in sorted(comparison.known_since.items()):
         rows_by_date.setdefault(date, []).append(row)

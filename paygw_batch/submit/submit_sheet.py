@@ -1,7 +1,7 @@
-"""Submits a sheet (plan, approve, open, send), or continues a batch from the journal alone.
+"""Submits a sheet (plan, approve, open, send), or continues a batch using only the journal.
 
-The caller passes the function that sends, for example with a progress bar or a queue of outcomes. Rejected rows are
-released on one person's decision, or by an order of two people.
+The caller provides the function that sends, for example one with a progress bar. Rejected rows are released by one
+person's decision, or by an order that a second person approved.
 """
 
 import shlex
@@ -32,21 +32,21 @@ from paygw_batch.settle.resolve import (
     quarantine_end,
     quarantined_rows,
     require_people_not_forgotten,
-    waiting_sentence,
+    waiting_message,
 )
 from paygw_batch.settle.row_order import RowOrder, order_in_force
 from paygw_batch.sheet.check.validate import whole_sheet_refusal
 from paygw_batch.sheet.findings import warning_summary
 from paygw_batch.show.summary import ExitCode, Summary
-from paygw_batch.submit.approvals import named_plan, require_approval, require_plan_for_sheet
+from paygw_batch.submit.approvals import named_plan, require_approval, require_same_batch
 from paygw_batch.submit.plan import Plan, open_planned_batch
 from paygw_batch.submit.submission import (
     Conversation,
     RefusedSheet,
     Submission,
+    ask_questions,
     plan_sheet,
-    refuse_for_defects,
-    refuse_for_questions,
+    refusal_for_defects,
 )
 
 T = TypeVar("T")
@@ -59,45 +59,45 @@ def submit_sheet(
     conversation: Conversation,
     send: Callable[[SendJob, Plan], T],
 ) -> T | RefusedSheet:
-    """Open a sheet's batch, unless it is already open, and `send` its due rows.
+    """Open a sheet's batch if necessary, and `send` its due rows.
 
-    Raises `ApprovalError` if a new batch is not approved, before anything is written.
+    Before writing anything, returns a refusal (defects, open questions) or raises `ApprovalError` (not approved).
     """
-    sheet, choices, plan = submission.source, submission.choices, plan_sheet(submission, journal)
+    source, choices, plan = submission.source, submission.choices, plan_sheet(submission, journal)
     conversation.show(plan)
     plan_document = named_plan(submission)
-    if (refusal := refuse_for_defects(submission, plan, journal)) is not None:
+    if (refusal := refusal_for_defects(submission, plan, journal)) is not None:
         return refusal
-    approved = require_approval(submission, plan, journal)
-    if approved is NO_APPROVAL and plan_document is not None:
-        require_plan_for_sheet(plan_document, plan)
-    for approval in approved.approvals:
+    plan_approval = require_approval(submission, plan, journal)
+    if plan_approval is NO_APPROVAL and plan_document is not None:
+        require_same_batch(plan_document, plan)
+    for approval in plan_approval.approvals:
         conversation.say(say("The plan was {sentence}.", sentence=render_record(approval)))
-    refusal = refuse_for_questions(submission, plan, journal, conversation, approved=approved.answered)
+    refusal = ask_questions(submission, plan, journal, conversation, answered=plan_approval.answered)
     if refusal is not None:
         return refusal
     batch = open_planned_batch(
         plan,
         journal,
-        sheet.rules,
+        source.rules,
         sheet_path=submission.sheet,
         now=utc_now,
         by=choices.decided_by,
-        approved=approved,
+        approved=plan_approval,
         is_answered=True,
     )
-    return send(SendJob(sheet.settings, sheet.rules, gateway, journal, batch, plan.known_row_count, choices), plan)
+    return send(SendJob(source.settings, source.rules, gateway, journal, batch, plan.known_row_count, choices), plan)
 
 
 def add_warnings(summary: Summary, plan: Plan) -> Summary:
     if plan.warnings_found.is_empty:
         return summary
-    members = warning_summary(plan.warnings_found, plan.validated.sheet.headers)
-    return replace(summary, extra={**summary.extra, **members})
+    details = warning_summary(plan.warnings_found, plan.validated.sheet.headers)
+    return replace(summary, extra={**summary.extra, **details})
 
 
 def refusal_summary(refusal: RefusedSheet, submission: Submission) -> Summary:
-    """Return the summary of a refused sheet. In a strict submission, warnings count as defects."""
+    """Return the summary of a refused sheet. In strict mode, warnings count as defects."""
     plan, validated = refusal.plan, refusal.plan.validated
     summary = Summary(
         ExitCode.DEFECTS,
@@ -114,23 +114,25 @@ def refusal_summary(refusal: RefusedSheet, submission: Submission) -> Summary:
     else:
         rows = validated.defects_found.rows
         defect_count = len(rows.filter(rows != 0))
-        is_whole = submission.choices.strict and (submission.choices.skip_invalid or not defect_count)
-        message = (is_whole and whole_sheet_refusal(validated)) or _defects_sentence(plan, defect_count, submission)
+        is_strict = submission.choices.strict and (submission.choices.skip_invalid or not defect_count)
+        message = (is_strict and whole_sheet_refusal(validated)) or _defects_message(plan, defect_count, submission)
         summary = replace(summary, message=message, defects=len(rows))
     return add_warnings(summary, plan)
 
 
-def _defects_sentence(plan: Plan, defect_count: int, submission: Submission) -> str:
+def _defects_message(plan: Plan, defect_count: int, submission: Submission) -> str:
     operation = load_operation(plan.validated.sheet.operation)
     extension = ".xlsx" if submission.sheet.suffix.lower() == ".xlsx" else ".csv"
     rejects = shlex.quote(f"{submission.sheet.stem}.rejects{extension}")
     options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if submission.choices.strict else ''}"
     return say_count(
         defect_count,
-        "{count:,} of {rows} has defects: nothing was sent. Correct it (`paygw-batch validate {sheet} "
-        "{options}--rejects {rejects}` writes it out), or {command} with --skip-invalid to {verb} the others.",
-        "{count:,} of {rows} have defects: nothing was sent. Correct them (`paygw-batch validate {sheet} "
-        "{options}--rejects {rejects}` writes them out), or {command} with --skip-invalid to {verb} the others.",
+        "Nothing was sent, because {count:,} of {rows} has defects. Correct it (to write it to a file, run "
+        "`paygw-batch validate {sheet} {options}--rejects {rejects}`), or run `paygw-batch {command}` with "
+        "--skip-invalid to {verb} the others.",
+        "Nothing was sent, because {count:,} of {rows} have defects. Correct them (to write them to a file, run "
+        "`paygw-batch validate {sheet} {options}--rejects {rejects}`), or run `paygw-batch {command}` with "
+        "--skip-invalid to {verb} the others.",
         rows=say_count(plan.validated.height, "{count:,} row", "{count:,} rows"),
         sheet=submission.command_argument,
         options=options,
@@ -150,8 +152,8 @@ def open_batch_to_continue(
     *,
     wait: bool = False,
 ) -> Iterator[SendJob]:
-    """Yield the batch returned by `find` as a job to send, with the journal locked and the gateway open."""
-    load_signing_key(settings, environ)  # an unusable key is reported before the journal is opened
+    """Lock the journal, open the gateway, and yield a job for the batch returned by `find`."""
+    load_signing_key(settings, environ)  # so that an unusable key is reported first
     with open_journal_for_run(settings, command, echo, wait=wait) as journal:
         batch = find(journal)
         require_people_not_forgotten(journal, batch)
@@ -163,7 +165,7 @@ def open_batch_to_continue(
 def find_unfinished_batch(journal: JournalReader) -> BatchRecord:
     """Return the only batch with rows to send, or the newest batch if none has any.
 
-    Raises `UsageError` if several batches have rows to send, or if the journal has no batch.
+    Raises `UsageError` if several batches have rows to send, or if the journal has no batches.
     """
     records = journal.batches()
     unfinished = [record for record in records if journal.tallies(record.number, kind=TallyKind.DUE)]
@@ -173,43 +175,45 @@ def find_unfinished_batch(journal: JournalReader) -> BatchRecord:
         return records[-1]
     if not unfinished:
         raise UsageError(
-            say("The journal has no batch yet."), hint=say("`paygw-batch submit SHEET` starts one."), for_terminal=True
+            say("The journal has no batch yet."),
+            hint=say("To start one, run `paygw-batch submit SHEET`."),
+            for_terminal=True,
         )
     names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in unfinished)
     raise UsageError(
         say("Several batches have rows to send: {names}.", names=names),
-        hint=say("Choose one: `paygw-batch resume BATCH`."),
+        hint=say("Choose one with `paygw-batch resume BATCH`."),
         for_terminal=True,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRows:
-    """The number of released rows, and a sentence with the reason and the time for each row that must wait."""
+    """The number of rows that were released, and a message for each row that must wait."""
 
     rows: int
     waiting: Sequence[str]
 
 
 def release_rejected_rows(
-    task: SendJob, rows: Sequence[int], by: str, *, order: SignedOrder | None = None
+    job: SendJob, rows: Sequence[int], by: str, *, order: SignedOrder | None = None
 ) -> ReleasedRows:
-    """Release the rejected rows of a batch (all, or those named) for another attempt, as `by` decided.
+    """Release rejected rows of a batch (all if `rows` is empty) for another attempt, as `by` decided.
 
-    The journal stores `order`, the signed order for this release, if any. Raises `UsageError` if a named row may not be
-    released. No row is released then.
+    The journal stores the signed `order` for the release, if any. Raises `UsageError`, and releases nothing, if one of
+    `rows` may not be released.
     """
-    settings, journal, batch = task.settings, task.journal, task.batch
+    settings, journal, batch = job.settings, job.journal, job.batch
     quarantine_h = settings.submission.quarantine_h
     check_releasable(journal, batch, rows, quarantine_h=quarantine_h, now=utc_now)
-    to_send = {State.READY, State.REJECTED}
-    countries = {tally.country for tally in journal.tallies(batch.number) if tally.state in to_send}
-    require_complete(settings, task.rules, countries)
+    sendable_states = {State.READY, State.REJECTED}
+    countries = {tally.country for tally in journal.tallies(batch.number) if tally.state in sendable_states}
+    require_complete(settings, job.rules, countries)
     now = utc_now()
-    # A row that only a person called rejected may still be paid until its quarantine is over. The journal therefore
-    # releases no row whose attempt was sent after `cutoff`.
+    # A row that only a person reported as rejected may still be paid until its quarantine ends. The journal therefore
+    # releases no such row sent after `cutoff`.
     quarantine = JournalClock.read(journal, now).quarantine(quarantine_h)
-    released = journal.release(
+    released_count = journal.release(
         batch.number,
         rows or None,
         suffix=settings.retry.order_id == "suffix",
@@ -218,13 +222,13 @@ def release_rejected_rows(
         cutoff=quarantine.cutoff(now),
         order=None if order is None else replace(order, at=timestamp(now)),
     )
-    sentences = quarantined_rows(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
-    return ReleasedRows(released, [waiting_sentence(row, quarantine) for row in sentences])
+    waiting_rows = quarantined_rows(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
+    return ReleasedRows(released_count, [waiting_message(row, quarantine) for row in waiting_rows])
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """The first rejected rows of a batch. `opens` has the release time of rows that must wait."""
+    """The first rejected rows of a batch. `opens` maps each row that must wait to the time when it can be released."""
 
     rows: Sequence[RowState]
     opens: Mapping[int, str]
@@ -232,7 +236,7 @@ class RejectedRows:
 
 
 def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecord, *, limit: int) -> RejectedRows:
-    """Return up to `limit` rejected rows of a batch, in the order of the sheet."""
+    """Return up to `limit` rejected rows of a batch, in the sheet's order."""
     rejected = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
     now = utc_now()
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
@@ -251,10 +255,10 @@ def releasable_rows(settings: Settings, journal: JournalReader, record: BatchRec
     return [row.row for row in journal.rows(record.number, states={State.REJECTED}) if row.row not in quarantined]
 
 
-def release_by_order(task: SendJob, order: RowOrder, by: str) -> ReleasedRows:
-    """Release the rows in an approved order, once. Raises `ApprovalError` before any row is released."""
-    policy, endpoint = require_policy(task.settings), task.settings.endpoint()
-    in_force = order_in_force(order, task.journal, policy, utc_now(), by=by, endpoint=endpoint)
-    if in_force.batch != task.batch:
-        raise InternalError(f"an order about batch {in_force.batch.batch} was to be carried out for {task.batch.batch}")
-    return release_rejected_rows(task, order.numbers, in_force.by, order=in_force.signed_order)
+def release_by_order(job: SendJob, order: RowOrder, by: str) -> ReleasedRows:
+    """Release the rows in an approved order. Raises `ApprovalError` if it is not valid or was already carried out."""
+    policy, endpoint = require_policy(job.settings), job.settings.endpoint()
+    in_force = order_in_force(order, job.journal, policy, utc_now(), by=by, endpoint=endpoint)
+    if in_force.batch != job.batch:
+        raise InternalError(f"an order about batch {in_force.batch.batch} was to be carried out for {job.batch.batch}")
+    return release_rejected_rows(job, order.numbers, in_force.by, order=in_force.signed_order)

@@ -1,16 +1,16 @@
 """Claims the sheets in a drop folder one at a time, and archives each when it is finished.
 
-FOLDER/payroll.csv          dropped; claimed once nobody has written to it for a while
+    FOLDER/payroll.csv          dropped; claimed when it has not changed for a while
     FOLDER/payroll.csv.toml     its cover note, if any; claimed and moved with it
     FOLDER/working-1a2b3c4d/    claimed by a run with this journal; an interrupted run's sheets come first
     FOLDER/done/                submitted, with reconciliation and summary
     FOLDER/refused/             not sent at all, with the reasons
 
-Every other file in the folder is accounted for too. A file that is not a sheet is refused after a while. A cover note
+Every other file in the folder is handled too. A file that is not a sheet is refused after a while. A cover note
 or plan without a sheet is mentioned in the summary (`dropped_files.py`).
 
-A sheet is claimed by renaming it, so it has only one owner. This happens under the journal's lock, so no other running
-process owns claimed sheets. The folder of claimed sheets is named after the journal, because work begun with one
+A sheet is claimed by renaming it, so two processes cannot claim it. This happens under the journal's lock, so no other
+running process has claimed sheets. The folder of claimed sheets is named after the journal, because work begun with one
 journal must never continue with another.
 """
 
@@ -49,21 +49,21 @@ from paygw_batch.unattended.dropped_files import (
 )
 
 MARKER = ".paygw-adopted"
-"""The name of the file that marks a folder as adopted."""
+"""The name of the file that marks a folder as adopted by a person."""
 _MARKER_TEXT = b"A person said by `paygw-batch run-folder --adopt` that this is a drop folder.\n"
-_OUR_FOLDERS = re.compile(r"done|refused|working-[0-9a-f]{8}")
+_OWN_FOLDERS = re.compile(r"done|refused|working-[0-9a-f]{8}")
 _KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*KEY-----")
 _DATABASE = b"SQLite format 3\0"
 _HEAD_BYTES = 64 * 1024
 _UNREADABLE_NOTE = b"\0"
-"""The content of an unreadable cover note. It is not TOML, so the sheet is refused."""
+"""Used as the content of an unreadable cover note. It is not TOML, so the sheet is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedSheet:
-    """A claimed sheet at `path`. `stored_name`, its name in the subfolders of `folder`, starts with the time.
+    """A claimed sheet at `path`. `stored_name` is its name in the subfolders, which starts with the time.
 
-    A file with a `fault` is refused without being read, and is not moved when it is claimed.
+    A file with a `fault` is refused without being read, and stays in place when it is claimed.
     """
 
     folder: Path
@@ -90,40 +90,37 @@ class ClaimedSheet:
 
     @property
     def rejects(self) -> Path:
-        """The path for a refused sheet's rejects: a workbook if the sheet is one and openpyxl is installed."""
+        """The path of the rejects: a workbook if the sheet is one and openpyxl is installed."""
         is_workbook = self.path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
         return self.folder / "refused" / f"{self._stem}.rejects{'.xlsx' if is_workbook else '.csv'}"
 
     @property
     def answer(self) -> Path:
-        """The path of the reply to the sender of a refused sheet: the rejects, or a text with the reason."""
+        """The path of the reply to the sender of a refused sheet: the rejects, or else a text."""
         return self.rejects if self.rejects.exists() else self.folder / "refused" / f"{self._stem}.refused.txt"
 
     @property
     def plan(self) -> Path:
-        """The path of the claimed sheet's plan, if it has one."""
+        """The path of the sheet's plan, which may not exist."""
         return self.path.with_name(f"{self.path.stem}{PLAN_SUFFIX}")
 
     @property
     def note(self) -> CoverNote:
-        """The sheet's cover note, empty if there is none. Raises `SheetError` if the note is invalid."""
-        note = _note_path(self.path)
-        if not os.path.lexists(note):
+        """The sheet's cover note, empty if there is none. Raises `SheetError` if it is invalid."""
+        path = _note_path(self.path)
+        if not os.path.lexists(path):
             return CoverNote()
-        return parse_cover_note(_read_note(note), f"{self.name}{NOTE_SUFFIX}")
+        return parse_cover_note(_read_note(path), f"{self.name}{NOTE_SUFFIX}")
 
     def finish(self, summary: Summary, *, is_refused: bool) -> None:
-        """Write the summary and move the sheet with its plan and cover note to done/ or refused/.
-
-        If a refused sheet has no rejects, a text with the reason is written for its sender.
-        """
+        """Write the summary, and move the sheet with its plan and cover note to done/ or refused/."""
         destination = self.folder / ("refused" if is_refused else "done")
         if is_refused and self.answer != self.rejects:
             write_atomically(self.answer, _encode(self._refusal_text(summary)))
         text = json.dumps(summary.as_json(), ensure_ascii=False, indent=1) + "\n"
         write_atomically(destination / f"{self._stem}.summary.json", _encode(text))
         names = companions_for(self.stored_name)
-        # The sheet is moved last: while it is in the folder of claimed sheets, the next run can finish it.
+        # The sheet is moved last, because the next run can finish it while it is in the folder of claimed sheets.
         for old, new in zip((*companions_for(self.path.name), self.path.name), (*names, self.stored_name), strict=True):
             with suppress(FileNotFoundError):  # there is no such file, or another host has finished the sheet
                 self.path.with_name(old).rename(destination / new)
@@ -135,30 +132,29 @@ class ClaimedSheet:
             file=f"{self.name}{NOTE_SUFFIX}",
         )
         parts = [
-            say("{name!r} was refused. None of it was sent in this run.", name=self.name),
+            say("{name!r} was refused. None of its rows were sent in this run.", name=self.name),
             summary.message,
             *([options] if summary.option else []),
-            say("Correct the sheet and drop it again, under any name. A row that was paid before is not paid again."),
+            say("Correct the sheet, then drop it again under any name. Rows that were paid are not paid again."),
         ]
         return "\n\n".join(parts) + "\n"
 
 
 class DropFolder:
-    """A drop folder, for runs with the journal whose id `journal` returns.
+    """A drop folder. `claim_key` returns the key of the journal and operation for which sheets are claimed.
 
-    `guard` knows the program's own files, which are never touched. Raises `UsageError` if the folder contains files
-    that do not belong there, unless a person has adopted it. Raises `ConfigurationError` if one of our subfolders is a
-    link or writable by others.
+    `guard` recognises the program's own files, which are never touched. Raises `UsageError` if the folder contains
+    misplaced files and has not been adopted, or `ConfigurationError` if a subfolder is a link or writable by others.
     """
 
     def __init__(
-        self, folder: Path, journal: Callable[[], str], guard: OutputGuard, *, settle_s: float, now: Now
+        self, folder: Path, claim_key: Callable[[], str], guard: OutputGuard, *, settle_s: float, now: Now
     ) -> None:
         self._folder = _resolve_drop_folder(folder)
         if not _is_adopted(self._folder):
-            _require_no_own_files(self._folder, guard)
-        journal_digest = hashlib.sha256(journal().encode()).hexdigest()[:8]
-        self._working = self._folder / f"working-{journal_digest}"
+            _require_no_misplaced_files(self._folder, guard)
+        key_digest = hashlib.sha256(claim_key().encode()).hexdigest()[:8]
+        self._working = self._folder / f"working-{key_digest}"
         self._subfolders = (self._working, self._folder / "done", self._folder / "refused")
         self._settle = timedelta(seconds=settle_s)
         self._now = now
@@ -167,27 +163,27 @@ class DropFolder:
             if os.path.lexists(subfolder):
                 check_directory(subfolder)
 
-    def claim_sheets(self, hold: Callable[[], None] = lambda: None) -> Iterator[ClaimedSheet]:
-        """Yield the sheets that an earlier run claimed, and then every settled file, oldest first.
+    def claim_sheets(self, reacquire: Callable[[], None] = lambda: None) -> Iterator[ClaimedSheet]:
+        """Yield sheets claimed by an earlier run, and then files that have not changed for a while, oldest first.
 
-        `hold` is called before each sheet, to reacquire the journal if it was released.
+        `reacquire` is called before each file, to reacquire the journal if it was released.
         """
         try:
             self._create_subfolders()
             for path in sorted(path for path in self._working.iterdir() if is_sheet(path.name)):
                 name = path.name.partition("-")[2]
-                hold()
+                reacquire()
                 self._remove_copied_note(_note_path(self._folder / name), _note_path(path))
                 yield ClaimedSheet(self._folder, path, name, path.name)
             for name in self._names_by_age(self.list_files()):
-                hold()
-                state = self.list_files()  # listed again, because a note or plan may have been dropped meanwhile
+                reacquire()
+                files = self.list_files()  # a note or plan may have been dropped in the meantime
                 self._create_subfolders()
-                if name in state.unfit:
-                    path_in_folder, stored_name = self._folder / name, f"{self._stamp()}-{name}"
-                    yield ClaimedSheet(self._folder, path_in_folder, name, stored_name, state.unfit[name].error)
-                    self._archive_strays(state.unfit[name].strays)
-                elif name in state.ready and (claimed := self._claim(self._folder / name)) is not None:
+                if name in files.refused:
+                    original, stored_name = self._folder / name, f"{self._stamp()}-{name}"
+                    yield ClaimedSheet(self._folder, original, name, stored_name, files.refused[name].error)
+                    self._archive_strays(files.refused[name].strays)
+                elif name in files.ready and (claimed := self._claim(self._folder / name)) is not None:
                     yield claimed
         except OSError as error:
             reason = say(error.strerror or "unknown reason").lower()
@@ -196,12 +192,12 @@ class DropFolder:
             ) from None
 
     def list_files(self) -> SortedFiles:
-        entries, own_files = {}, {}
-        with os.scandir(self._folder) as listed:
-            names = [entry.name for entry in listed]
+        entries, misplaced = {}, {}
+        with os.scandir(self._folder) as listing:
+            names = [entry.name for entry in listing]
         for name in names:
             path = self._folder / name
-            if _OUR_FOLDERS.fullmatch(name) or name == MARKER or self._is_own(path):
+            if _OWN_FOLDERS.fullmatch(name) or name == MARKER or self._is_own(path):
                 continue
             try:
                 status = path.lstat()
@@ -209,20 +205,20 @@ class DropFolder:
             except FileNotFoundError:  # it was renamed after the listing
                 continue
             if kind is not None:
-                own_files[name] = say("{name} is {kind}, so it was not touched.", name=name, kind=kind)
+                misplaced[name] = say("{name} is {kind}, so it was not touched.", name=name, kind=kind)
                 continue
             is_file, is_folder = stat.S_ISREG(status.st_mode), stat.S_ISDIR(status.st_mode)
             entries[name] = FolderEntry(is_file, is_folder, self._is_settled(status))
-        folder_state = sort_files(entries)
-        folder_state.left |= own_files
-        return folder_state
+        result = sort_files(entries)
+        result.untouched |= misplaced
+        return result
 
     def file_counts(self) -> Mapping[str, int]:
-        """Count the waiting and unfinished files in the folder, and the files in refused/."""
-        state, folder = self.list_files(), self._folder / "refused"
-        files = [path for path in folder.iterdir() if path.name.endswith(".summary.json")] if folder.is_dir() else []
-        names = [*state.ready, *state.unfit, *state.waiting, *state.left]
-        return {"waiting": len(names), "unfinished": len(state.unfinished), "refused": len(files)}
+        """Count the waiting, unfinished and refused files."""
+        files, folder = self.list_files(), self._folder / "refused"
+        refused = [path for path in folder.iterdir() if path.name.endswith(".summary.json")] if folder.is_dir() else []
+        names = [*files.ready, *files.refused, *files.waiting, *files.untouched]
+        return {"waiting": len(names), "unfinished": len(files.unfinished), "refused": len(refused)}
 
     def _create_subfolders(self) -> None:
         for subfolder in self._subfolders:
@@ -232,26 +228,26 @@ class DropFolder:
     def _is_settled(self, status: os.stat_result) -> bool:
         """Return whether a file has not changed for a while.
 
-        A modification time in the future comes from another clock, so the time of the last status change is used.
+        If its modification time is in the future, it comes from another clock, so the change time is used instead.
         """
         now = self._now()
         written_at = status.st_mtime if status.st_mtime <= now.timestamp() else status.st_ctime
         return written_at <= (now - self._settle).timestamp()
 
-    def _names_by_age(self, state: SortedFiles) -> Sequence[str]:
-        names = []
-        for name in (*state.ready, *state.unfit):
+    def _names_by_age(self, files: SortedFiles) -> Sequence[str]:
+        entries = []
+        for name in (*files.ready, *files.refused):
             try:
-                names.append(((self._folder / name).lstat().st_mtime, name))
+                entries.append(((self._folder / name).lstat().st_mtime, name))
             except FileNotFoundError:
                 continue
-        return [name for _, name in sorted(names)]
+        return [name for _, name in sorted(entries)]
 
     def _stamp(self) -> str:
         return self._now().strftime("%Y%m%dT%H%M%S%fZ")
 
     def _archive_strays(self, strays: Sequence[str]) -> None:
-        """Move stray notes and plans to refused/ once every sheet refused because of them is gone."""
+        """Move stray notes and plans to refused/ if no sheet remains that they may belong to."""
         sheets = [entry.name for entry in self._folder.iterdir() if is_sheet(entry.name) and entry.name not in strays]
         for stray in strays:
             if not any(is_meant_for(stray, sheet) for sheet in sheets) and os.path.lexists(self._folder / stray):
@@ -260,37 +256,37 @@ class DropFolder:
     def _claim(self, path: Path) -> ClaimedSheet | None:
         """Claim a sheet with its plan and cover note. Returns None if another process has claimed or changed it.
 
-        The cover note is copied first and removed last, so that a crash never leaves the sheet without it.
+        The cover note is copied first and removed last, so that a crash never separates the sheet from it.
         """
         stamp = self._stamp()
         target = self._working / f"{stamp}-{path.name}"
         plan = path.with_name(f"{path.stem}{PLAN_SUFFIX}")
-        note, copied = _note_path(path), _note_path(target)
+        note, note_copy = _note_path(path), _note_path(target)
         if os.path.lexists(note):
-            write_atomically(copied, _read_note(note))
+            write_atomically(note_copy, _read_note(note))
         try:
             status_before = path.lstat()
             path.rename(target)
         except FileNotFoundError:
-            copied.unlink(missing_ok=True)
+            note_copy.unlink(missing_ok=True)
             return None
-        # A program that is still writing to the sheet can continue after the rename, and half a sheet must not be paid.
-        # So a sheet that has changed is moved back, and waits until it is settled again.
+        # A program can keep writing to the sheet after the rename, and a partial sheet must not be paid. A sheet that
+        # has changed is therefore moved back until it is settled again.
         status_after = target.lstat()
         if (status_before.st_mtime_ns, status_before.st_size) != (status_after.st_mtime_ns, status_after.st_size):
             target.rename(path)
-            copied.unlink(missing_ok=True)
+            note_copy.unlink(missing_ok=True)
             return None
-        self._remove_copied_note(note, copied)
+        self._remove_copied_note(note, note_copy)
         if plan.is_file():
             plan.rename(self._working / f"{stamp}-{plan.name}")
         return ClaimedSheet(self._folder, target, path.name, target.name)
 
-    def _remove_copied_note(self, note: Path, copy: Path) -> None:
-        """Remove a copied cover note, unless a new sheet needs it."""
+    def _remove_copied_note(self, note: Path, note_copy: Path) -> None:
+        """Remove a cover note that has been copied, unless a new sheet needs it."""
         sheet = note.with_name(note.name.removesuffix(NOTE_SUFFIX))
-        is_there = os.path.lexists(note) and not (note.is_dir() and not note.is_symlink())  # a folder is not a note
-        is_copied = copy.exists() and is_there and _read_note(note) == _read_note(copy)
+        exists = os.path.lexists(note) and not (note.is_dir() and not note.is_symlink())  # not a folder
+        is_copied = note_copy.exists() and exists and _read_note(note) == _read_note(note_copy)
         if is_copied and not os.path.lexists(sheet):
             note.unlink()
 
@@ -298,13 +294,13 @@ class DropFolder:
 def adopt_folder(folder: Path) -> None:
     """Mark a folder as a drop folder, even if it contains other files.
 
-    Raises `UsageError` if it cannot be one, or `OutputError` if it cannot be written.
+    Raises `UsageError` if the folder is unsuitable, or `OutputError` if it cannot be written.
     """
     path = _resolve_drop_folder(folder)
     if _is_adopted(path):
         return
     try:
-        (path / MARKER).unlink(missing_ok=True)  # replaces a marker that somebody else created
+        (path / MARKER).unlink(missing_ok=True)  # someone else may have created it
         create_if_missing(path / MARKER, _MARKER_TEXT)
     except OSError as error:
         raise OutputError(
@@ -313,15 +309,12 @@ def adopt_folder(folder: Path) -> None:
 
 
 def _resolve_drop_folder(folder: Path) -> Path:
-    """Return the absolute path of a drop folder.
-
-    Raises `UsageError` if the path is not a folder, or is a subfolder of a drop folder.
-    """
+    """Return a drop folder's real path. Raises `UsageError` if it is not a folder, or is inside a drop folder."""
     if not os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
         raise UsageError(say("{folder} is not a folder.", folder=folder))
     path = Path(os.path.realpath(folder))
-    other_folders = [path.parent / name for name in ("done", "refused")]
-    if _OUR_FOLDERS.fullmatch(path.name) and all(sibling.is_dir() for sibling in other_folders):
+    siblings = [path.parent / name for name in ("done", "refused")]
+    if _OWN_FOLDERS.fullmatch(path.name) and all(sibling.is_dir() for sibling in siblings):
         raise UsageError(
             say("{folder} is a subfolder of the drop folder {parent}.", folder=folder, parent=path.parent),
             hint=say("Nothing was read or moved. Choose the drop folder itself."),
@@ -330,7 +323,7 @@ def _resolve_drop_folder(folder: Path) -> Path:
 
 
 def _is_adopted(folder: Path) -> bool:
-    """Return whether the folder has a marker created by this account or root."""
+    """Return whether the folder has a marker from this account or root."""
     try:
         status = (folder / MARKER).lstat()
     except OSError:
@@ -339,8 +332,8 @@ def _is_adopted(folder: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and is_ours
 
 
-def _require_no_own_files(folder: Path, guard: OutputGuard) -> None:
-    """Raise `UsageError` if a folder contains files that do not belong in a drop folder."""
+def _require_no_misplaced_files(folder: Path, guard: OutputGuard) -> None:
+    """Raise `UsageError` if a folder contains a file that does not belong in a drop folder."""
     content = guard.find_own_file(folder)
     if content is None:
         kinds = ((path.name, _misplaced_file_kind(path)) for path in sorted(folder.iterdir()))
@@ -349,7 +342,7 @@ def _require_no_own_files(folder: Path, guard: OutputGuard) -> None:
         raise UsageError(
             say("{folder} does not look like a drop folder: it contains {what}.", folder=folder, what=content),
             hint=say(
-                "Nothing was read or moved. Choose another folder. If this is the right one, adopt it once: "
+                "Nothing was read or moved. Choose another folder. If this is the right one, confirm it once with "
                 "`paygw-batch run-folder --adopt {folder}`.",
                 folder=shlex.quote(str(folder)),
             ),
@@ -358,7 +351,7 @@ def _require_no_own_files(folder: Path, guard: OutputGuard) -> None:
 
 
 def _misplaced_file_kind(path: Path) -> str | None:
-    """Name the kind of a file that does not belong in a drop folder: a configuration, a key or a journal."""
+    """Return what a file is (a configuration, key or journal) if it does not belong in a drop folder, or None."""
     if not stat.S_ISREG(path.lstat().st_mode):
         return None
     head = read_head(path, _HEAD_BYTES)
@@ -381,7 +374,7 @@ def _note_path(sheet: Path) -> Path:
 
 
 def _read_note(note: Path) -> bytes:
-    """Return the content of a cover note. Links are not followed."""
+    """Read a cover note without following links. Returns content that is not TOML if it cannot be read."""
     if note.is_symlink():
         return _UNREADABLE_NOTE
     try:
@@ -391,5 +384,5 @@ def _read_note(note: Path) -> bytes:
 
 
 def _encode(text: str) -> bytes:
-    """Encode a text. File names in it may contain bytes that are not UTF-8."""
+    """Encode text in which file names may contain bytes that are not UTF-8."""
     return text.encode(errors="backslashreplace")

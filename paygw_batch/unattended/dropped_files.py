@@ -1,8 +1,8 @@
-"""Sorts the files of a drop folder by name: sheets, their cover notes and plans, and strays.
+"""Sorts the files in a drop folder by name: sheets, their cover notes and plans, and strays.
 
-A cover note or plan is named exactly after its sheet. A near miss (`payroll.toml`, `payroll.csv.tolm` or
-`payroll.csv.yaml` next to `payroll.csv`, another case, a second extension, another Unicode form) was still intended for
-the sheet, which must not be paid as if the note did not exist.
+A cover note or plan is named exactly after its sheet. A similar name (`payroll.toml`, `payroll.csv.tolm` or
+`payroll.csv.yaml` next to `payroll.csv`, another case, a second extension, another Unicode form) was probably intended
+for the sheet, which must then not be paid without it.
 """
 
 import re
@@ -17,7 +17,7 @@ from paygw_batch.sheet.read.format import SHEET_EXTENSIONS, file_format
 PLAN_SUFFIX = ".plan.json"
 NOTE_SUFFIX = ".toml"
 _REPORT_SUFFIXES = (".reconciliation.csv", ".refused.txt")
-"""The endings of our own reports, which nobody corrects and drops again."""
+"""The endings of our own reports, which are not sheets."""
 _HIDDEN_PREFIXES = (".", "~")
 """The first characters of hidden files and of office programs' lock files."""
 _BACKUP_SUFFIX = "~"
@@ -25,20 +25,20 @@ _BACKUP_SUFFIX = "~"
 _SYSTEM_NAMES = frozenset(
     {"thumbs.db", "desktop.ini", "lost+found", "@eadir", "#recycle", "$recycle.bin", "system volume information"}
 )
-"""The lower-case names of files that operating systems and file servers create in every folder."""
+"""The lower-case names of entries that operating systems and file servers create in folders."""
 _UNFINISHED = re.compile(
     r"(.+)\.(?:part|partial|filepart|tmp|temp|crdownload|download|opdownload|upload|uploading|inprogress)",
     re.DOTALL | re.IGNORECASE,
 )
-"""The name of an unfinished download or transfer. The group is the final name."""
+"""Matches the name of an unfinished download or transfer. The group is the final name."""
 _RSYNC = re.compile(r"\.(.+)\.[A-Za-z0-9]{6}", re.DOTALL)
-"""The temporary name of a file that rsync is writing. The group is the final name."""
+"""Matches the temporary name of a file that rsync is writing. The group is the final name."""
 _COPY_MARK = re.compile(r"(?: ?\(\d+\)| ?\[\d+\]| -? ?(?:copy|copie|kopie)(?: \d+)?|[ _])+$")
-"""The suffix that browsers and desktops add to a name that is already used."""
+"""Matches the suffix that browsers and desktops add to a name that is already taken."""
 
 
 def _misspelling_pattern(word: str) -> re.Pattern[str]:
-    """Return a pattern that matches a word and each misspelling by one typing error."""
+    """Return a pattern that matches a word with at most one typing error."""
     patterns = [word]
     for position in range(len(word) + 1):
         start, end = word[:position], word[position:]
@@ -49,9 +49,9 @@ def _misspelling_pattern(word: str) -> re.Pattern[str]:
 
 _SHEET_SUFFIX = "|".join(ending.removeprefix(".") for ending in SHEET_EXTENSIONS)
 _NOTE = re.compile(f"(?:{_misspelling_pattern('toml').pattern}|(?:{_SHEET_SUFFIX})toml)")
-"""The extension of a cover note, including misspellings."""
+"""Matches the extension of a cover note, including misspellings."""
 _OTHER_NOTE_SUFFIXES = frozenset({"yaml", "yml", "ini", "cfg", "conf", "note", "notes", "json", "md", "txt", "text"})
-"""The extensions of other programs' notes, which matter only after the full name of a sheet."""
+"""The extensions of other programs' notes, considered only after a sheet's full name."""
 _EXTRA_SUFFIXES = (
     frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _OTHER_NOTE_SUFFIXES
 )
@@ -59,7 +59,7 @@ _EXTRA_SUFFIXES = (
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """An entry in the folder. It `is_settled` if nobody has written to it for a while."""
+    """An entry in the folder. It `is_settled` if it has not changed for a while."""
 
     is_file: bool
     is_folder: bool
@@ -68,7 +68,7 @@ class FolderEntry:
 
 @dataclass(frozen=True, slots=True)
 class RefusedFile:
-    """A file that is refused without being read, with the notes and plans that are refused with it."""
+    """A file refused without being read. `strays` are notes and plans refused with it."""
 
     error: PaygwError
     strays: Sequence[str] = ()
@@ -76,42 +76,42 @@ class RefusedFile:
 
 @dataclass(slots=True)
 class SortedFiles:
-    """The file names of a drop folder: sheets to claim, files to refuse, and files to leave.
+    """The file names in a drop folder, grouped by how they are handled.
 
-    `left` maps names to the reason why a person should check the file. Files in `waiting` may still become ready. Files
-    in `unfinished` are named like transfers.
+    `ready` sheets can be claimed. `untouched` maps names to the reason why a person should check the file. `waiting`
+    files may still become ready. `unfinished` files are named like transfers.
     """
 
     ready: list[str] = field(default_factory=list)
-    unfit: dict[str, RefusedFile] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, RefusedFile] = field(default_factory=dict)
+    untouched: dict[str, str] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
 
 
 def sort_files(entries: Mapping[str, FolderEntry]) -> SortedFiles:
-    """Sort the files of a drop folder, ignoring hidden files and those of operating systems."""
+    """Sort the files in a drop folder, ignoring hidden and system files."""
     result = SortedFiles()
-    unfinished = {name: future for name in entries if (future := _future_name(name)) is not None}
+    unfinished = {name: final_name for name in entries if (final_name := _final_name(name)) is not None}
     result.unfinished = sorted(unfinished)
     names = [name for name in entries if not _is_ignored(name) and name not in unfinished]
     companions = {name for name in names if is_companion(name)}
-    payloads = [name for name in names if name not in companions and not entries[name].is_folder]
-    arriving = [future for name, future in unfinished.items() if not entries[name].is_settled]
-    sheets = [*arriving, *(name for name in payloads if is_sheet(name))]
-    other_notes = _find_other_notes(payloads, sheets)
+    others = [name for name in names if name not in companions and not entries[name].is_folder]
+    arriving = [final_name for name, final_name in unfinished.items() if not entries[name].is_settled]
+    sheets = [*arriving, *(name for name in others if is_sheet(name))]
+    other_notes = _find_other_notes(others, sheets)
     companions |= other_notes
-    payloads, sheets = ([name for name in group if name not in other_notes] for group in (payloads, sheets))
-    owned = {companion for name in payloads for companion in companions_for(name)}
-    strays = companions - owned
+    others, sheets = ([name for name in group if name not in other_notes] for group in (others, sheets))
+    expected_names = {companion for name in others for companion in companions_for(name)}
+    strays = companions - expected_names
     for name in (name for name in names if name in strays or name not in companions):
         entry, is_stray = entries[name], name in strays
         if not is_stray and entry.is_file and not name.lower().endswith(_REPORT_SUFFIXES):
             _sort_file(name, entries, [stray for stray in strays if is_meant_for(stray, name)], unfinished, result)
         elif not entry.is_settled or (is_stray and any(is_meant_for(name, sheet) for sheet in sheets)):
-            result.waiting.append(name)  # a stray that is meant for a sheet is refused with that sheet
+            result.waiting.append(name)  # a stray meant for a sheet is refused with it
         else:
-            result.left[name] = _reason_to_leave(name, entry, is_stray=is_stray)
+            result.untouched[name] = _untouched_reason(name, entry, is_stray=is_stray)
     return result
 
 
@@ -121,7 +121,7 @@ def is_sheet(name: str) -> bool:
 
 
 def is_companion(name: str) -> bool:
-    """Return whether a file is named like a cover note or a plan, even if misspelt."""
+    """Return whether a file is named like a cover note or a plan, even if misspelled."""
     return _is_note(name) or _is_plan(name)
 
 
@@ -132,7 +132,7 @@ def companions_for(name: str) -> Sequence[str]:
 
 
 def is_meant_for(companion: str, sheet: str) -> bool:
-    """Return whether a note or plan is named like a sheet, apart from extensions, case, spaces and Unicode form."""
+    """Return whether a note or plan has a sheet's name, ignoring extensions, case, spaces and Unicode form."""
     return _name_root(companion) == _name_root(sheet)
 
 
@@ -141,41 +141,41 @@ def _sort_file(
     entries: Mapping[str, FolderEntry],
     strays: Sequence[str],
     unfinished: Mapping[str, str],
-    sorted_names: SortedFiles,
+    result: SortedFiles,
 ) -> None:
-    language_names = [name, *companions_for(name)]
-    spellings = {normalise_spelling(companion) for companion in language_names}
-    arriving = sorted(transfer for transfer, future in unfinished.items() if normalise_spelling(future) in spellings)
-    belonging = [companion for companion in language_names if companion in entries]
-    if not all(entries[file].is_settled for file in [*belonging, *arriving, *strays]):
-        sorted_names.waiting.append(name)
+    own_names = [name, *companions_for(name)]
+    spellings = {normalise_spelling(companion) for companion in own_names}
+    arriving = sorted(transfer for transfer, final in unfinished.items() if normalise_spelling(final) in spellings)
+    present = [companion for companion in own_names if companion in entries]
+    if not all(entries[file].is_settled for file in [*present, *arriving, *strays]):
+        result.waiting.append(name)
     elif arriving:
-        sorted_names.left[name] = say(
-            "The transfer of {name} has not finished: {unfinished} is still there. A later run reads it.",
+        result.untouched[name] = say(
+            "{name} has not been transferred completely: {unfinished} is still there. A later run will read it.",
             name=name,
             unfinished=arriving[0],
         )
     elif not is_sheet(name):
-        sorted_names.unfit[name] = RefusedFile(_format_error(name))
+        result.refused[name] = RefusedFile(_format_error(name))
     elif strays:
-        sorted_names.unfit[name] = RefusedFile(_stray_error(strays[0], name), sorted(strays))
+        result.refused[name] = RefusedFile(_stray_error(strays[0], name), sorted(strays))
     else:
-        sorted_names.ready.append(name)
+        result.ready.append(name)
 
 
 def _stray_error(stray: str, sheet: str) -> PaygwError:
-    """Return the error for a sheet that is refused because of a misnamed note or plan."""
+    """Return the error for a sheet refused because of a misnamed note or plan."""
     names = {"stray": stray, "sheet": sheet}
     if not _is_plan(stray):
         names["note"] = f"{sheet}{NOTE_SUFFIX}"
         return SheetError(
             say("{stray} looks like the cover note of {sheet}, but this note must be called {note}.", **names),
-            hint=say("Nothing was sent. Rename the note or remove it, and drop both again."),
+            hint=say("Nothing was sent. Rename or remove the note, then drop both files again."),
         )
     names["note"] = f"{sheet.rpartition('.')[0]}{PLAN_SUFFIX}"
     return ApprovalError(
         say("{stray} looks like the plan of {sheet}, but this plan must be called {note}.", **names),
-        hint=say("Nothing was sent. Rename the plan or remove it, and drop both again."),
+        hint=say("Nothing was sent. Rename or remove the plan, then drop both files again."),
     )
 
 
@@ -187,12 +187,12 @@ def _format_error(name: str) -> PaygwError:
     return SheetError()
 
 
-def _reason_to_leave(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
+def _untouched_reason(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
     if is_stray:
         kind = say("a plan") if _is_plan(name) else say("a cover note")
-        return say("{name} is {kind}, but no sheet here belongs to it.", name=name, kind=kind)
+        return say("{name} is {kind}, but there is no sheet for it in this folder.", name=name, kind=kind)
     if entry.is_file:
-        return say("{name} is one of this program's reports, not a sheet, so it was not touched.", name=name)
+        return say("{name} is a report of this program, not a sheet, so it was not touched.", name=name)
     if entry.is_folder:
         return say("{name} is a folder. The files in it were not touched.", name=name)
     return say("{name} is a link or a device, not a file, so it was not touched.", name=name)
@@ -202,14 +202,14 @@ def _is_ignored(name: str) -> bool:
     return name.startswith(_HIDDEN_PREFIXES) or name.endswith(_BACKUP_SUFFIX) or name.lower() in _SYSTEM_NAMES
 
 
-def _future_name(name: str) -> str | None:
-    """Return the name of a file after its transfer, or None if it is not being transferred."""
+def _final_name(name: str) -> str | None:
+    """Return the name that a file will have after its transfer, or None if it is not being transferred."""
     match = (_RSYNC if name.startswith(_HIDDEN_PREFIXES) else _UNFINISHED).fullmatch(name)
     return None if match is None else match[1]
 
 
 def _is_note(name: str) -> bool:
-    """Return whether a file is named like a cover note. `payroll.tom.csv` is not: it may be Tom's sheet."""
+    """Return whether a file is named like a cover note. `payroll.tom.csv` is not, as it may be Tom's sheet."""
     if name.lower().endswith(SHEET_EXTENSIONS):
         return "toml" in _extensions(name)
     return any(_NOTE.fullmatch(extension) for extension in _extensions(name))
@@ -220,7 +220,7 @@ def _is_plan(name: str) -> bool:
 
 
 def _find_other_notes(names: Sequence[str], sheets: Sequence[str]) -> set[str]:
-    """Return the names that consist of a sheet's full name and the extension of another program's notes."""
+    """Return the names that consist of a sheet's full name and another program's note extension, such as .yaml."""
     sheet_names = {normalise_spelling(sheet) for sheet in sheets}
     parts = ((name, *normalise_spelling(name).rpartition(".")) for name in names)
     return {name for name, sheet, _, extension in parts if sheet in sheet_names and extension in _OTHER_NOTE_SUFFIXES}

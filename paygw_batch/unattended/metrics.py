@@ -1,8 +1,8 @@
 """Writes gauges for the textfile collector of Prometheus' node exporter.
 
-The format is the "Text-based format" of Prometheus' exposition formats. Every command rewrites the journal's gauges.
-Those of a command's last run remain until the command runs again. Labels contain only our own words and currencies,
-never a payee, an order or a file name.
+The format is Prometheus' text-based exposition format. Every command rewrites the journal's gauges. The gauges about a
+command's last run remain until the command runs again. Labels contain only our own words and currencies, and never a
+payee, an order or a file name.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from paygw_batch.show.batch_status import journal_status
 from paygw_batch.show.summary import ExitCode, Summary
 
 METRICS_MODE = 0o644
-"""The mode of the file, which the exporter reads as another user. The figures name nobody."""
+"""The mode of the file, which another user's exporter must be able to read."""
 WORKERS_INTERVAL_S = 15.0
 MAX_LOCK_TRIES = 100
 LOCK_RETRY_S = 0.05
@@ -47,16 +47,16 @@ _HELP: Mapping[str, str] = {
     "paygw_run_duration_seconds": "How long the last run of a command took.",
     "paygw_run_sent_rows": "Rows that the last run of a command sent.",
 }
-"""The help text of every gauge, in the order of the file."""
+"""The help text of each gauge, in the order in which they are written."""
 _SAMPLE = re.compile(r"(paygw_[a-z_]+)(\{[^{}\n]*\})? (\S+)")
 
 Samples = dict[str, dict[str, str]]
-"""The values by metric name and formatted labels."""
+"""Values by metric name and formatted labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """The result of a command that has ended. `files` counts the files of its drop folder by state."""
+    """A command that has ended. `files` counts the files in its drop folder by state."""
 
     command: str
     summary: Summary
@@ -64,7 +64,7 @@ class EndedRun:
 
 
 def write_metrics(settings: Settings, ended_run: EndedRun | None) -> str | None:
-    """Write the gauges, keeping those of other commands. Returns the error message if that fails, or None.
+    """Write the gauges, keeping those of other commands. Returns an error message if this fails, or None.
 
     `ended_run` is None if the journal has changed but no command has ended.
     """
@@ -77,11 +77,11 @@ def write_metrics(settings: Settings, ended_run: EndedRun | None) -> str | None:
 
 @contextmanager
 def measure_workers(settings: Settings) -> Iterator[None]:
-    """Write the workers' gauges every few seconds in a separate thread.
+    """Write the workers' gauges at intervals in a separate thread.
 
-    The journal's gauges are not included, because counting all rows so often would be too expensive.
+    The journal's gauges are not written, because counting all rows so often would be too expensive.
     """
-    path, is_over = settings.reporting.metrics, Event()
+    path, has_ended = settings.reporting.metrics, Event()
     if path is None:
         yield
         return
@@ -89,7 +89,7 @@ def measure_workers(settings: Settings) -> Iterator[None]:
     def write_repeatedly(metrics: Path) -> None:
         while True:
             _update_samples(metrics, _worker_samples(settings, utc_now()), {})
-            if is_over.wait(WORKERS_INTERVAL_S):
+            if has_ended.wait(WORKERS_INTERVAL_S):
                 return
 
     thread = Thread(target=write_repeatedly, args=(path,), name="metrics", daemon=True)
@@ -97,18 +97,18 @@ def measure_workers(settings: Settings) -> Iterator[None]:
     try:
         yield
     finally:
-        is_over.set()
-        thread.join(WORKERS_INTERVAL_S)  # with a limit, because the database may not respond
+        has_ended.set()
+        thread.join(WORKERS_INTERVAL_S)  # not forever, because the database may not respond
 
 
-def _update_samples(path: Path, current_samples: Samples, run_samples: Samples) -> str | None:
-    """Merge samples into the file. Samples that are not given keep their earlier values."""
+def _update_samples(path: Path, new_samples: Samples, run_samples: Samples) -> str | None:
+    """Merge samples into the file. Returns an error message if this fails, or None."""
     try:
         with _lock_directory(path.parent):
-            samples = _read_samples(path) | current_samples
+            samples = _read_samples(path) | new_samples
             for name, values in run_samples.items():
                 samples[name] = samples.get(name, {}) | values
-            write_atomically(path, ("\n".join(_exposition_lines(samples)) + "\n").encode(), mode=METRICS_MODE)
+            write_atomically(path, ("\n".join(_format_samples(samples)) + "\n").encode(), mode=METRICS_MODE)
     except OutputError as error:
         return error.message
     return None
@@ -116,7 +116,7 @@ def _update_samples(path: Path, current_samples: Samples, run_samples: Samples) 
 
 @contextmanager
 def _lock_directory(directory: Path) -> Iterator[None]:
-    """Lock the directory, so that only one command writes the file. After a few seconds, continue without the lock."""
+    """Lock the directory so that only one command writes the file. Continues without the lock after some time."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -150,7 +150,7 @@ def _run_samples(ended_run: EndedRun, now: datetime) -> Samples:
 
 
 def _journal_samples(settings: Settings, now: datetime) -> Samples:
-    """Return samples about all batches, counting each row once, or none if the journal cannot be read."""
+    """Return metric samples for all batches, or none if the journal cannot be read."""
     try:
         with open_journal_to_read(settings) as journal:
             status = journal_status(journal)
@@ -159,7 +159,7 @@ def _journal_samples(settings: Settings, now: datetime) -> Samples:
     except PaygwError:
         return {}  # the exit code of the run reports this
     return {
-        # Zeros are written as well, because a missing gauge can neither start nor end an alert.
+        # Zeros are written too, because a missing gauge can neither start nor end an alert.
         "paygw_rows": {_format_labels(state=state): str(status.states.get(state, 0)) for state in STATES},
         "paygw_amount": {
             _format_labels(currency=currency, state=state): sums.get(state, "0")
@@ -175,18 +175,18 @@ def _journal_samples(settings: Settings, now: datetime) -> Samples:
 
 
 def _worker_samples(settings: Settings, now: datetime) -> Samples:
-    """Return samples about the work of all hosts, or none if the journal is a file or cannot be read."""
+    """Return samples about the workers on all hosts, or none if there is no database or it cannot be read."""
     if settings.journal.url is None:
         return {}
     try:
         work = require_workers(settings).shared_work()
     except PaygwError:
         return {}
-    living = sum(worker.is_alive for worker in work.workers)
+    alive_count = sum(worker.is_alive for worker in work.workers)
     return {
         "paygw_workers": {
-            _format_labels(state="alive"): str(living),
-            _format_labels(state="dead"): str(len(work.workers) - living),
+            _format_labels(state="alive"): str(alive_count),
+            _format_labels(state="dead"): str(len(work.workers) - alive_count),
         },
         "paygw_run_rows_left": {_format_labels(batch=run.batch): str(run.rows_left) for run in work.runs},
         "paygw_gate_stopped": {"": str(int(work.gate.stop is not None))},
@@ -195,7 +195,7 @@ def _worker_samples(settings: Settings, now: datetime) -> Samples:
 
 
 def _read_samples(path: Path) -> Samples:
-    """Return our own samples in the file, ignoring all other lines."""
+    """Read our own samples from the file."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -209,15 +209,15 @@ def _read_samples(path: Path) -> Samples:
 
 
 def _format_labels(**labels: str) -> str:
-    text_of_labels = ",".join(f'{name}="{text}"' for name, text in labels.items())
-    return f"{{{text_of_labels}}}"
+    text = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    return f"{{{text}}}"
 
 
-def _format_seconds(time: datetime) -> str:
-    return str(int(time.timestamp()))
+def _format_seconds(moment: datetime) -> str:
+    return str(int(moment.timestamp()))
 
 
-def _exposition_lines(samples: Samples) -> Iterator[str]:
+def _format_samples(samples: Samples) -> Iterator[str]:
     for name, help_text in _HELP.items():
         if values := samples.get(name):
             yield f"# HELP {name} {help_text}"

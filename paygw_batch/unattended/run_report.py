@@ -1,6 +1,6 @@
 """Reports a run to the log, the metrics and a hook.
 
-A failing report never changes the result of the run. It only causes a line on standard error.
+A failed report never changes the result of the run, but prints a line to standard error.
 """
 
 import json
@@ -28,19 +28,19 @@ from paygw_batch.submit.notices import add_refused_sheet_notice
 from paygw_batch.unattended.metrics import EndedRun, write_metrics
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
-"""All but the last three digits of a number that could be a phone or an account."""
+"""Matches all but the last three digits of a number that could be a phone or an account."""
 _DATE = r"(?<![0-9])20[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"
 _REST_OF_NAME = r"(?=[^\s/]*\.(?:csv|txt|tsv|xlsx|parquet|json|html|toml)\b)"
 _OWN_NAME = re.compile(rf"([0-9]{{8}}T[0-9]{{12}}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f]{{16}}\b|{_DATE}{_REST_OF_NAME})")
-"""A number that is not masked: the time in a stored sheet's name, a batch id, or a date in a file name."""
+"""Matches numbers not to mask: the time in a stored sheet's name, a batch id, or a date in a file name."""
 
 
-def mask_numbers(sentence: str) -> str:
+def mask_numbers(message: str) -> str:
     """Mask all but the last three digits of long numbers, such as phones and accounts.
 
-    Batch ids and file names are not masked, because a person needs them to find the file.
+    Batch ids and dates in file names are not masked, because they are needed to find the file.
     """
-    parts = _OWN_NAME.split(sentence)
+    parts = _OWN_NAME.split(message)
     return "".join(part if index % 2 else _LONG_NUMBER.sub("***", part) for index, part in enumerate(parts))
 
 
@@ -48,23 +48,20 @@ _WORK_COMMAND = "work"
 
 
 class RunReport:
-    """The report of one run. The command sets its summary and the file counts of its drop folder.
-
-    Each line of the log has the run's id. If the log cannot be written, the run continues.
-    """
+    """The report of one run. If its log cannot be written, the run continues."""
 
     def __init__(self, settings: Settings, command: str, echo: Echo) -> None:
         self.summary = Summary(ExitCode.UNEXPECTED, say("The run ended without a summary."))
         self.files: Mapping[str, int] = {}
         self.sheet: Path | None = None
-        """The command's sheet. If it is refused, people are notified."""
+        """The command's sheet, if people should be notified when it is refused."""
         self._settings, self._command, self._echo = settings, command, echo
         self._run = secrets.token_hex(8)
         self._failure: str | None = None
-        """The reason why the log could not be written, or None."""
+        """The message if the log could not be written."""
 
     def log(self, event: str, **details: object) -> None:
-        """Append one line to the log with the time, run, command, event and details."""
+        """Append a line to the log with the time, run, command, event and details."""
         path = self._settings.reporting.log
         if path is None or self._failure is not None:
             return
@@ -75,14 +72,14 @@ class RunReport:
             reason = say(error.strerror or "unknown reason").lower()
             self._failure = say("The log {path} cannot be written: {reason}.", path=path, reason=reason)
 
-    def log_sentence(self, sentence: str) -> None:
-        """Log a sentence that was shown to a person."""
-        self.log("said", sentence=mask_numbers(sentence))
+    def log_message(self, message: str) -> None:
+        """Log a message that was shown to a person."""
+        self.log("said", sentence=mask_numbers(message))
 
-    def report_failure(self, sentence: str) -> None:
-        """Show and log the reason why a report failed."""
-        self._echo(sentence)
-        self.log("could_not_tell", sentence=mask_numbers(sentence))
+    def report_failure(self, message: str) -> None:
+        """Show and log why a report failed."""
+        self._echo(message)
+        self.log("could_not_tell", sentence=mask_numbers(message))
 
     def end(self) -> None:
         """Report the summary to the log, the metrics and the hook."""
@@ -101,9 +98,9 @@ class RunReport:
         if (failure := write_metrics(settings, EndedRun(self._command, summary, self.files))) is not None:
             self.report_failure(failure)
         if settings.reporting.hook:
-            members = {**summary.as_json(), "command": self._command, "run": self._run}
+            hook_input = {**summary.as_json(), "command": self._command, "run": self._run}
             environ = child_environment(os.environ, secret=secret_variables(settings))
-            if (problem := _run_hook(settings.reporting, members, environ)) is not None:
+            if (problem := _run_hook(settings.reporting, hook_input, environ)) is not None:
                 self.report_failure(problem)
         if self._failure is not None:
             self._echo(self._failure)
@@ -111,13 +108,13 @@ class RunReport:
 
 @contextmanager
 def report_run_end(settings: Settings, command: str, echo: Echo, interrupted: Callable[[], str]) -> Iterator[RunReport]:
-    """Log the start and the end of a run, and report the end to metrics and hook, even after an error.
+    """Log the start of a run, and report its end to log, metrics and hook, even after an error.
 
-    `echo` shows the reason if a report fails. `interrupted` returns the message of a run that a person stopped.
+    `echo` receives the reason if a report fails. `interrupted` returns the message for a run stopped by a person.
     """
     started_s = time.monotonic()
-    # Misconfigured notice channels are reported before the run. A worker sends no notices, so its host needs no
-    # password for them.
+    # Errors in the configuration of notices are reported before the run. A worker sends no notices, so its host needs
+    # no password for them.
     modules = () if command == _WORK_COMMAND else extras(RUN_HOOK_MODULES)
     deliveries = [module.begin(settings, os.environ) for module in modules]
     report = RunReport(settings, command, echo)
@@ -146,12 +143,12 @@ def _error_summary(error: BaseException, interrupted: Callable[[], str]) -> Summ
     return Summary(ExitCode.UNEXPECTED, say("Unexpected error ({kind}).", kind=type(error).__name__))
 
 
-def _run_hook(section: ReportingSection, members: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
-    """Run the hook with the summary on its standard input. Return an error message if it fails, or None."""
+def _run_hook(section: ReportingSection, hook_input: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
+    """Run the hook with the summary on its standard input. Returns an error message if it fails, or None."""
     try:
         process = subprocess.run(  # noqa: S603 (a command that the configuration names, without a shell)
             section.hook,
-            input=json.dumps(members),
+            input=json.dumps(hook_input),
             text=True,
             env=environ,
             stdout=subprocess.DEVNULL,

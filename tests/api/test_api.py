@@ -41,7 +41,7 @@ from tests.support.program import Program, kenyan_rows, kill
 def limited_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the queue of outcomes, so that a run cannot end before its outcomes are read."""
     monkeypatch.setattr(background_run, "MAX_WAITING_OUTCOMES", 1)
-    monkeypatch.setattr(engine, "SIGNED_AHEAD", 64)
+    monkeypatch.setattr(engine, "MAX_SIGNED_AHEAD", 64)
 
 
 def is_each_sent_once(program: Program, count: int) -> bool:
@@ -124,7 +124,7 @@ def test_rows_with_defects_can_be_left_out(payouts: Payouts) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "", "a/b", "two\nlines"])
-def test_frame_needs_file_like_name(payouts: Payouts, name: str | None) -> None:
+def test_frame_name_must_be_file_name(payouts: Payouts, name: str | None) -> None:
     with pytest.raises(UsageError):
         payouts.submit(people(1), name=name)
 
@@ -147,7 +147,7 @@ def test_unanswered_row_needs_person(payouts: Payouts) -> None:
     assert finished(run.result).conclusion is Conclusion.PERSON_NEEDED
 
 
-def test_failing_journal_raises_with_unwritten_facts(
+def test_journal_failure_reports_unwritten_facts(
     payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, facts = SqliteJournal.stage, 0
@@ -283,7 +283,7 @@ def test_plain_thread_pays_without_handling_signals(payouts: Payouts) -> None:
     assert "main thread" in errors[0].message
 
 
-def test_api_leaves_asyncio_loop_free(payouts: Payouts, program: Program) -> None:
+def test_api_does_not_block_event_loop(payouts: Payouts, program: Program) -> None:
     async def pay() -> tuple[list[RowOutcome], int]:
         turns = 0
 
@@ -407,8 +407,8 @@ def test_leaving_run_context_stops_workers(hosts: Hosts) -> None:
     kill(worker)
 
 
-def test_wrong_control_totals_stop_frame(payouts: Payouts, program: Program) -> None:
+def test_frame_with_wrong_control_totals_is_refused(payouts: Payouts, program: Program) -> None:
     wrong = ControlTotals(3, {"KES": Decimal(1)})
-    with pytest.raises(SheetError, match="You expected KES 1;"), payouts.submit(people(3), name=NAME, expected=wrong):
+    with pytest.raises(SheetError, match="You expected KES 1,"), payouts.submit(people(3), name=NAME, expected=wrong):
         pytest.fail("entered")
     assert program.record() == []

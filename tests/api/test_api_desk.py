@@ -55,7 +55,7 @@ def test_validate_reports_defects_and_creates_no_journal(payouts: Payouts, progr
     assert found.batch == payouts.validate(bad, name="another.csv").batch
 
 
-def test_unreadable_sheet_raises_until_answered_by_arguments(payouts: Payouts, program: Program) -> None:
+def test_ambiguous_sheet_raises_until_arguments_resolve_it(payouts: Payouts, program: Program) -> None:
     heading = HEADING.replace("client_orderid,", "")
     rows = [",".join([row.split(",")[0], *row.split(",")[2:]]).replace("Jane", "Aïcha") for row in kenyan_rows(2)]
     path = program.home / "paie.csv"
@@ -97,7 +97,7 @@ def test_arrow_stream_is_read_once_for_plan(program: Program) -> None:
 
 @pytest.mark.parametrize("sheet", [None, b"country", [1], 7])
 def test_missing_file_and_frame_is_usage_error(payouts: Payouts, sheet: object) -> None:
-    with pytest.raises(UsageError, match="a file path or a frame"):
+    with pytest.raises(UsageError, match="a file path or a data frame"):
         payouts.validate(sheet, name=NAME)  # type: ignore[arg-type]
 
 
@@ -125,7 +125,7 @@ def test_status_and_find_match_commands(payouts: Payouts, program: Program) -> N
         payouts.find(" ")
 
 
-def test_person_releases_rejected_rows(payouts: Payouts) -> None:
+def test_retry_releases_rejected_rows(payouts: Payouts) -> None:
     first = pay_frame(payouts, 1, amount="9001")
     assert first.conclusion is Conclusion.SOME_REJECTED
     waiting = payouts.status(first.batch).needs_person

@@ -23,7 +23,7 @@ from paygw_batch.approval.plan_document import (
 from paygw_batch.approval.signed_document import ApprovalPolicy, approve, group_digits, sign_document, write_document
 from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import ApprovalError
-from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.journal.values import BatchRecord
 from paygw_batch.submit.plan import Plan
 from tests.support.planned_sheets import MINOR_UNITS, sheet, submit
@@ -32,7 +32,7 @@ from tests.support.scripted_scenario import ScriptedGateway, reply
 from tests.support.signed_plans import ADA, BEN, CLEO, NOW, plan, policy
 
 PLACE = "gateway.example/1"
-MAKE_ANOTHER = "Nothing was sent. Make a new plan of this sheet, and have it approved."
+MAKE_ANOTHER = "Nothing was sent. Make a new plan for this sheet and have it approved."
 
 
 def check(document: PlanDocument, content: PlanContent | None = None, *, needed: int = 1) -> PlanApproval:
@@ -62,9 +62,9 @@ def test_approved_plan_names_maker_approvers_and_answers() -> None:
 
 
 def test_unapproved_plan_cannot_open_batch() -> None:
-    with pytest.raises(ApprovalError, match="The plan needs 1 valid approval and has 0"):
+    with pytest.raises(ApprovalError, match="The plan needs 1 valid approval but has 0"):
         check(plan())
-    with pytest.raises(ApprovalError, match="needs 2 valid approvals and has 1"):
+    with pytest.raises(ApprovalError, match="needs 2 valid approvals but has 1"):
         check(approve(plan(), CLEO, policy(2), NOW), needed=2)
 
 
@@ -74,8 +74,8 @@ CHANGED = "a row, a payee or an option has changed since the plan was made"
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"endpoint": "other/2", "journal": "b" * 32}, "it is for gateway.example/1, but this is other/2"),
-        ({"journal": "b" * 32, "rows": 3}, "it is for the journal aaaaaaaa, but this is the journal bbbbbbbb"),
+        ({"endpoint": "other/2", "journal": "b" * 32}, "it is for gateway.example/1, not for other/2"),
+        ({"journal": "b" * 32, "rows": 3}, "it is for the journal aaaaaaaa, not for the journal bbbbbbbb"),
         ({"totals": {"KES": "13001.00"}}, "it pays KES 3,001.00, but KES 13,001.00 would be paid now"),
         ({"totals": {}, "rows": 0}, "it pays KES 3,001.00, but nothing would be paid now"),
         (
@@ -99,12 +99,12 @@ def test_used_plan_opens_no_second_batch() -> None:
     with pytest.raises(ApprovalError) as result:
         check_plan(document, document.content, policy(), NOW, opened_batch=opened_batch)
     assert result.value.message == (
-        f"The plan was already used at 2026-11-21T08:30:00.000Z for batch {'b' * 16} (payroll.csv), and a plan can be "
-        "used only once."
+        f"The plan was already used for batch {'b' * 16} (payroll.csv) at 2026-11-21T08:30:00.000Z. "
+        "A plan can be used only once."
     )
     assert result.value.hint == (
-        f"Nothing was sent. `paygw-batch resume {'b' * 16}` continues that batch; anything else needs a new plan, and "
-        "its own approvals."
+        f"Nothing was sent. To continue that batch, run `paygw-batch resume {'b' * 16}`. "
+        "To pay anything else, make a new plan and have it approved."
     )
 
 
@@ -119,7 +119,7 @@ def test_used_plan_opens_no_second_batch() -> None:
         ({}, {}, False),
     ],
 )
-def test_batch_needs_approval_from_sum(from_amount: dict[str, int], totals: dict[str, str], *, is_needed: bool) -> None:
+def test_sum_decides_need_for_approval(from_amount: dict[str, int], totals: dict[str, str], *, is_needed: bool) -> None:
     rules = ApprovalPolicy(1, from_amount, 72, policy().people)  # type: ignore[arg-type]  # whole numbers compare alike
     assert needs_approval(plan().content.model_copy(update={"totals": totals}), rules) == is_needed
 
@@ -160,7 +160,7 @@ def content_of(made: Plan) -> PlanContent:
     return build_content_and_people(made.validated, made.sent_before, minor_units=MINOR_UNITS, **own)[0]
 
 
-def test_plan_names_and_counts_payments_of_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_lists_and_counts_payments_in_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = content(tmp_path / "one", *ROWS)
     assert (result.endpoint, result.journal, result.operation) == (PLACE, "a" * 32, "payout")
     assert (result.sheet, result.batch) == ("payroll.csv", sheet(tmp_path / "one", *ROWS).batch)
@@ -180,7 +180,7 @@ def test_plan_names_and_counts_payments_of_sheet(tmp_path: Path, monkeypatch: py
     assert (result.rows, result.amended, result.totals) == (2, 1, {"KES": "905.00"})
 
 
-def test_plan_survives_writing_and_reading(tmp_path: Path) -> None:
+def test_written_plan_is_read_back_unchanged(tmp_path: Path) -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     write_document(document, tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == document

@@ -122,7 +122,7 @@ def test_assertion_for_different_origin_is_refused() -> None:
 
 
 @pytest.mark.parametrize("part", ["client_data", "authenticator_data", "signature"])
-def test_respelled_assertion_is_refused(part: str) -> None:
+def test_noncanonical_base64_in_assertion_is_refused(part: str) -> None:
     signature = passkey("p256").sign(TEXT)
     text = getattr(signature, part)
     others = [text + "=", text + "==", text + "A", text[:-1], text + "\n", " " + text, text + "\u00e4", ""]
@@ -188,7 +188,7 @@ REFUSED: dict[str, Callable[[], PasskeySignature]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_passkey_signature_with_wrong_properties_is_refused(what: str) -> None:
+def test_passkey_signature_with_invalid_property_is_refused(what: str) -> None:
     assert not is_valid_assertion(passkey("p256").public, REFUSED[what](), TEXT, CONSOLE)
 
 
@@ -205,12 +205,12 @@ ACCEPTED: dict[str, Callable[[], PasskeySignature]] = {
 
 
 @pytest.mark.parametrize("what", ACCEPTED)
-def test_permitted_browser_additions_are_accepted(what: str) -> None:
+def test_valid_client_data_variants_are_accepted(what: str) -> None:
     assert is_valid_assertion(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
     assert is_accepted_by_webauthn(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
 
 
-def test_webauthn_library_accepts_only_listed_refused_signatures() -> None:
+def test_only_listed_checks_are_stricter_than_webauthn_library() -> None:
     """We are stricter: the library ignores frames, ambiguous JSON, sizes and unused extensions."""
     key = passkey("p256").public
     ours_alone = {what for what in REFUSED if is_accepted_by_webauthn(key, REFUSED[what](), TEXT, CONSOLE)}
@@ -222,7 +222,7 @@ def test_webauthn_library_accepts_only_listed_refused_signatures() -> None:
 
 
 # Keys
-def test_key_encodings_read_as_same_key() -> None:
+def test_compressed_point_yields_same_key() -> None:
     public = load_der_public_key(passkey("p256").public.material)
     assert isinstance(public, ec.EllipticCurvePublicKey)
     point = public.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
@@ -246,7 +246,7 @@ def test_weak_personal_key_is_refused(what: str) -> None:
         build_people({"ada": create_private_key(1).public.text}, {"ben": line})
 
 
-def test_plain_and_passkey_signatures_are_not_exchangeable() -> None:
+def test_plain_and_passkey_signatures_are_not_interchangeable() -> None:
     plain = base64.b64encode(passkey("rsa").raw_signature(TEXT)).decode()
     assert passkey("rsa").public.verify(base64.b64decode(plain), TEXT)
     assert not passkey("rsa").public.has_signed(TEXT, plain)
@@ -302,7 +302,7 @@ DOCUMENTS = pytest.mark.parametrize("kind", [plan, order])
 
 @DOCUMENTS
 @pytest.mark.parametrize("approver", [BEN, CLEO])
-def test_passkey_signed_document_is_valid_after_reading(kind: Any, approver: SoftwarePasskey) -> None:
+def test_passkey_signed_document_stays_valid_when_reread(kind: Any, approver: SoftwarePasskey) -> None:
     document = approved(made(kind()), approver)
     assert is_valid(type(document).model_validate_json(document.model_dump_json()))
     assert not is_valid(made(kind()))
@@ -338,7 +338,7 @@ def test_maker_cannot_approve_with_any_passkey(kind: Any) -> None:
     at = "2026-11-22T08:00:00.000Z"
     own = Approval(key=ADA.public.text, approved_at=at, signature=ADA.sign(document.approval_text(ADA.public, at)))
     assert not is_valid(document.model_copy(update={"approvals": [own]}))
-    with pytest.raises(ApprovalError, match="is by the maker"):
+    with pytest.raises(ApprovalError, match="is from the maker"):
         approve_by_passkey(document, own, policy(), NOW)
 
 
@@ -369,7 +369,7 @@ def test_approval_signature_is_invalid_for_other_purposes() -> None:
     assert not is_valid(signed_by(document, CLEO, CLEO.sign(document.signed_text())))
 
 
-def test_passkey_signature_under_other_name_does_not_count() -> None:
+def test_passkey_signature_under_another_name_does_not_count() -> None:
     document = made(plan())
     text = document.approval_text(CLEO.public, "2026-11-22T08:00:00.000Z")
     for other in (ADA, BEN, STRANGER):
@@ -401,13 +401,16 @@ def test_passkey_needs_configured_console_address() -> None:
     for party in (None, ELSEWHERE, RelyingParty("https://example.com"), RelyingParty(CONSOLE.origin + ":8443")):
         assert not is_valid(document, party=party)
     (problem,) = verify_signatures(document, policy(party=None), NOW).problems
-    assert problem == "that of cleo is by passkey, but the configuration does not give the address of the pages"
+    assert (
+        problem
+        == "the approval by cleo was signed with a passkey, but the configuration does not give the console's address"
+    )
 
 
-def test_approval_signed_too_late_is_refused() -> None:
+def test_late_passkey_approval_is_refused() -> None:
     document = made(plan())
     late, early = timedelta(minutes=11), timedelta(minutes=6)
-    with pytest.raises(ApprovalError, match=r"was started at 2026-11-22T07:49:00\.000Z, too long ago"):
+    with pytest.raises(ApprovalError, match=r"was started at 2026-11-22T07:49:00\.000Z, which is too long ago"):
         approve_by_passkey(document, build_approval(CLEO, document, NOW - late), policy(), NOW)
     with pytest.raises(ApprovalError, match="in the future"):
         approve_by_passkey(document, build_approval(CLEO, document, NOW + early), policy(), NOW)
@@ -419,7 +422,7 @@ def test_passkey_approval_without_time_is_refused(at: str) -> None:
     approval = Approval(
         key=CLEO.public.text, approved_at=at, signature=CLEO.sign(document.approval_text(CLEO.public, at))
     )
-    with pytest.raises(ApprovalError, match="has no time"):
+    with pytest.raises(ApprovalError, match="is not dated"):
         approve_by_passkey(document, approval, policy(), NOW)
 
 

@@ -52,13 +52,13 @@ SPELLINGS = (
 
 
 @pytest.mark.parametrize("text", SPELLINGS)
-def test_key_spellings_read_as_same_key(text: str) -> None:
+def test_key_spacing_and_padding_are_ignored(text: str) -> None:
     assert parse_public_key(text) == ADA
     for invalid in ("", "x", "AAAA", "\u00e4", ADA.text[4:], ADA.text.replace("M", "!", 1)):
         assert parse_public_key(invalid) is None
 
 
-def test_other_encodings_yield_same_key_or_none() -> None:
+def test_signed_documents_need_canonical_key_text() -> None:
     bare = ADA.text.rstrip("=")
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     place = alphabet.index(bare[-1])
@@ -72,11 +72,11 @@ def test_other_encodings_yield_same_key_or_none() -> None:
         assert parse_public_key(base64.b64encode(encoding).decode()) in {ADA, None}
 
 
-def test_keys_under_similar_names_belong_together() -> None:
+def test_keys_under_similar_names_belong_to_one_person() -> None:
     people = build_people({"Ada": ADA.text, "BEN": BEN.text}, {"ada ": [SECOND.text, ADA.text], "ben": BEN.text})
     ada, ben = people.listed
     assert (ada.name, ada.keys) == ("Ada", frozenset({ADA, SECOND}))
-    assert (people.find_owner(SECOND), people.maker_with(SECOND), people.approver_with(SECOND)) == (ada, None, ada)
+    assert (people.find_owner(SECOND), people.find_maker(SECOND), people.find_approver(SECOND)) == (ada, None, ada)
     assert (list(people.approvers_for(ada)), list(people.approvers_for(ben))) == ([ben], [ada])
     (shown, _) = build_people({" Ada\u202e\n\x1b Obi": ADA.text}, {"ben": BEN.text}).listed
     assert shown.name == "Ada Obi"

@@ -133,14 +133,14 @@ def test_maker_cannot_approve_with_any_key(made: Callable[[], SignedDocument], k
     own = document.model_copy(update={"approvals": [forge_approval(key, document)]})
     assert not is_valid(own)
     (problem,) = verify_signatures(own, policy(), NOW).problems
-    assert problem == f"that of ada is by the maker of the {document.noun}"
+    assert problem == f"the approval by ada is from the maker of the {document.noun}"
     assert not is_valid(approve(own, CLEO, policy(2), NOW), needed=2)
     with pytest.raises(ApprovalError, match="ada made this"):
         approve(document, key, policy(), NOW)
 
 
 @KINDS
-def test_signature_under_other_name_does_not_count(made: Callable[[], SignedDocument]) -> None:
+def test_signature_under_another_name_does_not_count(made: Callable[[], SignedDocument]) -> None:
     document = made()
     for key in (ADA, STRANGER):
         forged = forge_approval(key, document, named=CLEO.public)
@@ -160,7 +160,7 @@ def test_approval_of_plan_is_invalid_for_order() -> None:
     assert len(firsts | {order().signed_text().split(b"\n")[0], same.signed_text().split(b"\n")[0]}) == 4
 
 
-def test_document_needs_reachable_number_of_approvers() -> None:
+def test_policy_needs_enough_different_approvers() -> None:
     document = approve(approve(plan(), CLEO, policy(2), NOW), CLEO, policy(2), NOW)
     assert len(document.approvals) == 1
     assert not is_valid(document, needed=2)
@@ -187,7 +187,9 @@ def test_unlisted_key_can_neither_make_nor_approve() -> None:
     own = document.model_copy(update={"approvals": [forge_approval(BEN, document)]})
     result = verify_signatures(own, of_makers, NOW)
     assert not result.valid
-    assert list(result.problems) == ["that of ben is by a key that does not belong to a listed approver"]
+    assert list(result.problems) == [
+        "the approval by ben was signed with a key that does not belong to a listed approver"
+    ]
     assert len(verify_signatures(approve(own, SECOND, of_makers, NOW), of_makers, NOW).valid) == 1
 
 
@@ -225,21 +227,21 @@ def test_signed_text_matches_expected_bytes(made: Callable[[], SignedDocument], 
     assert approval == f"{text.splitlines()[0]} approval\n{body}"
 
 
-def test_non_ascii_letter_is_signed_as_escape() -> None:
+def test_non_ascii_letters_are_escaped_before_signing() -> None:
     content = plan().content.model_copy(update={"sheet": "Zo\u00eb.csv"})
     assert b'"sheet":"Zo\\u00eb.csv"' in build_plan(content, [], ADA.public, NOW).signed_text()
 
 
-def test_uncounted_approval_shows_reason() -> None:
+def test_invalid_approval_shows_reason() -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     late = verify_signatures(document, policy(), NOW + timedelta(hours=72))
-    assert list(late.problems) == ["that of cleo expired at 2026-11-24T08:00:00.000Z"]
+    assert list(late.problems) == ["the approval by cleo expired at 2026-11-24T08:00:00.000Z"]
     early = verify_signatures(document, policy(), NOW - timedelta(minutes=6))
-    assert list(early.problems) == ["that of cleo is dated 2026-11-21T08:00:00.000Z, which is in the future"]
+    assert list(early.problems) == ["the approval by cleo is dated 2026-11-21T08:00:00.000Z, which is in the future"]
     other = document.model_copy(update={"content": document.content.model_copy(update={"rows": 3})})
     with pytest.raises(ApprovalError, match="was changed after its maker signed it"):
         verify_signatures(other, policy(), NOW)
     (approval,) = document.approvals
     moved = approval.model_copy(update={"approved_at": "2026-11-21T09:00:00.000Z"})
     (problem,) = verify_signatures(document.model_copy(update={"approvals": [moved]}), policy(), NOW).problems
-    assert problem == "that of cleo is for different content, or was changed"
+    assert problem == "the approval by cleo is for different content or has been changed"

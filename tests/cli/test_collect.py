@@ -38,7 +38,7 @@ def set_payin_keys(program: Program, **values: str) -> None:
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("country", COUNTRIES)
-def test_every_country_sample_gets_customer_page(program: Program, country: str) -> None:
+def test_collection_in_each_country_returns_customer_page(program: Program, country: str) -> None:
     out = program.home / "out.csv"
     assert program.json("collect", SAMPLES / "collections" / f"{country}.csv", "--out", out)["states"] == {"paid": 5}
     rows = read_csv(out)
@@ -131,17 +131,19 @@ def test_collect_and_doctor_report_missing_payin_setting(program: Program, key: 
 
 @pytest.mark.parametrize(("command", "sheet"), [("submit", MIXED), ("collect", SAMPLES / "payroll-mixed.csv")])
 @pytest.mark.parametrize("further", [[], ["--skip-invalid"], ["--dry-run"]])
-def test_sheet_of_other_command_is_refused(program: Program, command: str, sheet: Path, further: list[str]) -> None:
+def test_sheet_for_another_operation_is_refused(
+    program: Program, command: str, sheet: Path, further: list[str]
+) -> None:
     other = "collect" if command == "submit" else "submit"
     result = program.run(command, sheet, *further, "--out", program.home / "out.csv")
     assert result.exit_code == 3
-    assert f"columns of a sheet for `{other}`" in result.stderr
+    assert f"looks like a sheet for `{other}`" in result.stderr
     assert "Traceback" not in result.stderr
     assert program.record() == []
     assert not (program.home / "out.csv").exists()
 
 
-def test_path_of_paid_and_collected_sheet_is_ambiguous(program: Program) -> None:
+def test_paid_and_collected_sheet_path_is_ambiguous(program: Program) -> None:
     """A sheet with the columns of both operations becomes one batch of each."""
     sheet = program.sheet([READ_BOTH_WAYS], "both.csv", BOTH_WAYS)
     batches = [program.json(command, sheet)["batch"] for command in ("submit", "collect")]
@@ -162,7 +164,7 @@ def test_payout_and_collection_may_share_order_id(program: Program) -> None:
     assert (again["sent_this_run"], again["known"]) == (0, 3)
 
 
-def test_ambiguous_operation_settles_neither_order(program: Program) -> None:
+def test_line_matching_two_operations_settles_nothing(program: Program) -> None:
     payout = program.json("submit", program.sheet(kenyan_rows(1, amount="9002", prefix="ID")))
     collection = program.json("collect", program.sheet(customers(1, amount="9002", prefix="ID"), "c.csv", COLLECTED))
     file = program.home / "statement.csv"
@@ -176,7 +178,7 @@ def test_ambiguous_operation_settles_neither_order(program: Program) -> None:
     assert program.json("status", collection["batch"])["states"] == {"accepted": 1}
 
 
-def test_killed_collection_resumes_with_unanswered_row_in_doubt(program: Program) -> None:
+def test_killed_collection_leaves_unanswered_row_in_doubt(program: Program) -> None:
     """It is killed during its first request, next to a finished batch of payouts."""
     behaviour = program.home / "slow.toml"
     behaviour.write_text('[default]\nstatus = "approved"\ndelay_s = 30\n')
@@ -226,7 +228,7 @@ def test_collection_messages_do_not_mention_paying(program: Program) -> None:
     sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", COLLECTED)
     refused = program.json("collect", sheet)["message"]
     assert "--collect --rejects " in refused
-    assert "collect with --skip-invalid to collect the others" in refused
+    assert "run `paygw-batch collect` with --skip-invalid to collect the others" in refused
     program.json("collect", sheet, "--skip-invalid")
     (row,) = program.json("status", sheet)["in_doubt"]
     assert row["next"].startswith("Do not collect it by other means.")

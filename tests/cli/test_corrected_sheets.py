@@ -114,7 +114,7 @@ def test_new_payee_under_used_reference_raises_question(paid: Program, rows: lis
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("heading", ["staff_number", "Staff No"])
-def test_corrected_account_of_staff_number_is_conflict(program: Program, heading: str) -> None:
+def test_changed_account_for_staff_number_is_conflict(program: Program, heading: str) -> None:
     if heading != "staff_number":
         program.config.write_text(f'{program.config.read_text()}\n[sheet]\ncolumn_profile = "payroll-english"\n')
     rows = [f"{n:05},{build_row(n)}" for n in range(1, 4)]
@@ -286,7 +286,7 @@ def test_approver_sees_answered_questions_first(company: Program, rows: list[str
     assert (plan["exit_code"], plan["rows"]) == (0, 1)
     assert plan["findings"][0]["code"] in {"reference.used", "payee.twice"}
     output = company.run("approve", plan_file(company)).stdout
-    assert output.index("Could somebody be paid twice?") < output.index("payment in all")
+    assert output.index("Could someone be paid twice?") < output.index("payment in all")
     assert approve_and_submit(company, corrected, *RUN)["sent_this_run"] == 1
 
 

@@ -48,7 +48,7 @@ def test_workbook_without_named_worksheet_is_refused_with_help(program: Program,
     assert "pay.xlsx.toml" in read_refusal(folder)
 
 
-def test_reference_in_note_derives_same_order_ids(program: Program, folder: Path) -> None:
+def test_reference_in_note_gives_same_order_ids(program: Program, folder: Path) -> None:
     rows = [",".join(row.split(",")[:1] + row.split(",")[2:]) for row in kenyan_rows(2)]
     heading = HEADING.replace("client_orderid,", "")
     write_note(program.sheet(rows, "drop/pay.csv", heading), 'reference = "payroll-2026-11"\n')
@@ -59,24 +59,24 @@ def test_reference_in_note_derives_same_order_ids(program: Program, folder: Path
 
 def test_invalid_note_refuses_whole_sheet(program: Program, folder: Path) -> None:
     for note, said in (
-        ("expect_rows = 4\n", "You expected 4 rows; the sheet has 3."),
+        ("expect_rows = 4\n", "You expected 4 rows, but the sheet has 3."),
         ('[expect_total]\nKES = "1.00"\n', "You expected KES 1.00"),
-        ('[expect_total]\nUGX = "100"\n', "the sheet has no UGX row"),
+        ('[expect_total]\nUGX = "100"\n', "the sheet has no rows in UGX"),
         ("[expect_total]\nKES = 4501.50\n", "write the amount in quotes"),
         ('[expect_total]\nKES = "1e3"\n', "is not an amount"),
         ('[expect_total]\nkes = "4501.50"\n', "expect_total"),
         ('work_sheet = "x"\n', "work_sheet is not a known key"),
-        ("expect_row = 3\n", "did you mean expect_rows?"),
+        ("expect_row = 3\n", "Did you mean expect_rows?"),
         ("expect_rows = -1\n", "expect_rows"),
         ('reference = ""\n', "reference"),
         ("reference = \n", "is not TOML"),
         ("", "is empty"),
-        ('column_profile = "none-such"\n', "no profile is called"),
+        ('column_profile = "none-such"\n', "there is no profile"),
         ('column_profile = "/etc/passwd.toml"\n', "column_profile"),
         ('encoding = "none-such"\n', "is not a text encoding"),
         ('skip_invalid = "yes"\n', "skip_invalid"),
         ('by = "two\\nlines"\n', "one line"),
-        ("# " + "x" * 70_000, "too long"),
+        ("# " + "x" * 70_000, "too large"),
     ):
         write_note(program.sheet(kenyan_rows(3), "drop/pay.csv"), note)
         summary = program.json("run-folder", folder)
@@ -110,15 +110,15 @@ def test_sheet_waits_for_unfinished_note(program: Program, folder: Path) -> None
     assert program.json("run-folder", folder, "--settle-s", "0")["states"] == {"paid": 1}
 
 
-def test_unreadable_sheet_produces_text_file(program: Program, folder: Path) -> None:
+def test_unreadable_sheet_is_explained_in_text_file(program: Program, folder: Path) -> None:
     (folder / "torn.csv").write_text('country,amount\n"KE,1\n')
     write_note(folder / "torn.csv", None)
     assert program.json("run-folder", folder)["exit_code"] == 3
-    assert read_refusal(folder).startswith("'torn.csv' was refused. None of it was sent")
+    assert read_refusal(folder).startswith("'torn.csv' was refused. None of its rows were sent")
     assert program.json("run-folder", folder)["sheets"] == []  # the folder is processed only once
 
 
-def test_refused_workbook_returns_with_red_cells(program: Program, folder: Path) -> None:
+def test_refused_workbook_is_returned_with_red_cells(program: Program, folder: Path) -> None:
     """The sender corrects the red cells, and drops the same file."""
     dropped = folder / "to-mend.xlsx"
     dropped.write_bytes((SAMPLES / "to-mend.xlsx").read_bytes())
@@ -136,7 +136,7 @@ def test_refused_workbook_returns_with_red_cells(program: Program, folder: Path)
     assert program.json("run-folder", folder)["states"] == {"paid": 6}
 
 
-def test_sheet_claimed_before_crash_keeps_note(program: Program, folder: Path) -> None:
+def test_claimed_sheet_keeps_note_after_crash(program: Program, folder: Path) -> None:
     """The crash came after the sheet was claimed, and before its note was removed."""
     assert program.json("run-folder", folder)["sheets"] == []
     (working,) = folder.glob("working-*")
@@ -189,7 +189,7 @@ def test_cover_note_supports_every_submission_choice() -> None:
 BAD = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
 
 
-def test_cover_note_leaves_out_rows_with_defects(program: Program, folder: Path) -> None:
+def test_cover_note_can_skip_rows_with_defects(program: Program, folder: Path) -> None:
     write_note(program.sheet([*kenyan_rows(2), BAD], "drop/pay.csv"), "skip_invalid = false\n")
     assert program.json("run-folder", folder, "--skip-invalid")["exit_code"] == 3, "the note overrides the command"
     assert program.record() == []
@@ -209,7 +209,7 @@ def test_cover_note_leaves_out_rows_with_defects(program: Program, folder: Path)
     ],
     ids=["repeated payments", "a row in place of a rejected one"],
 )
-def test_cover_note_confirms_payments(
+def test_cover_note_can_confirm_payments(
     program: Program, folder: Path, before: list[str], rows: list[str], note: str, paid: int
 ) -> None:
     program.json("submit", program.sheet(before))
@@ -220,13 +220,13 @@ def test_cover_note_confirms_payments(
     assert summary["states"] == {"paid": paid}
 
 
-def test_cover_note_turns_warnings_into_defects(program: Program, folder: Path) -> None:
+def test_cover_note_can_make_warnings_defects(program: Program, folder: Path) -> None:
     write_note(program.sheet([*kenyan_rows(1), *kenyan_rows(1, prefix="TWIN")], "drop/pay.csv"), "strict = true\n")
     assert program.json("run-folder", folder)["exit_code"] == 3
     assert program.record() == []
 
 
-def test_note_sets_headings_and_encoding_of_sheet(program: Program, folder: Path) -> None:
+def test_note_sets_sheet_headings_and_encoding(program: Program, folder: Path) -> None:
     rows = "\n".join(kenyan_rows(2)).replace("Jane Wanjiku", "Jos\u00e9 Wanjiku")
     for note, code in ((None, 3), ('encoding = "cp1252"\ncolumn_profile = "payroll-english"\n', 0)):
         (folder / "pay.csv").write_bytes(f"{HEADING}\n{rows}\n".encode("cp1252"))

@@ -144,7 +144,7 @@ def test_deleted_journal_stops_submission(program: Program) -> None:
 
 
 @pytest.mark.parametrize("words", [("status",), ("validate", "none.csv"), ("frobnicate",)])
-def test_forked_command_matches_new_process(program: Program, words: tuple[str, ...]) -> None:
+def test_forked_command_behaves_like_new_process(program: Program, words: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "paygw_batch", "--config", str(program.config), *words]
     environ = {**os.environ, **program.environ}
     cold = subprocess.run(command, env=environ, cwd=program.home, capture_output=True, text=True, check=False)

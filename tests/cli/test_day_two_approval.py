@@ -17,7 +17,7 @@ def test_sheet_without_approved_plan_is_not_sent(program: Program) -> None:
     program.sheet(kenyan_rows(3))
     assert "there is none at" in submit_and_expect_refusal(program)
     prepare_sheet(program)
-    assert "needs 1 valid approval and has 0" in submit_and_expect_refusal(program)
+    assert "needs 1 valid approval but has 0" in submit_and_expect_refusal(program)
 
 
 def plan_collections(program: Program) -> dict[str, object]:
@@ -31,7 +31,7 @@ def test_collection_is_planned_approved_and_sent(program: Program) -> None:
     plan = plan_collections(program)
     assert (plan["rows"], plan["totals"]) == (2, {"KES": {"ready": "3001.00"}})
     looked_at = program.run("approve", plan_file(program))
-    assert "2 rows, to collect from customers at sandbox/1000" in looked_at.stdout
+    assert "2 rows, to collect at sandbox/1000" in looked_at.stdout
     assert plan["operation"] == "payin"
     summary = program.json("collect", program.home / "payroll.csv")
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 2})
@@ -57,7 +57,7 @@ def test_payout_approval_does_not_count_for_collection(program: Program) -> None
     assert program.json("submit", sheet)["states"] == {"paid": 1}
 
 
-def test_limit_of_currency_decides_if_approval_is_needed(program: Program) -> None:
+def test_currency_limit_determines_whether_approval_is_needed(program: Program) -> None:
     program.sheet(["UG,U-1,1,UGX,Jane,256772123456,+256772123456"])
     submit_and_expect_refusal(program)
     assert program.json("submit", program.sheet(kenyan_rows(3, amount="333"), "small.csv"))["states"] == {"paid": 3}
@@ -71,20 +71,20 @@ def test_unlisted_key_cannot_prepare_or_approve(program: Program) -> None:
     assert not out.exists()
 
 
-def test_approval_for_other_endpoint_is_ignored(program: Program) -> None:
+def test_approval_for_another_endpoint_is_ignored(program: Program) -> None:
     prepare_sheet(program, "cleo")
     text = program.config.read_text().replace('endpoint_id = "1000"', 'endpoint_id = "1001"')
     program.config.write_text(text.replace('"journal.sqlite3"', '"other.sqlite3"'))
     result = program.run("submit", program.home / "payroll.csv")
     assert result.exit_code == 8
-    assert "it is for sandbox/1000, but this is sandbox/1001" in result.stderr
+    assert "it is for sandbox/1000, not for sandbox/1001" in result.stderr
 
 
 def test_manipulated_plan_is_refused(program: Program) -> None:
     prepare_sheet(program, "cleo")
     signed = plan_file(program).read_bytes()
     (approval,) = json.loads(signed)["approvals"]
-    of_other = "that of cleo is for different content, or was changed"
+    of_other = "the approval by cleo is for different content or has been changed"
     changes: tuple[tuple[dict[str, object], str], ...] = (
         ({"findings": []}, "changed after its maker signed it"),
         ({"maker": approval["key"]}, "changed after its maker signed it"),
@@ -103,16 +103,16 @@ def test_manipulated_plan_is_refused(program: Program) -> None:
 def test_approval_expires(program: Program) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home, expires_h=0.000001))
     prepare_sheet(program, "cleo")
-    assert "that of cleo expired at 20" in submit_and_expect_refusal(program)
+    assert "the approval by cleo expired at 20" in submit_and_expect_refusal(program)
 
 
 def test_two_approvals_must_come_from_two_people(program: Program) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home, needed=2))
     sheet = prepare_sheet(program, "cleo", "cleo")
-    assert "needs 2 valid approvals and has 1" in submit_and_expect_refusal(program)
+    assert "needs 2 valid approvals but has 1" in submit_and_expect_refusal(program)
     signed = plan_file(program).read_bytes()
     edit_plan(program, {"approvals": json.loads(signed)["approvals"] * 2})
-    assert "needs 2 valid approvals and has 1" in submit_and_expect_refusal(program)
+    assert "needs 2 valid approvals but has 1" in submit_and_expect_refusal(program)
     plan_file(program).write_bytes(signed)
     program.json("approve", plan_file(program), "--key", program.home / "ben.pem")
     assert program.json("submit", sheet)["states"] == {"paid": 3}
@@ -122,7 +122,7 @@ def test_removed_approver_does_not_count(program: Program) -> None:
     prepare_sheet(program, "cleo")
     lines = [line for line in program.config.read_text().splitlines() if not line.startswith("cleo")]
     program.config.write_text("\n".join(lines))
-    assert "by a key that does not belong to a listed approver" in submit_and_expect_refusal(program)
+    assert "with a key that does not belong to a listed approver" in submit_and_expect_refusal(program)
 
 
 def test_approve_without_key_only_shows_plan(program: Program) -> None:
@@ -167,7 +167,7 @@ def test_plan_shows_differences_from_last_run(program: Program) -> None:
     ]
 
 
-def test_plan_survives_payment_of_other_people(program: Program) -> None:
+def test_plan_stays_valid_when_other_people_are_paid(program: Program) -> None:
     row = "KE,{name},1.00,KES,{name} Otieno,25471277{n},+25471277{n}"
     first, later = (
         program.sheet([row.format(name=name, n=n)], f"{name}.csv") for name, n in (("FIRST", 7771), ("LATER", 7772))
@@ -192,7 +192,7 @@ def test_unreadable_plan_is_refused(program: Program) -> None:
         assert "is not a valid plan" in submit_and_expect_refusal(program)
 
 
-def test_approval_key_needs_privacy_and_passphrase(program: Program) -> None:
+def test_readable_or_locked_approval_key_is_refused(program: Program) -> None:
     prepare_sheet(program)
     cleo, locked = program.home / "cleo.pem", program.home / "locked.pem"
     encrypt: list[str | Path] = ["openssl", "pkey", "-in", cleo, "-aes256", "-passout", "pass:open", "-out", locked]
@@ -209,7 +209,7 @@ def test_approval_key_needs_privacy_and_passphrase(program: Program) -> None:
 @pytest.mark.parametrize(
     ("toml", "why"),
     [
-        ("[approval]\nneeded = 1\n", "name at least one key under makers"),
+        ("[approval]\nneeded = 1\n", "list at least one key under makers"),
         ('[approval.makers]\na = "x"\n[approval.approvers]\nb = "y"\n', "is not a person's public key"),
     ],
 )
@@ -224,7 +224,7 @@ def test_policy_without_usable_keys_is_refused(program: Program, toml: str, why:
 def test_doctor_checks_approver_keys(program: Program) -> None:
     text = program.config.read_text()
     for config, code, state, found in (
-        (text, 0, "ok", "may approve"),
+        (text, 0, "ok", "who can approve"),
         (text.replace("needed = 1", "needed = 9"), 2, "wrong", "needed is 9"),
         (sandbox_toml(), 0, "ok", "not required"),
     ):
@@ -248,7 +248,7 @@ def test_plan_option_without_policy_is_refused(program: Program, name: str) -> N
     )
 
 
-def test_small_or_known_sheet_still_checks_plan(program: Program) -> None:
+def test_plan_is_checked_even_for_small_sheet(program: Program) -> None:
     nope, plan = program.home / "nope.json", plan_file(program)
     sheet = prepare_sheet(program, "cleo")
     small = program.sheet(kenyan_rows(1, amount="10", prefix="SMALL"), "small.csv")

@@ -36,7 +36,7 @@ def configure_slow_gateway(program: Program, delay_s: float) -> None:
 # The drop folder
 
 
-def test_settled_sheet_is_paid_and_moved_with_reports(program: Program, folder: Path) -> None:
+def test_unchanged_sheet_is_paid_and_moved_with_reports(program: Program, folder: Path) -> None:
     sheet = drop_sheet(program, kenyan_rows(3))
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sent_this_run"]) == (0, 3)
@@ -111,14 +111,14 @@ def test_refused_sheet_does_not_block_good_sheet(program: Program, folder: Path)
     assert {line["client_orderid"] for line in program.record()} == {"GOOD-1", "GOOD-2"}
 
 
-def test_sheet_dropped_again_pays_nobody_twice(program: Program, folder: Path) -> None:
+def test_sheet_dropped_twice_is_paid_once(program: Program, folder: Path) -> None:
     for _ in range(2):
         drop_sheet(program, kenyan_rows(3))
         assert program.json("run-folder", folder)["exit_code"] == 0
     assert len(program.record()) == 3
 
 
-def test_second_start_waits_or_is_refused(program: Program, folder: Path) -> None:
+def test_second_run_waits_or_is_refused(program: Program, folder: Path) -> None:
     configure_slow_gateway(program, 0.2)
     drop_sheet(program, kenyan_rows(40), "first.csv")
     process = program.start("run-folder", folder)
@@ -152,7 +152,7 @@ def test_interrupted_sheet_continues_before_other_sheets(program: Program, folde
         assert len(gateway.orders()) == 41
 
 
-def test_claimed_sheet_follows_its_journal(program: Program, folder: Path) -> None:
+def test_claimed_sheet_continues_only_with_its_journal(program: Program, folder: Path) -> None:
     configure_slow_gateway(program, 0.05)
     drop_sheet(program, kenyan_rows(60))
     process = program.start("run-folder", folder)

@@ -78,10 +78,10 @@ def test_earlier_approval_by_second_maker_key_is_invalid(program: Program, keys:
         configure(program, {"ada": [keys["ada"]]}, {name: [keys["ada2"]], "cleo": [keys["cleo"]]})
         if name == "eve":
             prepare_sheet(program, "ada2")
-    assert "that of ada is by the maker of the plan" in submit_and_expect_refusal(program)
+    assert "the approval by ada is from the maker of the plan" in submit_and_expect_refusal(program)
 
 
-def test_same_key_in_other_encoding_counts_once(program: Program, keys: dict[str, str]) -> None:
+def test_reencoded_key_counts_as_same_key(program: Program, keys: dict[str, str]) -> None:
     public = keys["ada"]
     for spelled in (respell_key(public), public[:20] + "\n" + public[20:].rstrip("=")):
         configure(program, {"ada": [public]}, {"eve": [spelled], "cleo": [keys["cleo"]]})
@@ -108,19 +108,19 @@ def test_person_with_two_keys_counts_once(program: Program, keys: dict[str, str]
     approvals = []
     for name in ("ada", "ada2"):
         plan(program, "ben", "--force")
-        assert "Approved by ada. The plan has 1 of 2 approvals" in approve(program, name)[1]
+        assert "Approved by ada. The plan has 1 of 2 required approvals" in approve(program, name)[1]
         approvals += json.loads(plan_file(program).read_text())["approvals"]
-    assert "Approved by ada. The plan has 1 of 2 approvals" in approve(program, "ada")[1]
-    assert "needs 2 valid approvals and has 1" in submit_and_expect_refusal(program)
+    assert "Approved by ada. The plan has 1 of 2 required approvals" in approve(program, "ada")[1]
+    assert "needs 2 valid approvals but has 1" in submit_and_expect_refusal(program)
     kept = plan_file(program).read_bytes()
     edit_plan(program, {"approvals": approvals})
-    assert "needs 2 valid approvals and has 1" in submit_and_expect_refusal(program)
+    assert "needs 2 valid approvals but has 1" in submit_and_expect_refusal(program)
     plan_file(program).write_bytes(kept)
     assert approve(program, "cleo")[0] == 0
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_each_key_of_person_makes_and_approves(program: Program, keys: dict[str, str]) -> None:
+def test_person_can_make_plan_with_any_key(program: Program, keys: dict[str, str]) -> None:
     people = {"ada": [keys["ada"], keys["ada2"]], "ben": [keys["ben"]]}
     configure(program, people, people)
     sheet = program.sheet(kenyan_rows(3))
@@ -132,33 +132,33 @@ def test_each_key_of_person_makes_and_approves(program: Program, keys: dict[str,
 # Configuration of people
 
 
-def test_useless_approval_policy_is_refused(program: Program, keys: dict[str, str]) -> None:
+def test_unusable_approval_policy_is_refused(program: Program, keys: dict[str, str]) -> None:
     ada, ben, cleo = [keys["ada"]], [keys["ben"]], [keys["cleo"]]
     for makers, approvers, needed, why in (
         ({"ada": ada}, {"ben": ben, "eve": ben}, 1, "under two names, ben and eve"),
-        ({"ada": ada}, {"ada": [*ada, keys["ada2"]]}, 1, "at most 0 other people may approve"),
-        ({"ada": ada}, {"cleo": [*cleo, *ben]}, 2, "needed is 2, but at most 1 other person may approve"),
+        ({"ada": ada}, {"ada": [*ada, keys["ada2"]]}, 1, "at most 0 other people can approve"),
+        ({"ada": ada}, {"cleo": [*cleo, *ben]}, 2, "needed is 2, but at most 1 other person can approve"),
         ({"\u200b": ada}, {"ben": ben}, 1, "A name in [approval.makers] is empty"),
     ):
         configure(program, makers, approvers, needed=needed)
         assert why in refusal_message(program)
 
 
-def test_doctor_lists_rights_and_keys_of_people(program: Program, keys: dict[str, str]) -> None:
+def test_doctor_lists_permissions_and_keys_by_person(program: Program, keys: dict[str, str]) -> None:
     ada = [keys["ada"], keys["ada2"]]
     configure(program, {"ada": ada, "cleo": [keys["cleo"]]}, {"ada": ada, "ben": [keys["ben"]]}, needed=2)
     checks = {check["check"]: (check["state"], check["found"]) for check in program.json("doctor")["checks"]}
-    assert checks["approval"] == ("ok", "2 needed; 2 may prepare and 2 may approve")
+    assert checks["approval"] == ("ok", "approvals needed: 2; people who can prepare: 2; people who can approve: 2")
     state, found = checks["approval ada"]
-    assert (state, "too few others may approve" in found, found.count(",")) == ("look", True, 2)
+    assert (state, "not enough other people can approve" in found, found.count(",")) == ("look", True, 2)
     assert checks["approval cleo"][0] == "ok"
-    assert checks["approval ben"][1].startswith("may approve with ")
+    assert checks["approval ben"][1].startswith("can approve with ")
 
 
 # One journal and one use for each plan
 
 
-def test_plan_for_other_journal_is_refused(pair: Program) -> None:
+def test_plan_for_another_journal_is_refused(pair: Program) -> None:
     sheet = prepare_sheet(pair, "cleo")
     pair.json("submit", sheet)
     pair.config.write_text(pair.config.read_text().replace('"journal.sqlite3"', '"other.sqlite3"'))
@@ -167,7 +167,7 @@ def test_plan_for_other_journal_is_refused(pair: Program) -> None:
     assert len(pair.record()) == 3
 
 
-def test_used_plan_only_continues_its_batch(pair: Program) -> None:
+def test_used_plan_can_only_continue_its_batch(pair: Program) -> None:
     sheet = prepare_sheet(pair, "cleo")
     batch = pair.json("submit", sheet)["batch"]
     for options in ([], ["--skip-invalid"], ["--amend"]):
@@ -176,7 +176,7 @@ def test_used_plan_only_continues_its_batch(pair: Program) -> None:
     assert len(pair.json("status")["batches"]) == 1
     result = pair.run("submit", pair.sheet(kenyan_rows(4)))
     error_output = " ".join(result.stderr.split())
-    assert (result.exit_code, "The plan was already used at 20" in error_output) == (8, True)
+    assert (result.exit_code, "The plan was already used for batch" in error_output) == (8, True)
     assert f"for batch {batch} (payroll.csv)" in error_output
     assert len(pair.record()) == 3
 
@@ -196,10 +196,14 @@ def test_amended_sheet_needs_new_plan(pair: Program) -> None:
     assert pair.json("verify")["exit_code"] == 0
 
 
-def test_approve_shows_owner_of_key(pair: Program, keys: dict[str, str]) -> None:
+def test_approve_shows_key_owner(pair: Program, keys: dict[str, str]) -> None:
     prepare_sheet(pair)
     code, told = approve(pair, "cleo")
     assert code == 0
-    for part in ("Prepared by ada at ", "Approved by cleo at ", "Approved by cleo. The plan has 1 of 1 approval."):
+    for part in (
+        "Prepared by ada at ",
+        "Approved by cleo at ",
+        "Approved by cleo. The plan has 1 of 1 required approval.",
+    ):
         assert part in told
     assert keys["cleo"] not in told

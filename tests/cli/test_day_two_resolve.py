@@ -54,13 +54,13 @@ def write_statement(program: Program, *lines: str, heading: str = "Order ID;Amou
 
 def test_status_gives_next_step_for_each_row(program: Program) -> None:
     result = program.run("status", program.home / "payroll.csv")
-    assert "do not pay them by other means" in result.stdout
+    assert "Do not pay them by other means" in result.stdout
     assert result.stdout.index("order TAKEN-1") < result.stdout.index("Row 6, rejected (9001)")
     assert "retry 051ffdb5ed07da9c --row 6" in result.stdout
     assert "resolve statement 051ffdb5ed07da9c" in result.stdout
 
 
-def test_question_list_contains_orders_but_no_people(program: Program) -> None:
+def test_question_list_has_orders_but_no_names(program: Program) -> None:
     out = program.home / "questions.csv"
     summary = program.json("status", program.home / "payroll.csv", "--in-doubt", "--out", out)
     assert summary["exit_code"] == 5
@@ -72,7 +72,7 @@ def test_question_list_contains_orders_but_no_people(program: Program) -> None:
     assert "254712" not in out.read_text()
 
 
-def test_answered_question_list_settles_rows(program: Program) -> None:
+def test_completed_question_list_settles_rows(program: Program) -> None:
     disable_quarantine(program)
     out = program.home / "questions.csv"
     program.json("status", program.home / "payroll.csv", "--in-doubt", "--out", out)
@@ -91,7 +91,7 @@ def test_answered_question_list_settles_rows(program: Program) -> None:
 
 
 @pytest.mark.parametrize(("row", "word"), [("3", "paid"), ("3", "rejected"), ("7", "paid")])
-def test_person_settles_row_in_doubt_or_accepted(program: Program, row: str, word: str) -> None:
+def test_person_can_settle_row_in_doubt_or_accepted(program: Program, row: str, word: str) -> None:
     before = read_states(program)[word]
     summary = resolve(program, "row", row, "--as", word, "--evidence", EVIDENCE)
     assert read_states(program)[word] == before + 1
@@ -100,12 +100,12 @@ def test_person_settles_row_in_doubt_or_accepted(program: Program, row: str, wor
     assert (line["state"], EVIDENCE in line["message"]) == (word, True)
 
 
-def test_not_received_in_quarantine_shows_earliest_time(program: Program) -> None:
+def test_early_resolution_as_not_received_shows_earliest_time(program: Program) -> None:
     result = program.run(
         "resolve", "row", program.home / "payroll.csv", "5", "--as", "not-received", "--evidence", EVIDENCE
     )
     assert result.exit_code == 2
-    assert "settle it as not received from 20" in result.stderr
+    assert "you can settle it as not received" in result.stderr
     assert "a quarantine of 24 h" in result.stderr
     assert read_states(program)["in_doubt"] == 3
 
@@ -127,7 +127,7 @@ def test_invalid_resolution_changes_nothing(program: Program) -> None:
         ("2 --as rejected --evidence x", "Row 2 is paid"),
         ("6 --as paid --evidence x", "Row 6 is rejected"),
         ("7 --as not-received --evidence x", "Row 7 is with the gateway"),
-        ("99 --as paid --evidence x", "has no such row"),
+        ("99 --as paid --evidence x", "The batch has no row 99"),
         ("3 --as paid --evidence \u2003", "--evidence must be one line"),
         ("3 --as paid", "--evidence"),
         ("3 2 --as paid --evidence x", "Row 2 is paid"),
@@ -154,7 +154,7 @@ def test_statement_without_yes_is_only_previewed(program: Program) -> None:
     assert read_states(program) == {"in_doubt": 1, "paid": 3, "rejected": 2}
 
 
-def test_differing_statement_line_stops_statement(program: Program) -> None:
+def test_statement_with_mismatched_line_is_not_applied(program: Program) -> None:
     before = read_states(program)
     file = write_statement(program, "TAKEN-1;9007;KES;approved", "NO-1;9001;KES;approved")
     for arguments in ((file,), (file, "--yes")):
@@ -207,7 +207,7 @@ def test_statement_line_holds_ready_row_until_resolved(cleared: Program, answer:
     status = cleared.json("status", cleared.home / "payroll.csv")
     (held_row,) = [row for row in status["needs_person"] if row["held"]]
     assert held_row["row"] == 5
-    assert "no run sends it" in held_row["next"]
+    assert "No run will send it" in held_row["next"]
     assert cleared.json("verify")["exit_code"] == 5
     resolve(cleared, "row", "5", "--as", "not-received", "--evidence", "Ticket 4712", "--by", "Amina")
     history = cleared.json("status", cleared.home / "payroll.csv", "--history")["history"]
@@ -224,7 +224,7 @@ def test_held_row_can_be_settled(cleared: Program, word: str, state: str) -> Non
     assert resume_batch(cleared)["LOST-1"]["state"] == state
 
 
-def test_statement_headings_can_be_configured(program: Program) -> None:
+def test_statement_headings_are_configurable(program: Program) -> None:
     names = '"Merchant ref" = "order_id"\nBetrag = "amount"\nCcy = "currency"\nResult = "status"\n'
     program.config.write_text(f"{program.config.read_text()}\n[statement.columns]\n{names}")
     file = write_statement(program, "TAKEN-1;9007;KES;approved", heading="Merchant Ref;Betrag;CCY;Result")
@@ -234,9 +234,9 @@ def test_statement_headings_can_be_configured(program: Program) -> None:
 def test_unreadable_statement_is_refused(program: Program) -> None:
     file, heading = program.home / "statement.csv", "Order ID;Amount;Currency;Status\n"
     for content, why in (
-        ("Order ID;Amount;Currency\nx;x;x\n", "either a column status"),
-        (f"{heading[:-1]};Answer\nx;x;x;x;x\n", "either a column status"),
-        (f"Client Order ID;{heading}x;x;x;x;x\n", "are both the order_id"),
+        ("Order ID;Amount;Currency\nx;x;x\n", "either a column called status"),
+        (f"{heading[:-1]};Answer\nx;x;x;x;x\n", "either a column called status"),
+        (f"Client Order ID;{heading}x;x;x;x;x\n", "both mean the column order_id"),
         ("Amount;Currency;Status\nx;x;x\n", "has no column order_id"),
         ("", "statement.csv"),
         (heading, "statement.csv"),

@@ -46,7 +46,7 @@ def reconcile_batch(program: Program, name: str = "out.xlsx") -> tuple[Path, Pat
     return out, page
 
 
-def test_reconcile_writes_advice_for_each_paid_person(mixed: Program) -> None:
+def test_reconcile_writes_advice_for_every_paid_person(mixed: Program) -> None:
     advices = mixed.home / "advices.html"
     command = ("reconcile", mixed.home / "payroll.csv", "--out", mixed.home / "again.csv", "--advices", advices)
     mixed.json(*command)
@@ -94,7 +94,7 @@ def test_workbook_shows_reconciliation_for_people(mixed: Program) -> None:
     }
 
 
-def test_worksheet_foot_shows_totals_by_currency(program: Program) -> None:
+def test_worksheet_footer_shows_totals_by_currency(program: Program) -> None:
     ugandan = "UG,UG-1,{amount},UGX,Amina Okello,256712345678,+256712345678"
     rows = [*kenyan_rows(2, amount="1000000.5"), *kenyan_rows(1, amount="9001", prefix="NO")]
     program.json("submit", program.sheet([*rows, ugandan.format(amount="50000")]))
@@ -141,7 +141,7 @@ def test_print_header_accepts_any_sheet_name(program: Program, name: str) -> Non
     assert str(header.center.text)[:4] == name[:4]
 
 
-def test_amount_is_number_only_if_exact() -> None:
+def test_only_exact_amounts_are_written_as_numbers() -> None:
     exact = [("1500.50", 2), ("1500", 2), ("0", 0), ("9999999999999.99", 2), ("999999999999999", 0)]
     inexact = [("10000000000000.00", 2), ("1000000000000000", 0), ("1500.505", 2), ("1500.5", 0)]
     unreadable = [(text, 2) for text in ("1,500.50", "-5", "1e3", "")]
@@ -149,7 +149,7 @@ def test_amount_is_number_only_if_exact() -> None:
     assert not any(is_exact(*case) for case in [*inexact, *unreadable])
 
 
-def test_inexact_amount_is_text_and_noted_below(program: Program) -> None:
+def test_inexact_amount_is_text_with_note_below(program: Program) -> None:
     rows = [*kenyan_rows(1), *kenyan_rows(1, amount="123456789012345.67", prefix="BIG")]
     assert program.json("submit", program.sheet(rows))["exit_code"] == 0
     out, _ = reconcile_batch(program)
@@ -168,10 +168,10 @@ def test_invalid_row_keeps_its_amount_text(program: Program) -> None:
     assert not any("as text" in str(line["Payee"]) for line in lines)
 
 
-def test_rewritten_workbook_and_page_are_identical(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewriting_workbook_and_page_changes_nothing(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program recognizes its own workbook, also a large one by its first texts, before any rows."""
     first = [path.read_bytes() for path in reconcile_batch(mixed)]
-    monkeypatch.setattr(formats, "_MAX_STRINGS_BYTES", 1_000)
+    monkeypatch.setattr(formats, "_MAX_SEARCHED_BYTES", 1_000)
     assert [path.read_bytes() for path in reconcile_batch(mixed)] == first
 
 
@@ -205,7 +205,7 @@ def test_report_page_charts_rows_and_loads_nothing(mixed: Program) -> None:
     assert not {"script", "link", "iframe", "img", "object"} & set(page.tags)
     assert ("default-src 'none'" in content, "url(" in content) == (True, False)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert "Rows that need a person: 2" in page.text
+    assert "Rows that need a decision: 2" in page.text
     assert page.text.index("LOST-1") < page.text.index("NO-1") < page.text.index("Totals by country and state")
     charts = re.findall(r"<svg.*?</svg>", content, flags=re.DOTALL)
     assert len(charts) == 2
@@ -217,7 +217,7 @@ def test_report_page_charts_rows_and_loads_nothing(mixed: Program) -> None:
     assert "50% within" in content
 
 
-def test_sheet_text_is_displayed_but_never_executed(program: Program) -> None:
+def test_sheet_text_is_never_executed_as_html(program: Program) -> None:
     rows = [
         ["KE", f"NO-{n}", "9001", "KES", name, f"25471234500{n}", f"+25471234500{n}"]
         for n, name in enumerate([HOSTILE, SPAN, "=1+1"], 1)

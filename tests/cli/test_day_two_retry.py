@@ -70,9 +70,9 @@ def test_retry_can_reuse_order_id(program: Program, batch: str) -> None:
     assert {line["sent_orderid"] for line in read_csv(summary["reconciliation"])[2:4]} == {"PAY-1", "PAY-2"}
 
 
-def test_retry_refuses_row_not_rejected(program: Program, batch: str) -> None:
+def test_retry_refuses_unrejected_row(program: Program, batch: str) -> None:
     before = program.record()
-    for row, why in (("2", "is paid"), ("6", "is in doubt and may have been paid"), ("99", "has no such row")):
+    for row, why in (("2", "is paid"), ("6", "is in doubt and may have been paid"), ("99", "The batch has no row 99")):
         result = program.run("retry", batch, "--row", "4", "--row", row)
         assert (result.exit_code, why in result.stderr) == (2, True)
     lock = RunLock(lock_path(program.journal), now="2026-11-22T00:00:00.000Z", command="submit")

@@ -41,7 +41,7 @@ def test_batch_list_shows_age_totals_and_open_rows(batches: Program) -> None:
     assert summary["totals"] == {"KES": {"paid": "10503.50", "rejected": "18002.00"}}
     assert [batch["needs_person"] for batch in summary["batches"]] == [0, 2, 0]
     assert all(0 <= batch["age_s"] < 600 for batch in summary["batches"])
-    assert "1 of them needs a person" in summary["message"]
+    assert "1 of them needs a decision" in summary["message"]
     listed = [line.split() for line in batches.run("status").stdout.splitlines() if ".csv" in line]
     assert [line[1:2] + line[3:] for line in listed] == [
         ["small.csv", "2", "2", "0", "0"],
@@ -58,17 +58,17 @@ def test_status_lists_rows_in_doubt_up_to_limit(program: Program) -> None:
     program.json("submit", sheet)
     lines = program.run("status", sheet).stdout.splitlines()
     row_lines = [line for line in lines if line.startswith("- Row ")]
-    assert "What to do next (32 rows need a person):" in lines
+    assert "What to do next (32 rows need a decision):" in lines
     assert [int(line.split()[2].rstrip(",")) for line in row_lines] == [32, 33, *range(2, 20)]
-    assert "... and 12 more: --json lists all of them." in lines
+    assert "... and 12 more. To list all of them, use --json." in lines
     summary = program.json("status", sheet)
     assert [row["row"] for row in summary["needs_person"]] == list(range(2, 34))
     assert [row["row"] for row in summary["in_doubt"]] == [32, 33]
     doubtful = program.run("status", sheet, "--in-doubt").stdout.splitlines()
-    assert "What to do next (2 rows need a person):" in doubtful
+    assert "What to do next (2 rows need a decision):" in doubtful
 
 
-def test_watch_follows_running_batch_to_its_end(program: Program) -> None:
+def test_watch_follows_batch_until_it_ends(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     with run_gateway(program) as gateway:
         with block_first_reply(program, gateway, "submit", sheet):

@@ -64,7 +64,7 @@ def test_sheet_with_misnamed_note_is_refused(program: Program, folder: Path, not
     assert [path.name for path in folder.iterdir() if path.is_file()] == []
 
 
-def test_note_name_in_other_unicode_form_is_refused(program: Program, folder: Path) -> None:
+def test_note_name_in_different_unicode_form_is_refused(program: Program, folder: Path) -> None:
     drop_payroll(program, unicodedata.normalize("NFC", "l\u00f6hne.csv"))
     drop_file(folder, unicodedata.normalize("NFD", "l\u00f6hne.csv.toml"))
     assert program.json("run-folder", folder)["exit_code"] == 3
@@ -79,7 +79,7 @@ def test_note_name_in_other_unicode_form_is_refused(program: Program, folder: Pa
         ({"payroll.plan.json": "{}"}, 8),  # It is a plan, but the configuration has no policy.
     ],
 )
-def test_second_note_or_useless_plan_refuses_sheet(
+def test_second_note_or_unusable_plan_causes_refusal(
     program: Program, folder: Path, files: dict[str, str], code: int
 ) -> None:
     drop_payroll(program)
@@ -90,7 +90,7 @@ def test_second_note_or_useless_plan_refuses_sheet(
     assert {"payroll.csv", *files} <= set(file_names(folder / "refused"))
 
 
-def test_note_of_similarly_named_file_is_ignored(program: Program, folder: Path) -> None:
+def test_note_for_similarly_named_file_is_ignored(program: Program, folder: Path) -> None:
     drop_payroll(program)
     drop_file(folder, "payroll.xls", "old")
     drop_file(folder, "payroll.xls.toml")
@@ -110,7 +110,7 @@ def test_note_or_plan_without_sheet_is_reported(program: Program, folder: Path, 
     assert name in program.run("-q", "run-folder", folder).stdout
 
 
-def test_cover_note_may_arrive_before_its_sheet(program: Program, folder: Path) -> None:
+def test_cover_note_may_arrive_before_sheet(program: Program, folder: Path) -> None:
     (folder / "payroll.csv.toml").write_text(WRONG)  # the current time
     (folder / "payroll.csv.part").write_text("country,")
     summary = program.json("run-folder", folder)
@@ -123,7 +123,7 @@ def test_cover_note_may_arrive_before_its_sheet(program: Program, folder: Path) 
     assert program.record() == []
 
 
-def test_recent_note_or_unknown_file_waits(program: Program, folder: Path) -> None:
+def test_recently_changed_note_or_unknown_file_waits(program: Program, folder: Path) -> None:
     drop_payroll(program)
     for name in ("payroll.toml", "notes.xls"):
         (folder / name).write_text(WRONG)  # the current time
@@ -132,7 +132,7 @@ def test_recent_note_or_unknown_file_waits(program: Program, folder: Path) -> No
     assert {path.name for path in folder.iterdir() if path.is_file()} == {"payroll.csv", "payroll.toml", "notes.xls"}
 
 
-def test_stray_notes_refuse_sheet_and_are_reported(program: Program, folder: Path) -> None:
+def test_stray_notes_are_reported_and_prevent_payment(program: Program, folder: Path) -> None:
     """The first note was left by a crash; the last one comes too late, and must not affect another sheet."""
     drop_file(folder, "payroll.toml")
     assert program.json("run-folder", folder)["exit_code"] == 4
@@ -143,7 +143,7 @@ def test_stray_notes_refuse_sheet_and_are_reported(program: Program, folder: Pat
     assert program.record() == []
 
 
-def test_folder_named_like_note_refuses_sheet_once(program: Program, folder: Path) -> None:
+def test_folder_named_like_note_prevents_payment(program: Program, folder: Path) -> None:
     drop_payroll(program)
     (folder / "payroll.csv.toml").mkdir()
     os.utime(folder / "payroll.csv.toml", OLD)
@@ -163,7 +163,7 @@ def test_sheet_with_approved_plan_is_paid(program: Program, folder: Path) -> Non
 # Files that are not sheets
 
 
-def test_file_other_than_sheet_is_refused(program: Program, folder: Path) -> None:
+def test_non_sheet_file_is_refused(program: Program, folder: Path) -> None:
     names = {"payroll.xls", "p.ods", "q.xlsm", "r.csv.gz", "s.json", "payroll", "notes.pdf", "x.PDF"}
     for name in names:
         drop_file(folder, name, "not a sheet")
@@ -179,7 +179,7 @@ def test_file_other_than_sheet_is_refused(program: Program, folder: Path) -> Non
     assert program.json("run-folder", folder)["exit_code"] == 0
 
 
-def test_sheet_with_future_time_waits_until_settled(program: Program, folder: Path) -> None:
+def test_sheet_with_future_timestamp_waits_until_unchanged(program: Program, folder: Path) -> None:
     sheet = drop_payroll(program)
     os.utime(sheet, (4_000_000_000, 4_000_000_000))
     assert program.json("run-folder", folder)["sheets"] == []
@@ -234,7 +234,7 @@ def test_metrics_count_waiting_unfinished_and_refused_files(program: Program, fo
     assert [read_gauges(program)[f'paygw_folder_files{{state="{state}"}}'] for state in states] == [0, 1, 0]
 
 
-def test_sort_files_distinguishes_similar_names() -> None:
+def test_similar_file_names_are_distinguished() -> None:
     settled = FolderEntry(is_file=True, is_folder=False, is_settled=True)
     young = FolderEntry(is_file=True, is_folder=False, is_settled=False)
     names = "a.csv a.csv.toml a.plan.json b.xlsx b.csv b.csv.toml 2026.11.csv 2026.10.toml c.csv e.toml"
@@ -243,8 +243,8 @@ def test_sort_files_distinguishes_similar_names() -> None:
     entries = dict.fromkeys(f"{names} {more}".split(), settled) | dict.fromkeys(recent.split(), young)
     sorted_names = sort_files(entries)
     assert sorted(sorted_names.ready) == ["2026.11.csv", "a.csv", "b.csv", "b.xlsx", "i.tom.csv", "k.csv", "l.csv.txt"]
-    assert set(sorted_names.unfit) == {"h_1.csv", "j.yaml", "k.csv.gz"}
-    assert set(sorted_names.left) == {"2026.10.toml"}
+    assert set(sorted_names.refused) == {"h_1.csv", "j.yaml", "k.csv.gz"}
+    assert set(sorted_names.untouched) == {"2026.10.toml"}
     assert {"c.csv", "e.csv", "g.csv", "f.csv.toml"} <= set(sorted_names.waiting)
 
 
@@ -327,7 +327,7 @@ def test_subfolder_of_drop_folder_is_refused(program: Program, folder: Path) -> 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("place", ["done", "refused", "working"])
 @pytest.mark.parametrize("fault", ["link", "dangling", "file", "others write", "somebody else"])
-def test_foreign_subfolder_is_never_written(program: Program, folder: Path, place: str, fault: str) -> None:
+def test_unsafe_subfolder_is_never_written(program: Program, folder: Path, place: str, fault: str) -> None:
     assert program.json("run-folder", folder)["exit_code"] == 0
     drop_payroll(program)
     (sub,) = folder.glob(f"{place}*")
@@ -355,7 +355,7 @@ def test_foreign_subfolder_is_never_written(program: Program, folder: Path, plac
 # Several hosts
 
 
-def test_finishing_sheet_twice_changes_nothing(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finishing_sheet_again_changes_nothing(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drop_payroll(program)
     finish = ClaimedSheet.finish
 

@@ -26,14 +26,12 @@ from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.program import ROOT, Program, kenyan_rows
 
 CALLS = ["call:cli", "call:load_settings", "call:SheetSource.validated", "call:open_gateway"]
-CALLS += ["call:open_journal_for_run", "call:open_planned_batch", "call:send", "call:running_signers"]
+CALLS += ["call:open_journal_for_run", "call:open_planned_batch", "call:send", "call:start_signers"]
 
 
 @pytest.mark.share(14)
 @pytest.mark.parametrize("strike", share([*product([*IMPORTS, *CALLS], [signal.SIGTERM, signal.SIGINT])], every=3))
-def test_signal_before_first_row_exits_130_sending_nothing(
-    program: Program, strike: tuple[str, signal.Signals]
-) -> None:
+def test_signal_before_first_row_sends_nothing(program: Program, strike: tuple[str, signal.Signals]) -> None:
     moment, number = strike
     sheet = program.sheet(kenyan_rows(3))
     process = run_with_signal(program, moment, number, "--json", "submit", sheet)
@@ -74,7 +72,7 @@ def test_signal_after_summary_changes_nothing(program: Program, number: signal.S
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_waiting_run_ends_after_swallowed_signal(program: Program, number: signal.Signals) -> None:
+def test_waiting_run_ends_after_lost_signal(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
     program.json("submit", sheet)
     now = "2026-11-22T00:00:00.000Z"
@@ -83,7 +81,7 @@ def test_waiting_run_ends_after_swallowed_signal(program: Program, number: signa
     assert (process.returncode, json.loads(process.stdout)["exit_code"]) == (130, 130), process.stderr
 
 
-def test_console_script_calls_start_main() -> None:
+def test_console_script_calls_main_in_start() -> None:
     assert 'paygw-batch = "paygw_batch.cli.start:main"' in Path(ROOT / "pyproject.toml").read_text()
 
 
@@ -110,7 +108,7 @@ def signal_other_thread() -> Iterator[Callable[[], None]]:
         waiting.join()
 
 
-def test_run_ends_on_signal_while_awaiting_answers(signal_other_thread: Callable[[], None]) -> None:
+def test_run_waiting_for_replies_ends_on_signal(signal_other_thread: Callable[[], None]) -> None:
     interruption = Interruption()
 
     async def wait() -> None:
@@ -125,7 +123,7 @@ def test_run_ends_on_signal_while_awaiting_answers(signal_other_thread: Callable
 
 
 @pytest.mark.usefixtures("signal_other_thread")
-def test_signal_during_last_loop_turn_is_recorded() -> None:
+def test_signal_in_last_loop_iteration_is_recorded() -> None:
     interruption, heard = Interruption(), Mock()
 
     async def end() -> None:
@@ -140,7 +138,7 @@ def test_signal_during_last_loop_turn_is_recorded() -> None:
     assert interruption.is_signalled
 
 
-def test_worker_ends_on_signal_while_awaiting_jobs(signal_other_thread: Callable[[], None]) -> None:
+def test_worker_waiting_for_jobs_ends_on_signal(signal_other_thread: Callable[[], None]) -> None:
     class Heard(Exception):
         pass
 

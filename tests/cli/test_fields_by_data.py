@@ -81,7 +81,7 @@ def test_every_kind_of_field_is_tested() -> None:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("kind", OF_A_SHEET)
-def test_added_field_is_cleaned_sent_and_reconciled(program: Program, data_copy: Path, kind: FieldKind) -> None:
+def test_new_field_is_cleaned_sent_and_reconciled(program: Program, data_copy: Path, kind: FieldKind) -> None:
     add_field(data_copy, kind)
     case = OF_A_SHEET[kind]
     summary = program.json("submit", write_sheet(program, case.written))
@@ -105,7 +105,7 @@ def test_country_file_limits_length_of_text_field(program: Program, data_copy: P
 
 
 @pytest.mark.parametrize("kind", OF_A_SHEET)
-def test_invalid_field_value_gets_code_of_column(program: Program, data_copy: Path, kind: FieldKind) -> None:
+def test_invalid_value_gets_error_code_for_column(program: Program, data_copy: Path, kind: FieldKind) -> None:
     add_field(data_copy, kind)
     case = OF_A_SHEET[kind]
     rejects = program.home / "rejects.csv"
@@ -127,7 +127,7 @@ def test_required_field_has_valid_template_example(program: Program, data_copy: 
     fill_worksheet(path, [row])
     assert program.json("validate", path)["defect_list"] == []
     lacking = program.run("validate", program.sheet([KENYAN.format(id="PAY-1", amount="1", n=1)], "lacking.csv"))
-    assert f"has missing columns: {FIELD} (needed for" in lacking.stderr
+    assert f"does not have these columns: {FIELD} (needed for" in lacking.stderr
 
 
 @pytest.mark.share(3)
@@ -140,12 +140,12 @@ def test_configured_field_is_sent_for_every_row(program: Program, data_copy: Pat
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 1}), summary["message"]
 
 
-def test_field_of_operation_becomes_sheet_column(data_copy: Path) -> None:
+def test_operation_field_becomes_sheet_column(data_copy: Path) -> None:
     text = (data_copy / "operations" / "payout.toml").read_text(encoding="utf-8")
     add_field(data_copy, FieldKind.TEXT)
     listed = text.replace('    "phone",\n', f'    "{FIELD}",\n    "phone",\n')
     (data_copy / "operations" / "payout.toml").write_text(listed, encoding="utf-8")
-    columns = sheet_columns(data=data_copy).of_operation
+    columns = sheet_columns(data=data_copy).by_operation
     assert columns["payout"].index(FIELD) == columns["payout"].index("phone") - 1
     assert FIELD not in columns["payin"]
 
@@ -155,11 +155,11 @@ def test_field_of_operation_becomes_sheet_column(data_copy: Path) -> None:
     [
         (f'name = "{FIELD}"\nkind = "amount"\n', "write from_sheet = false"),
         (f'name = "{FIELD}"\nkind = "control"\n', "write from_sheet = false"),
-        (f'name = "{FIELD}"\nkind = "text"\nfrom_sheet = false\n', "comes from the sheet"),
-        ('name = "order_desc"\nkind = "wallet"\n', "cleaned otherwise"),
+        (f'name = "{FIELD}"\nkind = "text"\nfrom_sheet = false\n', "must come from the sheet"),
+        ('name = "order_desc"\nkind = "wallet"\n', "cleaned differently"),
     ],
 )
-def test_field_with_invalid_definition_is_refused(data_copy: Path, field: str, said: str) -> None:
+def test_invalid_field_definition_is_refused(data_copy: Path, field: str, said: str) -> None:
     with (data_copy / "forms" / "account.toml").open("a", encoding="utf-8") as form:
         form.write(f"\n[[fields]]\n{field}")
     with pytest.raises(ConfigurationError, match=said):

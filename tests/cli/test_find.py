@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paygw_batch.countries.load import load_rules
-from paygw_batch.show.batch_status import number_spellings, parse_payment_search
+from paygw_batch.show.batch_status import number_forms, parse_payment_search
 from tests.cli.conftest import MachineCache
 from tests.support.program import Program, sandbox_toml
 
@@ -81,7 +81,7 @@ def test_screen_masks_numbers_but_not_names(paid: Program) -> None:
     assert "712345001" not in json.dumps(paid.json("find", "Jane")["payments"])
 
 
-def test_find_and_status_show_times_of_this_machine(paid: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_and_status_show_local_times(paid: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "EAT-3")
     time.tzset()
     try:
@@ -115,7 +115,7 @@ def advice(program: Program, *words: str | Path) -> dict[str, Any]:
     return program.json("find", *words, "--advice", program.home / "advice.html")
 
 
-def test_advice_lists_only_payments_of_payee(paid: Program) -> None:
+def test_advice_lists_only_payments_to_payee(paid: Program) -> None:
     summary = advice(paid, "Jane Wanjiku")
     path = paid.home / "advice.html"
     assert summary["advice"] == str(path)
@@ -145,7 +145,11 @@ def test_advice_shows_payer_and_payment_run(program: Program) -> None:
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("Jane", "matches 2 people"), ("José", "is paid, so no advice"), ("nobody", "is paid, so no advice")],
+    [
+        ("Jane", "matches 2 people"),
+        ("José", "No remittance advice was written"),
+        ("nobody", "No remittance advice was written"),
+    ],
 )
 def test_advice_for_several_or_unpaid_people_is_refused(paid: Program, text: str, sentence: str) -> None:
     result = paid.run("find", text, "--advice", paid.home / "advice.html")
@@ -171,9 +175,9 @@ def test_payee_name_is_escaped_on_page(program: Program) -> None:
 
 
 @pytest.mark.parametrize("typed", ["0123456789", "+225 01 23 45 67 89", "225 0123456789"])
-def test_find_keeps_leading_zero_of_number(typed: str) -> None:
+def test_find_keeps_leading_zero(typed: str) -> None:
     numbers = [rule.numbers for rule in load_rules("payout", {}).values()]
-    assert "2250123456789" in number_spellings(typed, numbers)
+    assert "2250123456789" in number_forms(typed, numbers)
 
 
 def test_find_matches_local_and_international_numbers() -> None:
@@ -181,7 +185,7 @@ def test_find_matches_local_and_international_numbers() -> None:
     for numbers in every:
         abroad, inside = f"{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
         for typed in (f"+{abroad}", abroad, f"00{abroad}", inside):
-            assert {abroad, inside} <= set(number_spellings(typed, every)), typed
+            assert {abroad, inside} <= set(number_forms(typed, every)), typed
 
 
 def test_search_is_parsed_as_words_or_id() -> None:

@@ -65,11 +65,11 @@ def approve(month: Program, *options: str | Path) -> Result:
     return month.run("approve", plan_file(month), "--key", month.home / "cleo.pem", *options)
 
 
-def test_plan_and_approve_show_frauds_on_first_screen(paid: Program) -> None:
+def test_plan_and_approve_show_fraud_on_first_screen(paid: Program) -> None:
     for shown in (plan_november(paid), approve(paid).stdout):
         screen = shown.splitlines()[:SCREEN_LINES]
         other_phone, *found = [line for line in screen if line.startswith("- ")]
-        warned = "- 0799000777 will be paid, but the phone of the row is a different number, +254712345031."
+        warned = "- 0799000777 will be paid, but the row's phone number is different: +254712345031."
         assert other_phone.startswith(warned)
         assert found[0].startswith(f"- Row 32, {NAMES[30]}, KES 1,031.00: ")
         assert found[1].startswith(f"- Row 33, {NAMES[31]}, KES 4,128.00: KES 1,032.00 in october.csv")
@@ -80,12 +80,12 @@ def test_plan_and_approve_show_frauds_on_first_screen(paid: Program) -> None:
         at = new.index("254799000777")
         assert [new[place] for place, sign in enumerate(marks) if sign == "^"] == list("99000777")
         assert old.index("254712345031") == at, "one above the other"
-        assert "Look at this first: 1 changed account, 1 amount differs, 1 new person, 1 person missing." in screen
+        assert "Check this first: 1 changed account, 1 amount differs, 1 new person, 1 person missing." in screen
         assert "phone.zero_restored: 30" in shown
         assert shown.count("seems to have dropped a zero") == 6  # three examples of each finding
 
 
-def test_signature_covers_findings_of_plan(paid: Program) -> None:
+def test_signature_covers_plan_findings(paid: Program) -> None:
     plan_november(paid)
     document = json.loads(plan_file(paid).read_text())
     first = next(finding for finding in document["findings"] if finding["code"] == "payee.account")
@@ -114,7 +114,7 @@ def test_json_and_page_list_same_findings(paid: Program) -> None:
 
 
 @pytest.mark.parametrize("victim", ["payroll.csv", "payroll.plan.json", "config.toml", "cleo.pem", "notes.html"])
-def test_report_page_never_replaces_other_file(paid: Program, victim: str) -> None:
+def test_report_page_never_replaces_unrelated_file(paid: Program, victim: str) -> None:
     plan_november(paid)
     (paid.home / "notes.html").write_text("<!doctype html><title>mine</title>")
     path = paid.config if victim == "config.toml" else paid.home / victim
@@ -227,7 +227,7 @@ def test_unaltered_plan_is_paid(planned: Program) -> None:
     assert len(planned.record()) == 34 + 34
 
 
-def test_plan_in_other_language_is_paid(planned: Program) -> None:
+def test_plan_in_another_language_is_paid(planned: Program) -> None:
     french = ("--lang", "fr", "--force")
     plan_sheet(planned, planned.home / "payroll.csv", *french)
     assert json.loads(plan_file(planned).read_text())["language"] == "fr"
@@ -237,14 +237,14 @@ def test_plan_in_other_language_is_paid(planned: Program) -> None:
     assert approve_and_submit(planned) == 0
 
 
-def test_bonus_to_payee_outdates_plan(planned: Program) -> None:
+def test_new_bonus_makes_plan_outdated(planned: Program) -> None:
     bonus = [row("BONUS", 31, NAMES[30], "5", account="0799000777")]
     assert planned.json("submit", planned.sheet(bonus, "bonus.csv"))["exit_code"] == 0
     assert approve_and_submit(planned) == 8
     assert len(planned.record()) == 35
 
 
-def test_comparison_batch_chosen_by_maker_hides_nothing(planned: Program) -> None:
+def test_maker_cannot_hide_findings_with_another_batch(planned: Program) -> None:
     bonus = [row("BONUS", 31, NAMES[30], "5", account="0799000777")]
     batch = planned.json("submit", planned.sheet(bonus, "bonus.csv"))["batch"]
     october = next(entry["batch"] for entry in planned.json("status")["batches"] if entry["batch"] != batch)
@@ -271,13 +271,13 @@ def test_plan_hiding_repeated_payroll_is_refused(planned: Program) -> None:
 
 
 @pytest.mark.parametrize("forgery", ["no changed account", "another amount", "another sentence", "a word of comfort"])
-def test_approver_with_sheet_cannot_sign_forged_plan(planned: Program, forgery: str) -> None:
+def test_forged_plan_fails_check_against_sheet(planned: Program, forgery: str) -> None:
     re_sign_plan(planned, FORGERIES[forgery])
     assert approve(planned, "--sheet", planned.home / "payroll.csv").exit_code == 8
     assert json.loads(plan_file(planned).read_text())["approvals"] == []
 
 
-def test_approver_with_different_sheet_cannot_sign(planned: Program) -> None:
+def test_plan_fails_check_against_different_sheet(planned: Program) -> None:
     other = planned.sheet([*november_rows()[:-1], row("NOV", 36, "Ghost Kamau", "1501")], "other.csv")
     assert approve(planned, "--sheet", other).exit_code == 8
     assert json.loads(plan_file(planned).read_text())["approvals"] == []
@@ -285,11 +285,11 @@ def test_approver_with_different_sheet_cannot_sign(planned: Program) -> None:
 
 def test_approver_with_sheet_sees_findings_in_own_language(planned: Program) -> None:
     theirs = planned.run("approve", plan_file(planned))
-    assert (theirs.exit_code, "how its maker, ada, signed it" in theirs.stdout) == (0, True)
+    assert (theirs.exit_code, "as signed by ada, its maker" in theirs.stdout) == (0, True)
     sheet = planned.home / "payroll.csv"
     result = approve(planned, "--lang", "fr", "--sheet", sheet)
     assert result.exit_code == 0, result.output
-    assert "how its maker" not in result.stdout
+    assert "as signed by" not in result.stdout
     assert "the account ends in" not in result.stdout
     assert NAMES[30] in result.stdout
     assert planned.run("submit", sheet).exit_code == 0
@@ -318,7 +318,7 @@ def rename_ghost(document: PlanDocument) -> str:
     return document.people.replace("Ghost Kamau", "Grace Kamau")
 
 
-def test_forged_people_list_fails_approve_or_submit(paid: Program) -> None:
+def test_forged_people_list_is_refused(paid: Program) -> None:
     paid.config.write_text(paid.config.read_text().replace('KES = "100000000"', 'KES = "1000"'))
     plan_november(paid)
     sign_again(paid, lambda plan: plan.model_copy(update={"people": rename_ghost(plan)}))
@@ -339,7 +339,7 @@ def test_forged_people_list_fails_approve_or_submit(paid: Program) -> None:
     assert len(paid.record()) == before
 
 
-def test_findings_message_written_by_maker_is_ignored(paid: Program) -> None:
+def test_makers_own_findings_message_is_ignored(paid: Program) -> None:
     plan_november(paid)
 
     def soothe(document: dict[str, Any]) -> None:

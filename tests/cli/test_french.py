@@ -58,7 +58,7 @@ def test_french_output_is_fully_translated(approving_company: Program) -> None:
         assert '<html lang="fr">' in text
         assert find_english(page_text(text)) == []
     assert find_english(workbook_text(book, "Paiements", "Totaux")) == []
-    assert "Réglée comme payée par" in workbook_text(book, "Paiements")
+    assert "comme payée" in workbook_text(book, "Paiements")
     csv = next(home.glob("payroll.reconciliation.csv")).read_text().splitlines()
     assert csv[0].startswith("row,client_orderid,country,currency,amount,account_name")
     assert ",in_doubt," in csv[4]
@@ -165,7 +165,7 @@ def test_template_is_in_french(program: Program) -> None:
     assert openpyxl.load_workbook(out).sheetnames[:2] == ["Bénéficiaires", "Aide"]
 
 
-def test_language_context_ends_with_its_block() -> None:
+def test_language_context_restores_previous_language() -> None:
     with language_context("fr"):
         assert say("Nothing was sent.") == "Rien n'a été envoyé."
         assert say_count(0, "{count:,} row", "{count:,} rows") == "0 ligne"

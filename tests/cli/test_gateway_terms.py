@@ -29,7 +29,7 @@ def test_configured_reply_names_are_read(program: Program) -> None:
 def test_doctor_shows_configured_reply_names(program: Program) -> None:
     program.config.write_text(program.config.read_text() + NAMES)
     replies = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}["replies"]
-    expected = ("order id: order.merchant-id", "amount, in the smallest unit: order.sum", "currency: currency")
+    expected = ("order id: order.merchant-id", "amount (in the smallest unit): order.sum", "currency: currency")
     assert [part for part in expected if part not in replies] == []
 
 
@@ -94,10 +94,13 @@ def test_operator_terms_add_fields_and_defaults(program: Program) -> None:
 
 def test_doctor_and_validate_report_default_values(program: Program) -> None:
     checks = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}
-    assert checks["country TZ"] == 'sent if a sheet gives no value: ipaddress = "127.0.0.1", order_desc = "Payout"'
+    assert (
+        checks["country TZ"]
+        == 'values that are sent if the sheet gives none: ipaddress = "127.0.0.1", order_desc = "Payout"'
+    )
     sheet = program.sheet([f"{ROW},a@example.com,Wages"], heading=f"{TANZANIAN},receiver_email,order_desc")
     output = " ".join(program.run("validate", sheet).output.split())
-    assert 'TZ: the sheet lacks these values, so they are filled in: ipaddress = "127.0.0.1".' in output
+    assert 'TZ: these values are missing from the sheet and are filled in: ipaddress = "127.0.0.1".' in output
     assert 'TZ: empty cells are filled in: order_desc = "Payout".' in output
 
 
@@ -112,24 +115,24 @@ def test_doctor_and_validate_report_default_values(program: Program) -> None:
         ('defaults = { ipaddress = "here" }', "'here' is not an IPv4 address"),
         ('defaults = { receiver_email = "here" }', "'here' is not an e-mail address"),
         ('defaults = { order_desc = " " }', "this must be one non-empty line of text"),
-        ('order_desc = "A"\ndefaults = { order_desc = "B" }', "sets it too"),
+        ('order_desc = "A"\ndefaults = { order_desc = "B" }', "also sets this value"),
         ('also_numbers = ["0712"]', "countries.TZ.payout.also_numbers: '0712' is not a valid prefix"),
         ("also_numbers = [71]", "countries.TZ.payout.also_numbers"),
-        ("decimals = 3", "countries.TZ.payout.decimals: TZS has 2 decimals"),
+        ("decimals = 3", "countries.TZ.payout.decimals: TZS amounts have at most 2 decimals"),
         ("decimals = -1", "countries.TZ.payout.decimals"),
         ("former_numbers = true", "countries.TZ.payout.former_numbers: the numbers of Tanzania have not changed"),
         ('decimals = 0\nmin_amount = "0.50"', "countries.TZ.payout.min_amount: 0.50 is not a valid TZS amount"),
         ('option = ["receiver_email"]', "countries.TZ.payout.option is not a known key"),
     ],
 )
-def test_contradictory_operator_terms_are_refused(program: Program, terms: str, sentence: str) -> None:
+def test_contradictory_terms_are_refused(program: Program, terms: str, sentence: str) -> None:
     configure_tanzania(program, terms)
     result = program.run("doctor")
     assert result.exit_code == 2
     assert sentence in " ".join(result.stderr.split())
 
 
-def test_raw_reply_of_rejected_row_is_kept(program: Program) -> None:
+def test_raw_reply_to_rejected_row_is_stored(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="9001.00", prefix="NO")])
     batch = program.json("submit", sheet)["batch"]
     assert program.json("status", batch, "--row", "2")["replies"] == []

@@ -53,14 +53,14 @@ def test_payroll_worksheet_is_found_among_others(program: Program) -> None:
 def test_missing_column_suggests_matching_profile(program: Program) -> None:
     heading = "country,client_orderid,amount,currency,Employee Name,account_number,phone"
     result = program.run("validate", program.sheet(kenyan_rows(1), "pay.csv", heading))
-    assert (result.exit_code, "has missing columns: account_name" in result.stderr) == (3, True)
+    assert (result.exit_code, "does not have these columns: account_name" in result.stderr) == (3, True)
     error_output = result.stderr.replace("\n", " ")
-    assert "'Employee Name' is a heading of the column profile payroll-english: choose that profile." in error_output
+    assert "'Employee Name' is a heading of the column profile payroll-english. Choose that profile." in error_output
     taken = program.json("validate", program.home / "pay.csv", "--column-profile", "payroll-english")
     assert taken["exit_code"] == 0
 
 
-def test_unknown_headings_are_written_edited_and_passed(program: Program) -> None:
+def test_edited_heading_map_is_used_as_profile(program: Program) -> None:
     sheet = program.sheet(["Pay of November,,,,,,", *kenyan_rows(2)], "pay.csv", "Muster GmbH,,,,,,")
     lines = sheet.read_text().splitlines()
     sheet.write_text("\n".join([*lines[:2], OWN, *lines[2:]]) + "\n")
@@ -83,20 +83,20 @@ def test_unknown_headings_are_written_edited_and_passed(program: Program) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[columns]\n"Zahl" = "amout"\n', "'Zahl' is mapped to 'amout', which is not a column; did you mean amount?"),
+        ('[columns]\n"Zahl" = "amout"\n', "'Zahl' is mapped to 'amout', which is not a column. Did you mean amount?"),
         ('[columns]\n"Zahl" = 7\n', "which is not a column"),
         ('[column]\n"Zahl" = "amount"\n', "must contain [columns] and nothing else"),
         ("nonsense", "is not TOML"),
     ],
 )
-def test_invalid_column_profile_is_refused_with_sentence(program: Program, text: str, said: str) -> None:
+def test_invalid_column_profile_is_refused_with_message(program: Program, text: str, said: str) -> None:
     (program.home / "own.toml").write_text(text)
     result = program.run("validate", program.sheet(kenyan_rows(1)), "--column-profile", program.home / "own.toml")
     assert result.exit_code == 2
     assert said in result.stderr.replace("\n", " ")
 
 
-def test_heading_map_never_replaces_other_file(program: Program) -> None:
+def test_heading_map_never_replaces_unrelated_file(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     other = program.home / "notes.toml"
     other.write_text("mine\n")

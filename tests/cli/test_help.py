@@ -118,7 +118,7 @@ def test_completion_prints_script_for_each_shell(program: Program, shell: str) -
     assert program.json("completion", shell)["script"].strip() == result.stdout.strip()
 
 
-def test_bash_accepts_completion_script(program: Program) -> None:
+def test_completion_script_is_valid_bash(program: Program) -> None:
     script = program.run("completion", "bash").stdout
     result = subprocess.run(["/bin/bash", "--norc", "-n"], input=script, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
@@ -146,11 +146,11 @@ def test_batches_complete_newest_first_without_files(program: Program) -> None:
 
 
 @pytest.mark.long
-def test_countries_are_completed_in_any_case(program: Program) -> None:
+def test_country_completion_ignores_case(program: Program) -> None:
     assert complete_in_bash(program, "template", "k") == ["plain,KE"]
     assert complete_in_bash(program, "init", "--country", "Z") == ["plain,ZA", "plain,ZM"]
 
 
-def test_broken_configuration_completes_nothing_without_message(program: Program, tmp_path: Path) -> None:
+def test_broken_configuration_silently_disables_completion(program: Program, tmp_path: Path) -> None:
     program.config.write_text("not toml at all")
     assert complete_in_bash(program, "--config", str(tmp_path / "paygw.toml"), "status", "") == ["file,"]

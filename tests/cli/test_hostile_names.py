@@ -110,7 +110,7 @@ def test_hostile_sheet_name_is_escaped_when_paid(hostile_machine: Program) -> No
         assert MARKED in sent.replace("\r\n", "") or "--in-doubt" in options
 
 
-def test_table_width_fits_escaped_names(hostile_machine: Program) -> None:
+def test_table_columns_fit_escaped_names(hostile_machine: Program) -> None:
     run_in_terminal(hostile_machine, "submit", hostile_name("paid"))
     sent, _ = run_in_terminal(hostile_machine, "status")
     lines = OWN.sub("", sent).splitlines()
@@ -191,14 +191,14 @@ def test_commands_escape_control_characters_for_terminal(hostile_machine: Progra
         *("COLUMN_PROFILE", "JOURNAL"),
     ],
 )
-def test_environment_values_reach_terminal_escaped(hostile_machine: Program, variable: str) -> None:
+def test_environment_values_are_escaped_on_terminal(hostile_machine: Program, variable: str) -> None:
     command = "status" if variable in {"CONCURRENCY", "JOURNAL"} else "doctor"
     sent, code = run_in_terminal(hostile_machine, command, **{f"PAYGW_{variable}": HOSTILE.replace("/", "")})
     assert_harmless(sent)
     assert code != 1, sent
 
 
-def test_undecodable_file_name_is_shown_escaped(program: Program) -> None:
+def test_undecodable_file_name_is_escaped_on_terminal(program: Program) -> None:
     raw = os.fsencode(program.home) + b"/caf\xe9.csv"
     Path(os.fsdecode(raw)).write_text("\n".join([HEADING, *kenyan_rows(1)]) + "\n")
     for words in (

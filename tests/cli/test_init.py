@@ -91,7 +91,7 @@ def test_init_writes_given_answers_to_configuration(user: Program) -> None:
     assert settings.missing_for_sending() == []
 
 
-def test_init_sandbox_pays_with_next_command(user: Program) -> None:
+def test_sandbox_can_pay_right_after_init(user: Program) -> None:
     summary = run_init(user, "--sandbox")
     assert summary["example_sheet"] == "sandbox-payroll.csv"
     assert Path(summary["journal"]["path"]).is_relative_to(user.home / "state")
@@ -153,7 +153,7 @@ def test_init_without_terminal_lists_missing_options(user: Program, *, as_json: 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--country", "KY"), "did you mean KE?"),
+        (("--country", "KY"), "Did you mean KE?"),
         (("--outcome", "approved"), "approved=paid"),
         (("--outcome", "approved=perhaps"), "outcomes.approved"),
         (("--base-url", "http://gateway.example"), "unencrypted"),
@@ -162,7 +162,7 @@ def test_init_without_terminal_lists_missing_options(user: Program, *, as_json: 
         (("--server-callback-url", "merchant.example"), "--server-callback-url"),
         (("--consumer-key", "two\nlines"), "control character"),
         (("--private-key-passphrase-env", "HOME_OF_NOTHING"), "HOME_OF_NOTHING"),
-        (("--sandbox",), "--sandbox and --base-url cannot be combined"),
+        (("--sandbox",), "--base-url cannot be used with --sandbox"),
         (("--letter", "."), "."),
     ],
 )
@@ -226,7 +226,7 @@ def test_letter_omits_questions_already_answered(user: Program) -> None:
     assert "--first 1" in summary["message"]
 
 
-def test_init_at_terminal_asks_missing_values(user: Program) -> None:
+def test_init_at_terminal_asks_for_missing_values(user: Program) -> None:
     answers = "https://gateway.example\n77\nmerchant\nhttps://merchant.example/cb\nKE, TZ\nraw-body\n\n"
     output = run_in_terminal(user, answers, "init")
     for question in ("base address", "endpoint id", "consumer key", "notifications", "Countries", "passphrase"):
@@ -250,7 +250,7 @@ def test_init_checks_each_answer_at_prompt(user: Program) -> None:
     assert settings.gateway.signature_profile == "json-params"
 
 
-def test_failed_init_prints_command_to_repeat(user: Program) -> None:
+def test_failed_init_prints_command_to_retry(user: Program) -> None:
     secret = user.home / "secret.txt"
     secret.write_text("words\n")
     secret.chmod(0o644)
@@ -299,7 +299,7 @@ def test_config_show_names_origin_of_each_value(program: Program) -> None:
     assert settings["journal.path"] == (str(program.journal), "file")
 
 
-def test_journal_path_comes_from_option_or_environment(program: Program) -> None:
+def test_journal_path_can_be_option_or_variable(program: Program) -> None:
     other = str(program.home / "other.sqlite3")
     assert show_settings(program, "--journal", other)["journal.path"] == (other, "command line")
     assert show_settings(program, PAYGW_JOURNAL=other)["journal.path"] == (other, "environment: PAYGW_JOURNAL")

@@ -67,7 +67,7 @@ def test_validate_sends_nothing_and_writes_no_journal(program: Program) -> None:
     assert program.run("validate", program.home / "payroll.csv", config=False).exit_code == 0
 
 
-def test_validate_lists_defects_with_code_and_sentence(program: Program) -> None:
+def test_validate_lists_defects_with_code_and_message(program: Program) -> None:
     rows = [*kenyan_rows(2), "KE,PAY-8,1e3,UGX,,0712,+254712345678"]
     summary = program.json("validate", program.sheet(rows))
     assert (summary["exit_code"], summary["defects"]) == (3, 1)
@@ -118,7 +118,7 @@ def test_amend_replaces_only_rejected_rows(program: Program) -> None:
     assert program.json("submit", program.sheet(worse, name="worse.csv"), "--amend")["exit_code"] == 3
 
 
-def test_sheet_with_defect_pays_only_with_option(program: Program) -> None:
+def test_sheet_with_defects_needs_option_to_pay(program: Program) -> None:
     rows = [*kenyan_rows(2), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678", *kenyan_rows(1, prefix="LAST")]
     sheet = program.sheet(rows)
     refused = program.json("submit", sheet)
@@ -169,7 +169,7 @@ def test_order_ids_are_derived_from_reference_and_payee(program: Program) -> Non
     assert len(program.record()) == 4
 
 
-def test_resume_needs_only_journal_and_batch_name(program: Program) -> None:
+def test_resume_needs_only_journal_and_batch(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     first = program.json("submit", sheet)
     batch = first["batch"]
@@ -182,7 +182,7 @@ def test_resume_needs_only_journal_and_batch_name(program: Program) -> None:
     assert resumed["reconciliation"] == first["reconciliation"]
 
 
-def test_backup_is_complete_and_cannot_send(program: Program) -> None:
+def test_backup_is_complete_but_cannot_send(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     program.json("submit", sheet)
     copy = program.home / "copy.sqlite3"
@@ -193,16 +193,18 @@ def test_backup_is_complete_and_cannot_send(program: Program) -> None:
     assert len(program.record()) == 3
 
 
-def test_doctor_reports_conditions_affecting_speed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_limits_on_speed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> tuple[str, str]:
         (speed,) = [check for check in program.json("doctor")["checks"] if check["check"] == "speed"]
         return speed["state"], speed["found"]
 
     for profiles, state in ((True, "ok"), (None, "ok"), (False, "look")):
-        build = PythonBuild(has_profiles=profiles, has_lto=None)
+        build = PythonBuild(is_profile_guided=profiles, has_lto=None)
         monkeypatch.setattr("paygw_batch.cli.commands.doctor.python_build", lambda build=build: build)
         assert found()[0] == state
-    assert re.search(r"^Python 3\.\S+, .+; a signature takes [\d.]+ ms\. This Python was built", found()[1])
+    assert re.search(
+        r"^Python 3\.\S+, .+; a signature takes [\d.]+ ms\. Runs are slower because this Python was built", found()[1]
+    )
 
 
 def test_json_option_prints_only_json(program: Program) -> None:
@@ -223,14 +225,14 @@ def test_json_option_prints_only_json(program: Program) -> None:
         *((amount, "in_doubt", 5) for amount in ("9006", "9007", "9008", "9009", "9010", "9011")),
     ],
 )
-def test_gateway_answer_sets_state_and_exit_code(program: Program, amount: str, state: str, code: int) -> None:
+def test_gateway_reply_sets_state_and_exit_code(program: Program, amount: str, state: str, code: int) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(1, amount=amount)))
     assert (summary["states"], summary["exit_code"]) == ({state: 1}, code)
     assert [line["state"] for line in read_csv(summary["reconciliation"])] == [state]
     assert program.json("submit", program.home / "payroll.csv")["sent_this_run"] == 0
 
 
-def test_sheet_may_mix_all_countries(program: Program) -> None:
+def test_sheet_can_mix_all_countries(program: Program) -> None:
     summary = program.json("submit", SAMPLES / "payroll-mixed.csv", "--out", program.home / "out.csv")
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 200})
     record = {line["client_orderid"]: line for line in program.record()}

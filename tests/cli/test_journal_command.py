@@ -52,7 +52,7 @@ def run_refused(program: Program, *arguments: str | Path, **environ: str) -> str
     return result.stderr
 
 
-def test_other_journal_path_or_state_directory_sends_nothing(
+def test_another_journal_or_state_directory_sends_nothing(
     program: Program, gateway: LoopbackGateway, paid_sheet: Path
 ) -> None:
     known = journal_id(program)
@@ -120,7 +120,7 @@ def test_doctor_reports_missing_journal(program: Program) -> None:
     assert "There is no journal at" in doctor.stdout.replace("\n", " ")
     checks = {check["check"]: check for check in program.json("doctor")["checks"]}
     assert checks["journal"]["state"] == "wrong"
-    assert "`paygw-batch journal new` creates one." in checks["journal"]["found"]
+    assert "To create one, run `paygw-batch journal new`." in checks["journal"]["found"]
     program.make_journal()
     assert program.run("doctor").exit_code == 0
 
@@ -155,12 +155,14 @@ def test_endpoints_of_merchant_share_journal(program: Program, gateway: Loopback
     assert sorted(gateway.orders()) == [*PAID, "PAY-6-r2"]
 
 
-def test_adopted_journal_may_change_host(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
+def test_adopted_journal_works_with_new_gateway_host(
+    program: Program, gateway: LoopbackGateway, paid_sheet: Path
+) -> None:
     known = journal_id(program)
     text = gateway.configuration().replace(f"http://127.0.0.1:{gateway.port}", "https://gateway.invalid")
     program.config.write_text(text)
     error_output = run_refused(program, "submit", paid_sheet)
-    assert "same merchant at another host" in error_output
+    assert "same merchant at another gateway host" in error_output
     assert "paygw-batch journal adopt" in error_output
     program.config.write_text(text.replace('"journal.sqlite3"', '"second.sqlite3"'))
     assert known in run_refused(program, "submit", paid_sheet)
@@ -177,7 +179,7 @@ def test_adopted_journal_may_change_host(program: Program, gateway: LoopbackGate
 
 
 def test_creating_another_journal_requires_newest_journal_id(program: Program, gateway: LoopbackGateway) -> None:
-    assert "lists no journal" in run_refused(program, "journal", "new", "--beside", "0" * 32)
+    assert "does not list a journal" in run_refused(program, "journal", "new", "--beside", "0" * 32)
     first = program.json("journal", "new")["journal"]["id"]
     second, third = program.home / "second.sqlite3", program.home / "third.sqlite3"
     summary = program.json("--journal", second, "journal", "new", "--beside", first)
@@ -188,7 +190,7 @@ def test_creating_another_journal_requires_newest_journal_id(program: Program, g
     assert gateway.orders() == []
 
 
-def test_lost_journal_must_be_acknowledged(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
+def test_lost_journal_needs_confirmation(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
     known = journal_id(program)
     for file in program.home.glob("journal.sqlite3*"):
         file.rename(file.with_name(f"lost-{file.name}"))
@@ -309,7 +311,7 @@ def test_adoption_at_terminal_needs_confirmation(
     finally:
         os.close(keyboard)
         os.close(terminal)
-    assert "Is this the newest copy of the journal" in result.stderr
+    assert "Is this the newest remaining copy of the journal" in result.stderr
     assert result.returncode == exit_code, result.stderr
     assert program.run("submit", paid_sheet, XDG_STATE_HOME=fresh).exit_code == exit_code
     assert any(adopters(program.journal)) is (exit_code == 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.postgres import schema
 from paygw_batch.opening.open_journal import database_location
@@ -31,7 +31,7 @@ def upgrade_program(monkeypatch: pytest.MonkeyPatch) -> NewerProgram:
     return lambda: monkeypatch.setattr(schema, "scripts", lambda: scripts)
 
 
-def database_place(user: ClusterProgram) -> DatabasePlace:
+def cluster_database(user: ClusterProgram) -> DatabaseLocation:
     place = database_location(load_settings(user.config, environ=user.environ))
     assert place is not None
     return place
@@ -44,7 +44,7 @@ def test_old_tables_are_refused_until_upgraded(cluster: ClusterProgram, upgrade_
     for command in (("submit", more), ("status",), ("work", "--once"), ("verify",)):
         refused = cluster.run(*command)
         assert refused.exit_code == 7, refused.stderr
-        assert "were made by an older version of this program" in refused.stderr
+        assert "are from an older version of this program" in refused.stderr
         assert "`paygw-batch journal upgrade`" in refused.stderr
     assert len(cluster.record()) == 2
     brought_up = cluster.json("journal", "upgrade")
@@ -54,9 +54,9 @@ def test_old_tables_are_refused_until_upgraded(cluster: ClusterProgram, upgrade_
     assert cluster.json("verify")["exit_code"] == 0
 
 
-def test_upgrade_is_refused_while_process_works(cluster: ClusterProgram, upgrade_program: NewerProgram) -> None:
+def test_upgrade_is_refused_during_run(cluster: ClusterProgram, upgrade_program: NewerProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
-    with closing(database_place(cluster).open_to_work("work")):
+    with closing(cluster_database(cluster).open_to_work("work")):
         upgrade_program()
         refused = cluster.run("journal", "upgrade")
         assert (refused.exit_code, "A process is using the journal" in refused.stderr) == (7, True)
@@ -66,7 +66,7 @@ def test_upgrade_is_refused_while_process_works(cluster: ClusterProgram, upgrade
 
 def test_frozen_process_sends_nothing_after_upgrade(cluster: ClusterProgram, upgrade_program: NewerProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
-    place = database_place(cluster)
+    place = cluster_database(cluster)
     with closing(open_postgres(place)) as frozen:
         open_sheet(frozen, "b2")
         row, *_ = frozen.due(2, limit=1)
@@ -77,9 +77,9 @@ def test_frozen_process_sends_nothing_after_upgrade(cluster: ClusterProgram, upg
             frozen.append([intent(row)])
 
 
-def test_only_owner_upgrades_tables_and_roles_may_read(cluster: ClusterProgram, upgrade_program: NewerProgram) -> None:
+def test_only_owner_can_upgrade_tables(cluster: ClusterProgram, upgrade_program: NewerProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
-    desk = database_place(cluster).grant_rights()[-1]
+    desk = cluster_database(cluster).grant_rights()[-1]
     owner, login = journal_url(cluster), f"{desk}_login"
     with psycopg.connect(owner, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {login} LOGIN IN ROLE {desk}".encode())
@@ -112,7 +112,7 @@ def restored_cluster(tmp_path: Path, program: Program, postgres_server: Postgres
     return user
 
 
-def test_older_database_copy_needs_accepted_loss(restored_cluster: ClusterProgram) -> None:
+def test_older_database_copy_requires_accepting_loss(restored_cluster: ClusterProgram) -> None:
     sheet = restored_cluster.sheet(kenyan_rows(3, amount="77.10"))
     sent = len(restored_cluster.record())
     for command in (("submit", sheet), ("journal", "roll-call")):
@@ -141,4 +141,4 @@ def test_older_database_copy_needs_accepted_loss(restored_cluster: ClusterProgra
 def test_file_journal_has_no_roll_call(program: Program) -> None:
     for command in (("roll-call",), ("retire", "north", "--yes")):
         refused = program.run("journal", *command)
-        assert (refused.exit_code, "no other hosts" in refused.stderr) == (2, True), refused.output
+        assert (refused.exit_code, "only one host" in refused.stderr) == (2, True), refused.output

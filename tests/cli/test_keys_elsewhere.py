@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from paygw_batch.custody.token_key import TokenLocation, load_token_key, make_token_key
-from paygw_batch.gateway.signing.key import token_address
+from paygw_batch.custody.token_key import TokenLocation, create_token_key, load_token_key
+from paygw_batch.gateway.signing.key import parse_token_address
 from tests.support.kms import SIGN, Kms, running_kms
 from tests.support.program import ROOT, Program, kenyan_rows
 from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, find_softhsm
@@ -38,7 +38,7 @@ def token(program: Program, monkeypatch: pytest.MonkeyPatch) -> Token:
     token = Token.create_in(program.home / "token")
     for name, value in token.environ.items():
         monkeypatch.setenv(name, value)
-    make_token_key(TokenLocation(token_address(URI), token.module, PIN))
+    create_token_key(TokenLocation(parse_token_address(URI), token.module, PIN))
     pin = program.home / "pin"
     pin.write_text(f"{PIN}\n")
     pin.chmod(0o600)
@@ -59,7 +59,7 @@ def test_sheet_is_paid_with_token_key(program: Program, token: Token) -> None:
     key = looked["key"]
     assert (key["kind"], key["bits"], key["exportable"], key["was_outside"]) == ("pkcs11", 3072, False, False)
     assert looked["exit_code"] == 0
-    public = load_token_key(TokenLocation(token_address(URI), token.module, PIN)).public.public_key_pem()
+    public = load_token_key(TokenLocation(parse_token_address(URI), token.module, PIN)).public.public_key_pem()
     assert key["public_key"] == public.decode()
     explained = program.json("sign", sheet, "--explain")
     assert explained["signed"]["key_fingerprint"] == key["fingerprint"]
@@ -67,7 +67,7 @@ def test_sheet_is_paid_with_token_key(program: Program, token: Token) -> None:
     token.slots.rename(token.folder / "pulled out")
     token.slots.mkdir()
     refused = program.run("submit", program.sheet(kenyan_rows(2, prefix="NEXT"), "next.csv"))
-    sentence = "The token of pkcs11:token=paygw;object=payouts was not found. Plug it in"
+    sentence = "The token for pkcs11:token=paygw;object=payouts was not found. Plug it in"
     assert (refused.exit_code, sentence in " ".join(refused.stderr.split())) == (2, True)
     assert len(program.record()) == 5
 
@@ -76,7 +76,7 @@ def test_wrong_pin_stops_run_before_sending(program: Program, token: Token) -> N
     (program.home / "pin").write_text("000000\n")
     looked = program.json("doctor")
     (key_check,) = [check for check in looked["checks"] if check["check"] == "private key"]
-    assert key_check["found"].startswith("The token refuses the PIN")
+    assert key_check["found"].startswith("The token rejected the PIN")
     assert (key_check["state"], looked["key"], looked["exit_code"]) == ("wrong", None, 2)
     assert program.run("submit", program.sheet(kenyan_rows(2))).exit_code == 2
     assert program.record() == []
@@ -101,10 +101,10 @@ def test_expired_credentials_are_reported_before_sending(program: Program, kms: 
     ("code", "sentence"),
     [
         ("ExpiredTokenException", "The AWS credentials for awskms:alias/payouts have expired."),
-        ("AccessDeniedException", "These AWS credentials may not use awskms:alias/payouts"),
+        ("AccessDeniedException", "These AWS credentials are not allowed to use awskms:alias/payouts"),
     ],
 )
-def test_run_with_failing_key_stops_and_resumes(program: Program, kms: Kms, code: str, sentence: str) -> None:
+def test_run_stops_on_key_failure_and_resumes(program: Program, kms: Kms, code: str, sentence: str) -> None:
     kms.key("payouts")
     configure_key(program, "awskms:alias/payouts")
     sheet = program.sheet(kenyan_rows(30))

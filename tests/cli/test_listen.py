@@ -102,7 +102,7 @@ def test_acknowledged_notifications_survive_killed_listener(program: Program) ->
     assert program.json("verify")["checked"]["notifications_waiting"] == 0
 
 
-def test_notification_of_row_in_flight_waits(program: Program) -> None:
+def test_notification_about_row_in_flight_waits(program: Program) -> None:
     port = configure_listener(program)
     sheet = program.sheet(kenyan_rows(1, amount="9005"))  # never answered
     with start_process(program, "listen", config=program.config) as listener:
@@ -142,17 +142,17 @@ def test_notifications_above_rate_limit_get_429(program: Program) -> None:
 @pytest.mark.parametrize(
     ("section", "change", "said"),
     [
-        ("", lambda home: (home / "token.txt").chmod(0o644), "open to users other"),
-        ("", lambda home: (home / "token.txt").chmod(0o666), "open to users other"),
-        (AUTHENTIC, lambda home: (home / "secret.txt").chmod(0o666), "open to users other"),
-        (AUTHENTIC, lambda home: (home / "secret.txt").chmod(0o620), "open to users other"),
+        ("", lambda home: (home / "token.txt").chmod(0o644), "accessible to users other"),
+        ("", lambda home: (home / "token.txt").chmod(0o666), "accessible to users other"),
+        (AUTHENTIC, lambda home: (home / "secret.txt").chmod(0o666), "accessible to users other"),
+        (AUTHENTIC, lambda home: (home / "secret.txt").chmod(0o620), "accessible to users other"),
         ("", lambda home: (home / "token.txt").write_text("short"), "at least 32 characters"),
         ("", lambda home: (home / "token.txt").unlink(), "token_file"),
-        (AUTHENTIC.replace('"{secret}"', '"x"'), None, "lacks {secret}"),
-        (AUTHENTIC.replace('"amount", ', ""), None, "lacks amount"),
+        (AUTHENTIC.replace('"{secret}"', '"x"'), None, "must include {secret}"),
+        (AUTHENTIC.replace('"amount", ', ""), None, "must include amount"),
         (AUTHENTIC.replace('hash_separator = "|"', 'hash_separator = ""'), None, "hash_separator"),
         (AUTHENTIC.replace('hash_field = "control"', ""), None, "hash_field"),
-        (AUTHENTIC, lambda home: (home / "secret.txt").write_text("short"), "shorter"),
+        (AUTHENTIC, lambda home: (home / "secret.txt").write_text("short"), "at least"),
     ],
 )
 def test_listen_reports_invalid_setting(program: Program, section: str, change: object, said: str) -> None:
@@ -174,7 +174,7 @@ def test_token_is_never_printed_or_stored(program: Program) -> None:
     assert not [path for path in kept_files if TOKEN.encode() in path.read_bytes()]
 
 
-def test_callback_address_without_token_is_refused(program: Program) -> None:
+def test_callback_url_without_token_is_refused(program: Program) -> None:
     refused = program.run("listen")
     assert refused.exit_code == 2
     assert "{token}" in refused.stderr

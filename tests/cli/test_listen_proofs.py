@@ -85,7 +85,7 @@ order_id = "PAY-2"
 """
 
 
-def test_unproven_notification_makes_listener_ask_gateway(program: Program) -> None:
+def test_unproven_notification_triggers_enquiry(program: Program) -> None:
     """This includes a false notification: the gateway confirms that PAY-2 was paid."""
     with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=ASKS) as (port, callbacks):
         with run_listener(program, port):
@@ -103,7 +103,7 @@ def test_unproven_notification_makes_listener_ask_gateway(program: Program) -> N
         assert list(sources) == [("enquiry", "moved")] * 2 + [("notification", "to_confirm")] * 2
 
 
-def test_enquiry_answer_reaches_run_holding_journal(program: Program) -> None:
+def test_enquiry_answer_reaches_current_run(program: Program) -> None:
     slow = BEHAVIOUR.replace('status = "processing"\n\n[enquiry]', 'status = "processing"\ndelay_s = 0.3\n\n[enquiry]')
     with merchant_and_gateway(program, behaviour=slow, notifications=ASKS) as (port, _), run_listener(program, port):
         run = program.start("submit", program.sheet(kenyan_rows(60)), "--concurrency", "1")
@@ -114,7 +114,7 @@ def test_enquiry_answer_reaches_run_holding_journal(program: Program) -> None:
     assert count_findings(program)["moved"] == 2
 
 
-def test_listener_enquires_about_waiting_notification_at_start(program: Program) -> None:
+def test_listener_enquires_about_waiting_notifications_at_start(program: Program) -> None:
     with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=ENQUIRY) as (port, callbacks):
         sheet = program.sheet(kenyan_rows(1))
         with run_listener(program, port):
@@ -148,38 +148,42 @@ def test_sandbox_proves_notifications_in_header(program: Program, section: str) 
         assert program.json("status", sheet)["states"] == {"paid": 1, "accepted": 1}
 
 
-def test_listener_without_enquiry_profile_asks_nothing(program: Program) -> None:
+def test_listener_without_enquiry_profile_makes_no_enquiries(program: Program) -> None:
     port = configure_listener(program, 'on_unproven = "refresh"\n')
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
     with run_listener(program, port):
         assert send_request(port, body=BODY, Content_Type="application/json") == 200
         wait_until(lambda: count_findings(program) == {"to_confirm": 1}, "not taken in")
-    assert "status_enquiry.profile is not configured" in read_log(program)
+    assert "status_enquiry.profile is not set" in read_log(program)
     assert program.json("status", sheet)["exit_code"] == 5
 
 
 @pytest.mark.parametrize(
     ("section", "change", "said"),
     [
-        (HEADER_HMAC.replace('header = "X-Signature"', ""), None, "also needs notifications.header."),
-        (HEADER_HMAC.replace('header_encoding = "hex"', ""), None, "also needs notifications.header_encoding."),
+        (HEADER_HMAC.replace('header = "X-Signature"', ""), None, "you must set notifications.header."),
+        (HEADER_HMAC.replace('header_encoding = "hex"', ""), None, "you must set notifications.header_encoding."),
         (HEADER_HMAC.replace('"hmac-sha256"', '"sha256"'), None, "hash_algorithm hmac-sha256 or hmac-sha512"),
         (HEADER_HMAC.replace('"hex"', '"base32"'), None, "header_encoding"),
         (HEADER_HMAC.replace("X-Signature", "X Signature"), None, "notifications.header"),
-        (HEADER_HMAC + 'hash_field = "control"\n', None, "hash_field is not used by authenticity"),
-        (HEADER_HMAC, lambda home: (home / "secret.txt").write_text("short"), "shorter than 16 bytes"),
+        (HEADER_HMAC + 'hash_field = "control"\n', None, "hash_field is not used with authenticity"),
+        (HEADER_HMAC, lambda home: (home / "secret.txt").write_text("short"), "at least 16 bytes"),
         (HEADER_HMAC.replace('secret_file = "secret.txt"', ""), None, "notifications.secret_file"),
         (HEADER_RSA, None, "gateway.pem: no such file"),
         (HEADER_RSA, lambda home: (home / "gateway.pem").write_text("junk"), "does not contain a readable public key"),
-        (HEADER_RSA, lambda home: _write_key(home / "gateway.pem", 0o666), "open to changes by others"),
-        (HEADER_RSA.replace('public_key_file = "gateway.pem"', ""), None, "also needs notifications.public_key_file."),
-        (SHA1.replace(', "{secret}"', ""), None, "lacks {secret}"),
+        (HEADER_RSA, lambda home: _write_key(home / "gateway.pem", 0o666), "writable by other users"),
+        (
+            HEADER_RSA.replace('public_key_file = "gateway.pem"', ""),
+            None,
+            "you must set notifications.public_key_file.",
+        ),
+        (SHA1.replace(', "{secret}"', ""), None, "must include {secret}"),
         ('authenticity = "header-dsa"\n', None, "notifications.authenticity"),
         ('on_unproven = "ignore"\n', None, "notifications.on_unproven"),
     ],
 )
-def test_wrong_proof_configuration_is_refused(program: Program, section: str, change: object, said: str) -> None:
+def test_invalid_proof_configuration_is_refused(program: Program, section: str, change: object, said: str) -> None:
     configure_listener(program, section)
     if callable(change):
         change(program.home)

@@ -83,7 +83,7 @@ def test_payout_loads_no_httpx_and_no_jinja(program: Program, command: str) -> N
     assert "jinja2" in names
 
 
-def test_run_for_real_gateway_loads_no_sandbox(program: Program) -> None:
+def test_real_gateway_run_loads_no_sandbox(program: Program) -> None:
     load_signing_key(load_settings(program.config, environ={}), {})  # creates the sandbox's key, which is used as ours
     key = next(program.home.rglob("*.pem"))
     text = sandbox_toml(base_url=UNREACHABLE, signature_profile=f'"json-params"\nprivate_key = "{key}"')

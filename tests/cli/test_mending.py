@@ -26,7 +26,7 @@ def program_here(program: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
     return program
 
 
-def test_documented_correction_commands_pay_refused_workbook(program_here: Program) -> None:
+def test_documented_commands_correct_and_pay_refused_workbook(program_here: Program) -> None:
     refuse, validate, submit, template = (command[1:] for command in COMMANDS)
     refused = program_here.run(*refuse)
     assert refused.exit_code == 3

@@ -35,7 +35,7 @@ def run_folder(program: Program, *sheets: list[str]) -> int:
     return program.run("run-folder", program.home / "drop").exit_code
 
 
-def test_empty_run_keeps_in_doubt_metrics(measured: Program) -> None:
+def test_empty_run_keeps_metrics_about_rows_in_doubt(measured: Program) -> None:
     rows = [*kenyan_rows(2, amount="100"), *kenyan_rows(1, amount="9007", prefix="LOST")]
     assert run_folder(measured, rows) == 5
     assert not re.search("Wanjiku|PAY-|csv|2547", (measured.home / "paygw.prom").read_text())
@@ -50,7 +50,7 @@ def test_empty_run_keeps_in_doubt_metrics(measured: Program) -> None:
     assert after['paygw_run_exit_code{command="run-folder"}'] == 0
 
 
-def test_metrics_show_age_of_oldest_doubt(measured: Program) -> None:
+def test_metrics_show_age_of_oldest_row_in_doubt(measured: Program) -> None:
     run_folder(measured, kenyan_rows(1, amount="9007", prefix="FIRST"))
     (first,) = (measured.home / "drop" / "done").glob("*.reconciliation.csv")
     sent = datetime.fromisoformat(read_csv(first)[0]["first_sent_at"])

@@ -99,7 +99,7 @@ def mail_text(found: Any) -> str:
     return str(found.get_body(("plain",)).get_content())
 
 
-def test_run_end_notice_has_sums_without_payees(program: Program, trust: Trust, mails: MailSink) -> None:
+def test_run_end_notice_has_totals_but_no_payees(program: Program, trust: Trust, mails: MailSink) -> None:
     configure_mail(program, trust, mails.port)
     sheet = program.sheet(kenyan_rows(3))
     assert program.json("submit", sheet)["states"] == {"paid": 3}
@@ -116,7 +116,7 @@ def test_run_end_notice_has_sums_without_payees(program: Program, trust: Trust, 
 
 
 @pytest.mark.parametrize(("style", "field"), [("slack", "text"), ("teams", "attachments")])
-def test_slack_and_teams_get_own_message_format(program: Program, posts: Webhook, style: str, field: str) -> None:
+def test_slack_and_teams_get_their_own_formats(program: Program, posts: Webhook, style: str, field: str) -> None:
     write_settings(program, 'webhook_env = "PAYGW_ADDRESS"', f'webhook_format = "{style}"')
     program.json("submit", program.sheet(kenyan_rows(2)), PAYGW_ADDRESS=posts.url)
     ((headers, body),) = posts.got
@@ -191,7 +191,7 @@ def test_each_contradicting_message_sends_one_notice(
     assert [json.loads(body)["data"]["messages"] for _, body in posts.got] == [1, 2]
 
 
-def test_full_disk_sends_one_notice_daily(program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_sends_one_notice_a_day(program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     configure_webhook(program, posts, 'webhook_for = ["runs_out"]')
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     monkeypatch.setattr("paygw_batch.submit.send.free_bytes", lambda _: 2**10)
@@ -248,7 +248,9 @@ def test_failing_notice_server_does_not_change_run(
     assert mails.ids() == [f"<{kept['id']}@example.com>"]
 
 
-def test_undeliverable_notice_sets_exit_code_and_doctor(program: Program, trust: Trust, mails: MailSink) -> None:
+def test_undeliverable_notice_changes_exit_code_and_doctor_report(
+    program: Program, trust: Trust, mails: MailSink
+) -> None:
     mails.answers["DATA"] = "552 full"
     configure_mail(program, trust, mails.port)
     program.json("submit", program.sheet(kenyan_rows(1)))

@@ -131,7 +131,7 @@ def test_outputs_never_overwrite_keys_or_secrets(paid: Program, name: str) -> No
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("writer", [name for name in WRITERS if name not in {"template", "backup", "collect", "plan"}])
-def test_foreign_file_is_replaced_only_by_force(paid: Program, writer: str) -> None:
+def test_only_force_replaces_unrelated_file(paid: Program, writer: str) -> None:
     out = paid.home / "notes.csv"
     out.write_text(FOREIGN)
     assert "this program did not write it" in run_refused(paid, *build_command(paid, writer, out))
@@ -152,7 +152,7 @@ def test_new_file_option_never_replaces_file(paid: Program, writer: str) -> None
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("ending", ["csv", "xlsx", "parquet"])
-def test_own_output_is_replaced_by_every_run(paid: Program, ending: str) -> None:
+def test_every_run_replaces_its_own_output(paid: Program, ending: str) -> None:
     sheet, out = paid.home / "payroll.csv", paid.home / f"out.{ending}"
     page = paid.home / "page.html"
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_resaved_reconciliation_and_empty_file_are_replaced(paid: Program) -> No
         assert len(read_csv(out)) == 2
 
 
-def test_foreign_reconciliation_file_stops_run_before_sending(program: Program) -> None:
+def test_unrelated_reconciliation_file_stops_run_before_sending(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     (program.home / "payroll.reconciliation.csv").write_text(FOREIGN)
     assert "The reconciliation " in run_refused(program, "submit", sheet)
@@ -203,7 +203,7 @@ def test_foreign_reconciliation_file_stops_run_before_sending(program: Program) 
 
 def test_two_outputs_cannot_share_file(paid: Program) -> None:
     both = ("--out", "x.csv", "--report", Path.cwd() / "x.csv")
-    assert "are both" in run_refused(paid, "reconcile", paid.home / "payroll.csv", *both)
+    assert "are the same file" in run_refused(paid, "reconcile", paid.home / "payroll.csv", *both)
 
 
 @pytest.mark.parametrize(

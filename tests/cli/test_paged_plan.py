@@ -111,14 +111,14 @@ def test_approver_sees_every_difference_page_by_page(planned: Program) -> None:
     ghosts = re.findall(r"Ghost Number(\d+) ", "".join(screens))
     assert ghosts[: len(GHOSTS)] == [str(n) for n in reversed(GHOSTS)]  # new people, the greatest amount first
     assert sorted(ghosts[len(GHOSTS) :]) == sorted(str(n) for n in GHOSTS)  # everyone
-    assert "Look at this first" in screens[0]
+    assert "Check this first" in screens[0]
     assert "Approved by cleo" in screens[-1]
 
 
 @pytest.mark.parametrize(
     "key", [pytest.param(b"\x03", id="Ctrl-C"), pytest.param(b"\x04", id="Ctrl-D", marks=pytest.mark.long)]
 )
-def test_quitting_paged_plan_approves_nothing(planned: Program, key: bytes) -> None:
+def test_quitting_pager_approves_nothing(planned: Program, key: bytes) -> None:
     before = plan_file(planned).read_bytes()
     with start_in_terminal(planned, "approve", plan_file(planned), "--key", planned.home / "cleo.pem") as terminal:
         assert terminal.shown(key).count(MORE.decode()) == 1
@@ -126,7 +126,7 @@ def test_quitting_paged_plan_approves_nothing(planned: Program, key: bytes) -> N
     assert plan_file(planned).read_bytes() == before
 
 
-def test_paging_counts_displayed_width_of_escapes(
+def test_paging_counts_width_of_escaped_characters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A name full of escape sequences must not push earlier lines off the screen."""
@@ -135,6 +135,6 @@ def test_paging_counts_displayed_width_of_escapes(
     monkeypatch.setattr(screen, "can_ask", lambda: True)
     monkeypatch.setattr(click, "getchar", lambda: pauses.append(capsys.readouterr().out))
     screen.out.size = ConsoleDimensions(COLUMNS, LINES)
-    screen.pages([f"{n} " + "\x1b" * 38 for n in range(30)])
+    screen.print_pages([f"{n} " + "\x1b" * 38 for n in range(30)])
     assert all(line_count(pause.removesuffix(MORE.decode())) < LINES for pause in pauses)
     assert len(pauses) == 2

@@ -65,7 +65,7 @@ def sign_document(program: Program, path: Path, kind: type[SignedDocument]) -> N
 def test_plan_approved_by_passkeys_is_sent(console: Program) -> None:
     sheet = prepare_sheet(console)
     sign_document(console, plan_file(console), PlanDocument)
-    assert "needs 1 valid approval and has 0" in submit_and_expect_refusal(console)
+    assert "needs 1 valid approval but has 0" in submit_and_expect_refusal(console)
     approve_by_passkey_in(console, plan_file(console), PlanDocument)
     output = " ".join(console.run("approve", plan_file(console)).stdout.split())
     assert "Prepared by ada at " in output
@@ -84,12 +84,12 @@ def test_plan_approved_by_passkeys_is_sent(console: Program) -> None:
         (CLEO.public.text, passkey("p-stranger").public.text),
     ],
 )
-def test_passkey_approval_depends_on_configuration_of_run(console: Program, old: str, new: str) -> None:
+def test_passkey_approval_is_checked_against_current_configuration(console: Program, old: str, new: str) -> None:
     """It is not valid at another address, for a removed key, or for another person's key."""
     prepare_sheet(console)
     approve_by_passkey_in(console, plan_file(console), PlanDocument)
     console.config.write_text(console.config.read_text().replace(old, new))
-    assert "needs 1 valid approval and has 0" in submit_and_expect_refusal(console)
+    assert "needs 1 valid approval but has 0" in submit_and_expect_refusal(console)
 
 
 def test_order_signed_by_passkeys_is_carried_out_once(console: Program) -> None:
@@ -107,7 +107,7 @@ def test_order_signed_by_passkeys_is_carried_out_once(console: Program) -> None:
 
 
 def test_doctor_reports_passkey_unusable_without_console_address(console: Program) -> None:
-    message = f"if the key {CLEO.public.fingerprint} is a passkey, it cannot be used"
+    message = f"the key {CLEO.public.fingerprint} cannot be used if it is a passkey"
     assert message not in console.run("doctor").stdout
     console.config.write_text(console.config.read_text().replace(f'origin = "{CONSOLE.origin}"', ""))
     assert message in " ".join(console.run("doctor").stdout.split())
@@ -138,7 +138,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_token_key_signs_only_its_text(token: Token, name: str) -> None:
+def test_token_signature_is_valid_only_for_its_text(token: Token, name: str) -> None:
     key = load_key(token, name)
     signature = key.sign(b"a text")
     assert key.public.has_signed(b"a text", signature)
@@ -175,8 +175,8 @@ def test_token_error_names_cause_and_hint(token: Token) -> None:
     make_person_key(token, "p384", "secp384r1")
     module = str(token.module)
     troubles: list[tuple[str, str | None, str | None, str, str]] = [
-        ("p256", "000000", module, "refuses the PIN", "after a few wrong attempts"),
-        ("p256", None, module, "There is no PIN", PASSPHRASE_VARIABLE),
+        ("p256", "000000", module, "rejected the PIN", "after a few wrong attempts"),
+        ("p256", None, module, "No PIN is set", PASSPHRASE_VARIABLE),
         ("p256", PIN, None, "No module is set", MODULE_VARIABLE),
         ("p256", PIN, "/no/such.so", "cannot be used", MODULE_VARIABLE),
         ("nobody", PIN, module, "There is no private key", "--key"),

@@ -30,13 +30,13 @@ def test_common_payroll_is_paid_without_configuration(program: Program) -> None:
     options = ("--column-profile", "payroll-english", "--reference", "payroll-2026-11")
     result = program.run("submit", sheet, *options)
     assert result.exit_code == 0, result.stderr
-    assert "the phone is the account (a wallet) for Kenya" in result.stdout
+    assert "a mobile wallet at the phone number: Kenya" in result.stdout
     paid = program.record()
     assert [line["account_number"] for line in paid] == ["254712345678", "254722345679"]
     assert program.json("submit", sheet, *options)["sent_this_run"] == 0
 
 
-def test_phone_is_account_only_in_sheet_without_accounts() -> None:
+def test_phone_is_account_only_without_account_column() -> None:
     rules = load_rules("payout", {"KE": OperatorTerms(purpose="A")})
     alone = validate(build_sheet(BASE), rules, reference="r")
     assert alone.instructions["payee"].to_list() == ["254712345678"]
@@ -59,17 +59,17 @@ def test_phone_as_account_is_required_and_checked_once() -> None:
     ids=["switched off", "banks as well"],
 )
 def test_missing_account_column_is_refused_without_phone_account(terms: OperatorTerms) -> None:
-    with pytest.raises(SheetError, match="missing columns: account_number"):
+    with pytest.raises(SheetError, match="does not have these columns: account_number"):
         validate(build_sheet(BASE), load_rules("payout", {"KE": terms}), reference="r")
 
 
-def test_phone_can_be_account_despite_banks() -> None:
+def test_phone_can_be_account_when_banks_are_configured() -> None:
     terms = OperatorTerms(purpose="A", bank_account_pattern="[0-9]{14}", phone_is_account=True)
     validated = validate(build_sheet(BASE), load_rules("payout", {"KE": terms}), reference="r")
     assert validated.instructions["payee"].to_list() == ["254712345678"]
 
 
-def test_each_row_uses_operator_in_purpose_column(program: Program) -> None:
+def test_purpose_column_chooses_operator_for_each_row(program: Program) -> None:
     program.config.write_text(sandbox_toml() + WORDS)
     rows = [f"{row},{word}" for row, word in zip(PEOPLE, ("m-pesa", "AIRTEL MONEY"), strict=True)]
     sheet = write_export(program, *rows, "Jo Ng,KE,0733345678,5,KES,", heading=f"{ONE_NUMBER},purpose")
@@ -93,7 +93,7 @@ def test_unknown_or_missing_purpose_word_is_defect() -> None:
     assert validated.rows["purpose"].to_list() == ["MP", "Orange", None, "AI"]
 
 
-def test_number_of_other_operator_gets_warning() -> None:
+def test_number_from_another_operator_gets_warning() -> None:
     purposes = {"M-Pesa": PurposeTerms("MP", "Safaricom"), "Airtel": PurposeTerms("AI", "Airtel")}
     rules = load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
     rows = [{**BASE, "purpose": "airtel"}, {**BASE, "purpose": "m-pesa", "amount": "11"}]
@@ -106,7 +106,7 @@ def test_number_of_other_operator_gets_warning() -> None:
 def test_contradictory_purposes_are_refused() -> None:
     for purposes, said in (
         ({"M-Pesa": PurposeTerms("A"), "mpesa": PurposeTerms("B")}, "is the same word"),
-        ({"M-Pesa": PurposeTerms("A", "Safricom")}, "did you mean Safaricom"),
+        ({"M-Pesa": PurposeTerms("A", "Safricom")}, "Did you mean Safaricom"),
         ({" ": PurposeTerms("A")}, "one line of text"),
         ({"M-Pesa": PurposeTerms("")}, "one line of text"),
     ):
@@ -114,7 +114,7 @@ def test_contradictory_purposes_are_refused() -> None:
             load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
 
 
-def test_defect_shows_heading_of_sender(program: Program) -> None:
+def test_defect_shows_senders_heading(program: Program) -> None:
     sheet = write_export(program, "Jane Wanjiku,KE,0712345678,,KES", ",KE,0712345679,5,KES")
     options = ("--column-profile", "payroll-english", "--reference", "r")
     output = program.run("validate", sheet, *options).stdout

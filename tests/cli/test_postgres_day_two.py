@@ -88,7 +88,7 @@ def other_host(cluster: Listening) -> Program:
     return Program(home, config)
 
 
-def test_plan_is_approved_by_code_on_other_host(cluster: Listening) -> None:
+def test_plan_is_approved_by_code_on_another_host(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home, needed=2))
     sheet = cluster.sheet(kenyan_rows(3))
     summary = cluster.json("plan", sheet, "--out", plan_file(cluster), "--key", cluster.home / "ada.pem")
@@ -98,10 +98,12 @@ def test_plan_is_approved_by_code_on_other_host(cluster: Listening) -> None:
     assert (looked["rows"], looked["totals"]) == (3, summary["totals"])
     assert "1 of 2" not in looked["message"]
     by_ben = elsewhere.json("approve", code, "--key", cluster.home / "ben.pem")
-    assert "1 of 2 approvals" in by_ben["message"]
-    assert "needs 2 valid approvals and has 1" in submit_and_expect_refusal(cluster)
+    assert "1 of 2 required approvals" in by_ben["message"]
+    assert "needs 2 valid approvals but has 1" in submit_and_expect_refusal(cluster)
     spaced = " ".join(code[start : start + 4] for start in range(0, 16, 4))
-    assert "2 of 2 approvals" in elsewhere.json("approve", spaced, "--key", cluster.home / "cleo.pem")["message"]
+    assert (
+        "2 of 2 required approvals" in elsewhere.json("approve", spaced, "--key", cluster.home / "cleo.pem")["message"]
+    )
     # The file has no approval, so the plan in the database counts. It opens one batch, once.
     assert cluster.json("submit", sheet)["states"] == {"paid": 3}
     assert cluster.json("verify")["exit_code"] == 0
@@ -135,7 +137,7 @@ def test_worker_sends_approved_batch_without_new_approval(cluster: Listening) ->
     assert len(cluster.record()) == 3
 
 
-def test_database_plan_is_bound_to_sheet_and_immutable(cluster: Listening) -> None:
+def test_database_plan_is_immutable_and_bound_to_sheet(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
     sheet = cluster.sheet(kenyan_rows(3))
     summary = cluster.json("plan", sheet, "--out", plan_file(cluster), "--key", cluster.home / "ada.pem")

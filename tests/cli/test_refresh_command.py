@@ -24,10 +24,10 @@ def test_refresh_settles_rows_and_lists_unknown_orders(program: Program) -> None
     assert len(program.record()) == orders
     by_amount = {line["amount"]: line for line in read_csv(summary["reconciliation"])}
     assert [by_amount[amount]["state"] for amount in AMOUNTS] == ["paid", "paid", "in_doubt", "rejected", "paid"]
-    assert by_amount["9002"]["message"].startswith("By the gateway's answer to an enquiry (fact ")
+    assert by_amount["9002"]["message"].startswith("Reported by the gateway's answer to an enquiry (fact ")
     status = program.json("status", sheet)
     assert [message["finding"] for message in status["evidence_waiting"]] == ["not_found"]
-    assert "Messages from the gateway that need a person" in program.run("status", sheet).stdout
+    assert "Messages from the gateway that need a decision" in program.run("status", sheet).stdout
     assert program.json("verify")["checked"]["evidence"] == 4
     retried = program.json("refresh", sheet)
     assert retried["findings"] == {"not_found": 1}

@@ -45,7 +45,7 @@ def line_texts(line: str) -> list[str]:
     return re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line)
 
 
-def test_report_page_folds_paid_rows(mixed_batch: Program) -> None:
+def test_report_page_collapses_paid_rows(mixed_batch: Program) -> None:
     (paid,) = [content for summary, content in folded_sections(write_page(mixed_batch)) if summary == "Paid: 4 rows"]
     lines = [line_texts(line) for line in re.findall(r"<tr>.*?</tr>", paid)[1:]]
     payment_lines = [line for line in read_csv(mixed_batch.home / "page.csv") if line["state"] == "paid"]
@@ -55,16 +55,16 @@ def test_report_page_folds_paid_rows(mixed_batch: Program) -> None:
 
 
 def test_report_page_limits_rows_and_states_limit(mixed_batch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_page, "ROWS_ON_DEMAND", 2)
+    monkeypatch.setattr(report_page, "COLLAPSED_ROWS", 2)
     monkeypatch.setattr(report_page, "SHOWN_ROWS", 2)
     others = mixed_batch.sheet(kenyan_rows(3, amount="9001", prefix="MORE"), "more.csv")
     mixed_batch.json("submit", others, "--repeats-meant")
     page = write_page(mixed_batch)
     (paid,) = [content for summary, content in folded_sections(page) if summary == "Paid: 4 rows"]
     assert paid.count("<tr>") == 1 + 2
-    assert "The first 2 of 4 rows. The reconciliation file has all of them." in paid
+    assert "These are the first 2 of 4 rows. The reconciliation file has all of them." in paid
     page = write_page(mixed_batch, others)
-    assert ("Rows that need a person: 3" in page, "The first 2 of 3 rows" in page) == (True, True)
+    assert ("Rows that need a decision: 3" in page, "the first 2 of 3 rows" in page) == (True, True)
     assert "MORE-3" not in page
 
 
@@ -91,7 +91,7 @@ def test_report_page_suggests_resume_for_ready_rows(program: Program) -> None:
     page = write_page(program)
     batch = program.json("status", program.home / "payroll.csv")["batch"]
     assert f"paygw-batch resume {batch}" in page_commands(page)
-    assert "Rows that need a person: 0" in page
+    assert "Rows that need a decision: 0" in page
 
 
 def test_report_page_suggests_validate_for_invalid_rows(program: Program) -> None:
@@ -114,9 +114,9 @@ def test_report_page_lists_held_row(program: Program) -> None:
     (program.home / "statement.csv").write_text("Order ID;Amount;Currency;Status\nLOST-1;9008;KES;approved\n")
     assert program.json("resolve", "statement", sheet, program.home / "statement.csv", "--yes")["held"] == 1
     page = write_page(program)
-    assert "Rows that need a person: 1" in page
+    assert "Rows that need a decision: 1" in page
     assert '<span class="state in_doubt">held</span> 1 row' in page
-    assert "no run sends it" in page
+    assert "No run will send it" in page
     assert "paygw-batch resume" not in "".join(page_commands(page))
     (deeds,) = [content for summary, content in folded_sections(page) if summary == "Actions by people: 1"]
     assert "Settled as never received" in deeds

@@ -150,7 +150,7 @@ def test_restore_on_same_host_never_pays_twice(office: Office) -> None:
     finish_restoration(office, go_on)
 
 
-def test_restore_on_other_host_never_pays_twice(office: Office) -> None:
+def test_restore_on_another_host_never_pays_twice(office: Office) -> None:
     program = office.program
     for path in (*program.home.glob("*journal.sqlite3*"), program.home / "state"):
         path.rename(path.with_name(f"old-host-{path.name}"))

@@ -26,11 +26,11 @@ def test_limits_command_sets_and_shows_limits(cluster: ClusterProgram) -> None:
     limits = cluster.json("limits")["limits"]
     assert (limits["concurrency"], limits["workers"], limits["stop_reason"]) == (2, [], None)
     text = cluster.run("limits", "--as-configured", "--by", "Amina")
-    assert "16 rows (configured here; not set)" in text.output
+    assert "16 rows (from this host's configuration)" in text.output
     assert cluster.json("verify")["exit_code"] == 0
 
 
-def test_limits_show_stop_reason_until_next_run(cluster: ClusterProgram) -> None:
+def test_limits_command_shows_stop_reason_until_next_run(cluster: ClusterProgram) -> None:
     sheet = cluster.sheet(kenyan_rows(30, amount="9006"))
     assert cluster.json("submit", sheet)["exit_code"] == 5
     stopped = cluster.json("limits")["limits"]
@@ -46,12 +46,12 @@ def test_limits_command_is_refused_with_file_journal(program: Program) -> None:
     for wrong in ("nan", "inf", "-1", "1e-9"):
         refused = program.run("limits", "--rate", wrong)
         assert (refused.exit_code, "--rate must be" in refused.stderr) == (2, True), refused.output
-    for options, sentence in ((("move",), "names no database"), (("new", "--roles"), "has no roles")):
+    for options, sentence in ((("move",), "url is not set"), (("new", "--roles"), "has no roles")):
         refused = program.run("journal", *options)
         assert (refused.exit_code, sentence in refused.stderr) == (2, True), refused.output
 
 
-def test_batch_started_in_file_finishes_in_database(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+def test_moved_batch_finishes_in_database(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
     with_database = cluster.config.read_text()
     file = cluster.home / "state" / "old" / "journal.sqlite3"
     file.parent.mkdir(mode=0o700, parents=True)
@@ -76,7 +76,7 @@ def test_batch_started_in_file_finishes_in_database(cluster: ClusterProgram, pos
     assert len(cluster.record()) == 8
 
 
-def test_roles_get_rights_shown_by_doctor(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+def test_doctor_shows_permissions_granted_to_roles(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
     name = journal_url(cluster).rpartition("/")[2]
     summary = cluster.json("journal", "new", "--roles")
     assert summary["roles"] == [f"{name}_reader", f"{name}_worker", f"{name}_desk"]
@@ -89,7 +89,7 @@ def test_roles_get_rights_shown_by_doctor(cluster: ClusterProgram, postgres_serv
         assert rights in cluster.run("doctor").output
         result = cluster.run("submit", cluster.sheet(kenyan_rows(2)))
         assert result.exit_code == (0 if role == "desk" else 7), result.output
-    assert "The role of [journal] url is not allowed to do this" in result.stderr
+    assert "The role in [journal] url does not have permission to do this" in result.stderr
     assert len(cluster.record()) == 2
 
 
@@ -127,7 +127,7 @@ def hosts(
         yield found
 
 
-def test_two_workers_keep_concurrency_set_by_person(hosts: Hosts, concurrency_at_gateway: ConcurrencyAtGateway) -> None:
+def test_two_workers_respect_concurrency_limit(hosts: Hosts, concurrency_at_gateway: ConcurrencyAtGateway) -> None:
     hosts.office.json("limits", "--concurrency", "2", "--rate", "500", "--by", "Amina")
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     workers = [hosts.host(name).start("work") for name in ("one", "two")]
@@ -143,7 +143,7 @@ def test_two_workers_keep_concurrency_set_by_person(hosts: Hosts, concurrency_at
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
-def test_worker_needs_only_rights_of_worker_role(hosts: Hosts, postgres_server: PostgresServer) -> None:
+def test_worker_needs_only_worker_role(hosts: Hosts, postgres_server: PostgresServer) -> None:
     assert hosts.office.json("journal", "new", "--roles")["exit_code"] == 0
     name = hosts.database.rpartition("/")[2]
     postgres_server.execute(f"CREATE ROLE {name}_one LOGIN IN ROLE {name}_worker")
@@ -154,7 +154,7 @@ def test_worker_needs_only_rights_of_worker_role(hosts: Hosts, postgres_server: 
     assert "worker: can send rows of started batches" in host.run("doctor").output
     for decided in (["submit", host.sheet(kenyan_rows(1))], ["limits", "--rate", "1"], ["resume"]):
         refused = host.run(*decided)
-        assert (refused.exit_code, "is not allowed to do this" in refused.stderr) == (7, True), refused.output
+        assert (refused.exit_code, "does not have permission to do this" in refused.stderr) == (7, True), refused.output
     assert not hosts.record()
     require_exit_code(host.start("work", "--once"), 0)
     assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})

@@ -31,7 +31,7 @@ def hand_over(hosts: Hosts, name: str = "staff", *, prefix: str = "PAY", amount:
     return str(summary["batch"])
 
 
-def test_repeated_share_sends_only_unsent_rows_of_batch(hosts: Hosts) -> None:
+def test_repeated_share_sends_only_unsent_rows(hosts: Hosts) -> None:
     staff, others = hand_over(hosts), hand_over(hosts, "others", prefix="OTHER", amount="80")
     host = hosts.host("one")
     assert host.json("work", "--once", others)["exit_code"] == 0
@@ -53,7 +53,7 @@ def test_next_share_continues_after_time_limit(tmp_path: Path, postgres_server: 
         assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
 
 
-def test_work_refuses_unknown_batch_or_missing_once(hosts: Hosts) -> None:
+def test_work_refuses_unknown_batch_or_missing_option(hosts: Hosts) -> None:
     assert hosts.host("one").json("work", "staff")["exit_code"] == 2
     assert hosts.host("one").json("work", "--for", "5")["exit_code"] == 2
     assert hosts.host("one").json("work", "--once", "abcdef")["exit_code"] == 2
@@ -112,7 +112,7 @@ def test_status_shows_rows_of_killed_process_in_doubt(tmp_path: Path, postgres_s
 
 
 MOMENTS = [*IMPORTS[:2], "paygw_batch.cluster.work_command", "apsw", "psycopg", "procrastinate"]
-MOMENTS += ["call:settings_for", "call:BatchServer.serve", "call:DatabasePlace.open_to_work", "call:RollCall.answer"]
+MOMENTS += ["call:settings_for", "call:BatchServer.serve", "call:DatabaseLocation.open_to_work", "call:RollCall.answer"]
 MOMENTS += ["call:BatchServer._serve_with_journal", "call:open_gateway"]
 
 

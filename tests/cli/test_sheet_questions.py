@@ -32,7 +32,7 @@ def french(program: Program) -> Path:
     return path
 
 
-def test_submit_asks_name_for_sheet_without_ids(program: Program, nameless: Path) -> None:
+def test_submit_asks_name_of_sheet_without_ids(program: Program, nameless: Path) -> None:
     shown, code = converse(program, "submit", nameless, answers=[("payroll-", "payroll-2026-11")])
     assert code == 0, shown
     assert "Your sheet has no order ids. What is this payment run called? [payroll-" in shown
@@ -41,7 +41,7 @@ def test_submit_asks_name_for_sheet_without_ids(program: Program, nameless: Path
     assert (again["known"], again["sent_this_run"], len(program.record())) == (2, 0, 2)
 
 
-def test_unattended_sheet_without_ids_is_refused_with_option(program: Program, nameless: Path) -> None:
+def test_unattended_sheet_without_ids_is_refused(program: Program, nameless: Path) -> None:
     for command in ("validate", "submit"):
         result = program.run(command, nameless)
         assert (result.exit_code, "no order ids" in result.stderr) == (3, True)
@@ -49,19 +49,19 @@ def test_unattended_sheet_without_ids_is_refused_with_option(program: Program, n
     assert not program.record()
 
 
-def test_encoding_question_shows_three_names(program: Program, french: Path) -> None:
+def test_encoding_question_shows_three_sample_names(program: Program, french: Path) -> None:
     refused = program.run("validate", french)
     assert (refused.exit_code, "--encoding cp1252" in refused.stderr) == (3, True)
     assert "Aïcha Traoré, Hélène N'Dri, Zoë Müller" in refused.stderr
-    shown, code = converse(program, "submit", french, answers=[("Are these spelled right", "y")])
+    shown, code = converse(program, "submit", french, answers=[("Are these spelled correctly", "y")])
     assert code == 0, shown
     assert "--encoding cp1252" in shown
     named = program.json("submit", french, "--encoding", "cp1252")
     assert (named["exit_code"], named["known"]) == (0, 3)
 
 
-def test_encoding_is_refused_if_denied_or_unknown(program: Program, french: Path) -> None:
-    shown, code = converse(program, "submit", french, answers=[("Are these spelled right", "n")])
+def test_rejected_or_unknown_encoding_is_refused(program: Program, french: Path) -> None:
+    shown, code = converse(program, "submit", french, answers=[("Are these spelled correctly", "n")])
     assert (code, "not UTF-8" in shown, program.record()) == (3, True, [])
     sheet = program.sheet(kenyan_rows(2))
     for name in ("cp9999", "rot13", "utf-16", ""):
@@ -86,7 +86,7 @@ def test_signed_plan_contains_encoding(program: Program, french: Path) -> None:
     summary = program.json("plan", french, "--out", plan, "--key", ada, "--encoding", "cp1252")
     assert [finding["value"] for finding in summary["findings"] if finding["code"] == "sheet.encoding"] == ["cp1252"]
     result = program.run("approve", plan, "--sheet", french, "--encoding", "cp1252", "--key", cleo)
-    assert (result.exit_code, "the file is read as cp1252" in result.stdout) == (0, True), result.stderr
+    assert (result.exit_code, "the file was read as cp1252" in result.stdout) == (0, True), result.stderr
     other = program.run("submit", french, "--encoding", "cp1250", "--plan", plan)
     assert (other.exit_code, program.record()) == (8, []), other.stderr
     assert program.json("submit", french, "--encoding", "cp1252", "--plan", plan)["states"] == {"paid": 3}
@@ -100,7 +100,7 @@ def spelled(program: Program) -> Path:
 
 def test_sheet_questions_are_asked_only_once(program: Program, spelled: Path) -> None:
     refused = program.run("validate", spelled)
-    assert (refused.exit_code, "If kenya means KE: --names words." in refused.stdout) == (3, True), refused.stdout
+    assert (refused.exit_code, "If kenya means KE, use --names words." in refused.stdout) == (3, True), refused.stdout
     asked = [("Does kenya mean KE", "y"), ("Does 1.100,50 mean 1100.50", "y")]
     shown, code = converse(program, "validate", spelled, answers=asked)
     assert (code, "--names words --numbers comma" in shown) == (0, True), shown
@@ -112,7 +112,7 @@ def test_sheet_questions_are_asked_only_once(program: Program, spelled: Path) ->
     assert {line["amount"] for line in program.record()} == {"1100.50"}
 
 
-def test_plan_shows_meaning_of_spelled_cells(program: Program, spelled: Path) -> None:
+def test_plan_shows_how_cells_are_interpreted(program: Program, spelled: Path) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     plan, said = plan_file(program), ("--names", "words", "--numbers", "comma")
     summary = program.json("plan", spelled, "--out", plan, "--key", program.home / "ada.pem", *said)
@@ -123,7 +123,7 @@ def test_plan_shows_meaning_of_spelled_cells(program: Program, spelled: Path) ->
     ]
     assert read == [("country", "kenya", "KE", "2-4"), ("amount", "1.100,50", "1100.50", "2-4")]
     result = program.run("approve", plan, "--sheet", spelled, *said, "--key", program.home / "cleo.pem")
-    assert (result.exit_code, "amount: 1.100,50 is read as 1100.50" in result.stdout) == (0, True), result.stderr
+    assert (result.exit_code, "amount: 1.100,50 was read as 1100.50" in result.stdout) == (0, True), result.stderr
     plain = program.sheet(kenyan_rows(3, amount="1100.50"), name="plain.csv")
     assert program.run("submit", plain, "--plan", plan).exit_code == 8
     assert program.json("submit", spelled, *said, "--plan", plan)["states"] == {"paid": 3}

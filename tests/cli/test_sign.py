@@ -28,7 +28,7 @@ def test_sign_explain_shows_every_step_and_value(program: Program) -> None:
     values = sign_row(program, sheet)
     assert (program.record(), program.journal.exists()) == ([], False)
     plain = program.run("sign", sheet).stdout
-    shown = ('{"account_name":"Jane Wanjiku"', "\nAuthorization: OAuth ", "row's data in clear")
+    shown = ('{"account_name":"Jane Wanjiku"', "\nAuthorization: OAuth ", "row's data unencrypted")
     assert (all(part in plain for part in shown), "POST&" in plain) == (True, False)
     for name in ("body", "body sha256", "parameters", "base string", "digest", "key fingerprint", "signature"):
         assert re.search(rf"^{name} \(", output, flags=re.MULTILINE), name
@@ -57,7 +57,7 @@ def test_sign_accepts_row_order_id_and_profile(program: Program) -> None:
     assert [parameter["name"][:6] for parameter in chosen["parameters"]] == ["oauth_"] * 5
 
 
-def test_sign_shows_request_sent_by_run(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sign_command_shows_request_sent_by_run(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     sheet, sent, deliver = program.sheet(kenyan_rows(1)), list[PreparedRequest](), PayoutTransport.deliver
 
     async def seen(transport: PayoutTransport, request: PreparedRequest, may_send: SendGuard) -> Any:
@@ -81,7 +81,10 @@ def test_sign_refuses_row_with_defect(program: Program) -> None:
     sheet = program.sheet([bad.replace("KES", "USD"), good])
     assert sign_row(program, sheet)["row"] == 3
     refused = program.run("sign", "--row", "2", sheet)
-    assert (refused.exit_code, "Row 2 of payroll.csv has defects (currency." in refused.stderr) == (3, True)
+    assert (
+        refused.exit_code,
+        "Row 2 of payroll.csv was not signed, because it has defects (currency." in refused.stderr,
+    ) == (3, True)
     assert "254712345" not in refused.output
     missing = program.run("sign", "--row", "9", sheet)
     assert (missing.exit_code, "payroll.csv has no row 9." in missing.stderr) == (2, True)

@@ -28,7 +28,7 @@ def remove_ids(rows: list[str]) -> list[str]:
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("options", [[], ["--amend"], ["--skip-invalid"], ["--repeats-meant"]], ids=str)
-def test_later_sheet_cannot_respell_order_id(program: Program, options: list[str]) -> None:
+def test_later_sheet_cannot_change_spelling_of_order_id(program: Program, options: list[str]) -> None:
     first = program.json("submit", program.sheet([build_row("Zoé-Pay-1")]))
     assert first["exit_code"] == 0
     for n, order_id in enumerate(SPELLINGS):
@@ -64,7 +64,7 @@ def test_skip_invalid_leaves_out_rewritten_order_ids(program: Program, options: 
 
 
 @pytest.mark.parametrize(("order_id", "after"), [("12.10", "12.1"), ("3-1", "3-Jan"), ("1E10", "10000000000")])
-def test_order_id_turned_into_number_pays_nothing(program: Program, order_id: str, after: str) -> None:
+def test_order_id_converted_to_number_pays_nothing(program: Program, order_id: str, after: str) -> None:
     assert program.json("submit", program.sheet([build_row(order_id, 1), build_row("PAY-2", 2)]))["exit_code"] == 0
     sheet = program.sheet([build_row(after, 1), build_row("PAY-3", 3)], "next.csv")
     corrected = program.json("submit", sheet, "--skip-invalid")
@@ -72,7 +72,7 @@ def test_order_id_turned_into_number_pays_nothing(program: Program, order_id: st
     assert [line["client_orderid"] for line in program.record()] == [order_id, "PAY-2", "PAY-3"]
 
 
-def test_reference_in_other_spelling_pays_nothing_twice(program: Program) -> None:
+def test_reference_in_another_spelling_pays_nothing_twice(program: Program) -> None:
     sheet = program.sheet(remove_ids(kenyan_rows(3)), heading=WITHOUT_IDS)
     first = program.json("submit", sheet, "--reference", "payroll-2026-11")
     assert first["states"] == {"paid": 3}
@@ -138,7 +138,7 @@ def test_repeat_days_of_zero_disables_repeat_check(program: Program) -> None:
 def test_submit_asks_about_repeat_at_terminal(program: Program, answer: str, exit_code: int, paid: int) -> None:
     sheet = write_repeated_sheet(program)
     shown, code = converse(program, "submit", sheet, answers=[("[y/N]", answer)])
-    assert "Is this sheet meant to repeat" in shown
+    assert "Do you want to repeat" in shown
     assert shown.count("sheet.repeats_a_batch") >= 1
     assert "row.look_alike" not in shown
     assert code == exit_code, shown

@@ -220,7 +220,7 @@ def doctor_check(program: Program) -> str:
     return str(statement_check["state"])
 
 
-def test_doctor_rates_proof_of_statements(program: Program) -> None:
+def test_doctor_reports_how_statements_are_proven(program: Program) -> None:
     make_key(program)
     for evidence in ("", SIGNED):
         configure(program, evidence)
@@ -318,7 +318,7 @@ def test_statement_in_untrusted_folder_is_personal_evidence(
     assert_person_evidence(program, batch, play_trick(file, trick))
 
 
-def test_statement_of_other_user_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statement_owned_by_other_user_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An account cannot give its files away, so `fstat` is patched to report another owner."""
     folder, file = tmp_path / "inbox", tmp_path / "inbox" / "statement.csv"
     folder.mkdir(mode=0o755)
@@ -400,11 +400,11 @@ def test_order_forged_as_gateway_evidence_is_refused(company: Program) -> None:
     assert_not_paid_again(company, batch)
 
 
-def test_order_by_person_keeps_quarantine_and_duplicate_warning(company: Program) -> None:
+def test_settlement_by_person_keeps_quarantine_and_warning(company: Program) -> None:
     batch = lose_reply_of_company(company)
     write_order(company, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
     output = approve(company)
-    assert ("not before 20" in output, "at once" in output) == (True, False)
+    assert ("paid again from 20" in output, "immediately" in output) == (True, False)
     assert carry_out(company) in {0, 4}
     assert MARK in reconciliation_message(company, batch)
     assert_not_paid_again(company, batch)
@@ -420,16 +420,16 @@ def write_signed_order(program: Program, *words: str) -> tuple[str, Path]:
 
 
 @pytest.mark.parametrize("words", [(), ("--evidence", "Ticket 2")])
-def test_order_by_signed_statement_skips_quarantine(company: Program, words: tuple[str, ...]) -> None:
+def test_settlement_by_signed_statement_skips_quarantine(company: Program, words: tuple[str, ...]) -> None:
     batch, _ = write_signed_order(company, *words)
-    assert "can be paid again at once" in approve(company)
+    assert "can be paid again immediately" in approve(company)
     assert carry_out(company) in {0, 4}
     assert MARK in reconciliation_message(company, batch)
     assert company.json("retry", batch)["released"] == 1
     assert company.json("verify")["exit_code"] == 0
 
 
-def test_order_by_folder_statement_skips_quarantine(program: Program, transfer_folder: Path) -> None:
+def test_settlement_by_statement_from_folder_skips_quarantine(program: Program, transfer_folder: Path) -> None:
     batch = lose_reply_of_company(program, FOLDER)
     write_order(program, batch, "--statement", write_statement(program, batch, folder=transfer_folder))
     approve(program)
@@ -478,10 +478,10 @@ def test_order_with_forged_field_settles_nothing(company: Program, change: dict[
     assert company.json("status", batch)["states"] == {"in_doubt": 1}
 
 
-def test_order_may_downgrade_signed_statement_to_person(company: Program) -> None:
+def test_order_can_treat_signed_statement_as_unproven(company: Program) -> None:
     """A maker who waives the gateway's proof keeps the quarantine and the duplicate mark."""
     batch, _ = write_signed_order(company)
     forge(company, basis="person")
-    assert "not before 20" in approve(company)
+    assert "paid again from 20" in approve(company)
     assert carry_out(company) in {0, 4}
     assert_not_paid_again(company, batch)

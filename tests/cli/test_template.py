@@ -44,7 +44,7 @@ def test_csv_template_has_headings_and_shows_rules(program: Program) -> None:
     assert path.read_text() == "country,client_orderid,amount,currency,account_name,account_number,phone,purpose\n"
     output = " ".join(result.stdout.split())
     assert "leading zeros" in output
-    assert "KES above zero" in output
+    assert "An amount in KES" in output
 
 
 def test_template_has_only_columns_of_chosen_countries(program: Program) -> None:
@@ -79,7 +79,12 @@ def test_help_worksheet_is_not_read_as_sheet(program: Program) -> None:
 
 @pytest.mark.parametrize(
     ("country", "sentence"),
-    [("KY", "did you mean KE?"), ("BJ", "Benin is written BN"), ("Kenya", "write KE"), ("", "not a known country")],
+    [
+        ("KY", "Did you mean KE?"),
+        ("BJ", "The gateway's code for Benin is BN"),
+        ("Kenya", "write KE"),
+        ("", "not a known country"),
+    ],
 )
 def test_unknown_country_error_suggests_nearest(program: Program, country: str, sentence: str) -> None:
     result = program.run("template", "TZ", country, "--out", program.home / "new.xlsx")
@@ -110,8 +115,8 @@ def test_template_states_configured_amount_limits(program: Program) -> None:
     assert any("At least 2000. At most 250000." in words for words in help_words)
 
 
-def test_countries_with_same_rule_share_help_line() -> None:
+def test_countries_with_same_rule_share_guide_line() -> None:
     rules = load_rules("payout", {})
     name_guides = [guide for guide in build_guides([rules["KE"], rules["ZA"]]) if guide.column == "account_name"]
-    words, example = "At most 256 characters, on one line.", "Example Person"
-    assert name_guides == [ColumnGuide("account_name", ("KE", "ZA"), needed=True, words=words, example=example)]
+    text, example = "At most 256 characters, on one line.", "Example Person"
+    assert name_guides == [ColumnGuide("account_name", ("KE", "ZA"), is_required=True, help_text=text, example=example)]

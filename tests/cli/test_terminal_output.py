@@ -37,7 +37,7 @@ def test_wrapping_keeps_words_and_commands_whole(text: str, width: int, lines: l
     assert wrap_line(text, width).split("\n") == lines
 
 
-def test_wide_columns_share_remaining_width() -> None:
+def test_wide_columns_share_spare_width() -> None:
     columns = [["id", "aaaa"], ["one two three", "four"]]
     assert column_widths(columns, [True, False], 40) == [4, 13]
     assert column_widths(columns, [True, False], 11) == [4, 7]
@@ -46,7 +46,7 @@ def test_wide_columns_share_remaining_width() -> None:
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("language", ["en", "fr"])
-def test_terminal_output_breaks_no_word(program: Program, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
+def test_terminal_output_never_breaks_words(program: Program, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
     monkeypatch.setattr("tests.cli.conversing.COLUMNS", 80)
     sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="9007", prefix="LOST")], LONG)
     program.run("submit", sheet)
@@ -81,7 +81,7 @@ def paid_sheet(program: Program) -> Path:
         (("status", "payroll.csv"), "370,369.50"),
         (("reconcile", "payroll.csv", "--out", "again.csv"), "370,369.50"),
         (("find", "Jane Wanjiku"), "KES 123,456.50"),
-        (("resolve", "statement", "payroll.csv", "statement.csv"), "KES 99,999.00; it was sent with KES 123,456.50"),
+        (("resolve", "statement", "payroll.csv", "statement.csv"), "but we sent KES 123,456.50"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -133,7 +133,7 @@ def test_run_with_unwritable_output_finishes_with_warning(program: Program, opti
     assert run_with_output(program, *options, "submit", sheet, out=FULL) == 2
     text = (program.home / "err").read_text()
     assert "20 paid." in text
-    assert "Error: standard output could not be written: no space left on device." in text
+    assert "Error: cannot write to standard output: no space left on device." in text
     assert "Trace" not in text
     assert [line["state"] for line in read_csv(program.home / "payroll.reconciliation.csv")] == ["paid"] * 20
 
@@ -151,14 +151,14 @@ def test_query_with_unwritable_output_fails(program: Program) -> None:
 
 
 @pytest.mark.long
-def test_error_keeps_code_with_both_streams_full(program: Program) -> None:
+def test_full_output_streams_keep_error_exit_code(program: Program) -> None:
     sheet = program.sheet(["KE,PAY-1,many,KES,Jane,254712345678,+254712345678"])
     assert run_with_output(program, "--json", "submit", sheet, out=FULL, err=FULL) == 3
     assert run_with_output(program, "--json", "submit", "nowhere.csv", out=FULL, err=FULL) == 3
 
 
 @pytest.mark.long
-def test_full_standard_error_does_not_stop_run(program: Program) -> None:
+def test_unwritable_stderr_does_not_stop_run(program: Program) -> None:
     assert run_with_output(program, "submit", program.sheet(kenyan_rows(20)), err=FULL) == 0
     assert len(program.record()) == 20
 
@@ -172,5 +172,5 @@ def test_closed_output_pipe_does_not_stop_run(program: Program) -> None:
     result = subprocess.run(command, env=environ, stdout=writer, stderr=pipe, text=True, check=False)
     os.close(writer)
     assert result.returncode == 2
-    assert "standard output could not be written: broken pipe." in result.stderr
+    assert "cannot write to standard output: broken pipe." in result.stderr
     assert len(program.record()) == 5

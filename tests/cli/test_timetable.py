@@ -60,7 +60,7 @@ def assert_paid_once(hosts: Hosts, *, rows: int = ROWS) -> bool:
     return (set(record.values()), record.total()) == ({1}, rows)
 
 
-def test_timetable_folder_is_sent_by_all_workers(hosts: Hosts) -> None:
+def test_all_workers_send_scheduled_folder(hosts: Hosts) -> None:
     place = hosts.place
     workers = [configure_timetable(hosts.host(name), place).start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
@@ -105,7 +105,7 @@ def test_missed_timetable_run_is_skipped(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize(("silent_s", "result"), [(60, 0), (700, None)])
-def test_worker_misses_job_of_long_dead_worker(hosts: Hosts, silent_s: int, result: int | None) -> None:
+def test_worker_skips_job_of_long_dead_worker(hosts: Hosts, silent_s: int, result: int | None) -> None:
     queue_job(hosts, "verify", ago_s=1000)
     hosts.ask(
         "SET search_path = paygw_jobs; WITH dead AS (INSERT INTO procrastinate_workers (last_heartbeat) "  # noqa: S608
@@ -197,7 +197,7 @@ def test_workers_finish_run_after_run_folder_signal(tmp_path: Path, postgres_ser
         hosts.wait_for_record(4, following)
         following.send_signal(signal.SIGTERM)
         _, stderr = following.communicate(timeout=PATIENCE_S)
-        assert (following.returncode, "Detached: the workers continue" in stderr) == (130, True), stderr
+        assert (following.returncode, "The workers now send" in stderr) == (130, True), stderr
         wait_until(lambda: hosts.record().total() == ROWS)
         assert list((tmp_path / "drop").glob("working-*/*"))  # it is continued before any other sheet
         assert hosts.office.json("run-folder", tmp_path / "drop")["states"] == {"paid": ROWS}
@@ -205,7 +205,7 @@ def test_workers_finish_run_after_run_folder_signal(tmp_path: Path, postgres_ser
         kill(worker)
 
 
-def test_second_run_folder_is_refused_during_first(hosts: Hosts) -> None:
+def test_second_run_folder_is_refused_while_first_runs(hosts: Hosts) -> None:
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
     drop_sheet(hosts.place)

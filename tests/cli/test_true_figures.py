@@ -61,24 +61,24 @@ def test_refused_sheet_does_not_hide_row_in_doubt(program: Program) -> None:
     assert summary["exit_code"] == 5
 
 
-def test_quiet_run_prints_only_needed_action(program: Program) -> None:
+def test_quiet_run_prints_only_required_actions(program: Program) -> None:
     good, bad = program.sheet(kenyan_rows(2, amount="100")), program.sheet([BAD], "bad.csv")
     assert program.run("-q", "submit", good).output == ""
     result = program.run("-q", "submit", bad)
-    assert "1 of 1 row has defects: nothing was sent" in result.stdout
+    assert "Nothing was sent, because 1 of 1 row has defects" in result.stdout
     mixed = program.sheet(kenyan_rows(1, amount="9001", prefix="NO"), "no.csv")
     assert "rejected" in program.run("-q", "submit", mixed).stdout
 
 
-def test_quiet_run_folder_shows_only_needed_action(program: Program) -> None:
+def test_quiet_run_folder_prints_only_required_actions(program: Program) -> None:
     folder = run_dropped_sheets(program, bad=[BAD], good=kenyan_rows(3, amount="100"))
     output = program.run("-q", "run-folder", folder, "--settle-s", "0").stdout
-    assert "bad.csv: 1 of 1 row has defects" in output
+    assert "bad.csv: Nothing was sent, because 1 of 1 row has defects" in output
     assert "good.csv" not in output
     assert program.run("-q", "run-folder", folder, "--settle-s", "0").output == ""
 
 
-def test_log_keeps_date_in_file_name() -> None:
+def test_log_keeps_dates_in_file_names() -> None:
     name = "done/20261122T031500123456Z-payroll-20261130.reconciliation.csv"
     assert name in mask_numbers(f"The reconciliation is in {name}.")
     assert mask_numbers("pay-20261130.xlsx: 254712345678") == "pay-20261130.xlsx: ***678"
@@ -96,7 +96,7 @@ def test_log_masks_phone_numbers_and_keeps_file_names(phone: str) -> None:
     assert "***678" in sentence
 
 
-def test_status_lists_doubtful_people_with_one_instruction(program: Program) -> None:
+def test_status_lists_rows_in_doubt_with_one_instruction(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3, amount="9007"))
     batch = program.json("submit", sheet)["batch"]
     lines = program.run("status", sheet).stdout.splitlines()
@@ -104,11 +104,11 @@ def test_status_lists_doubtful_people_with_one_instruction(program: Program) -> 
     assert len(named) == 3
     assert "KES 9,007 to Jane Wanjiku (...001), order PAY-1, since 20" in named[0]
     output = " ".join(lines)
-    assert output.count("do not pay them by other means") == 1
+    assert output.count("Do not pay them by other means") == 1
     assert f"paygw-batch resolve row {batch} 2 --as paid --evidence TEXT" in output
 
 
-def test_status_names_sender_of_rows_in_flight(program: Program) -> None:
+def test_status_shows_sending_process(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     with run_gateway(program) as gateway, block_first_reply(program, gateway, "submit", sheet):
         summary = program.json("status", sheet)
@@ -143,4 +143,4 @@ def test_verify_reports_last_audit_trail_entry(program: Program) -> None:
     for options in ((), ("--journal", copy)):
         summary = program.json(*options, "verify")
         assert (summary["exit_code"], summary["checked"]["audit_entries"]) == (0, 2)
-        assert f"The audit trail is intact; it ends with entry 2, {newest.hash[:16]}." in summary["message"]
+        assert f"The audit trail is intact and ends with entry 2, {newest.hash[:16]}." in summary["message"]

@@ -33,7 +33,7 @@ def run_installed(programs: Path, home: Path, *words: str) -> dict[str, Any]:
     return summary
 
 
-def test_program_runs_after_wheel_installation(programs: Path, tmp_path: Path) -> None:
+def test_installed_wheel_runs(programs: Path, tmp_path: Path) -> None:
     where = "import paygw_batch, sys; print(paygw_batch.__file__)"
     result = subprocess.run(
         [programs / "python", "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -93,7 +93,7 @@ def test_upgrade_and_uninstall_of_wheel_keep_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_installed_package_is_never_modified(programs: Path, tmp_path: Path) -> None:
+def test_program_never_modifies_installed_package(programs: Path, tmp_path: Path) -> None:
     def files() -> set[Path]:
         return {path for path in programs.parent.rglob("*") if path.suffix not in {".pyc", ""}}
 

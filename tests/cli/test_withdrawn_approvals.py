@@ -59,7 +59,7 @@ def test_withdrawal_needs_key_of_listed_person(program: Program) -> None:
     assert program.json("submit", sheet)["exit_code"] == 0
 
 
-def test_withdrawal_for_another_journal_is_refused(program: Program) -> None:
+def test_withdrawal_of_plan_for_another_journal_is_refused(program: Program) -> None:
     prepare_sheet(program, "cleo")
     program.config.write_text(program.config.read_text().replace("journal.sqlite3", "other.sqlite3"))
     program.json("submit", program.sheet(kenyan_rows(1, amount="1"), "small.csv"))

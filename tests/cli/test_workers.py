@@ -33,7 +33,7 @@ def assert_paid_once(hosts: Hosts) -> bool:
     return hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
 
 
-def test_two_workers_pay_batch_followed_by_opener(hosts: Hosts) -> None:
+def test_submit_follows_batch_sent_by_two_workers(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     workers = [hosts.host(name).start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
@@ -213,7 +213,7 @@ def test_frozen_waiting_worker_ends_on_signal(hosts: Hosts) -> None:
     require_exit_code(worker, 0)
 
 
-def test_worker_asked_to_stop_finishes_its_rows(hosts: Hosts) -> None:
+def test_stopping_worker_finishes_its_rows(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     leaving = hosts.host("one").start("work")
@@ -249,7 +249,7 @@ def test_operator_stops_batch_until_next_start(hosts: Hosts) -> None:
         assert following.stderr is not None
         while "Envoi" not in (line := following.stderr.readline()):
             assert following.poll() is None, line
-        assert "no worker starts another row" in hosts.office.run("workers", "--stop", batch).stdout
+        assert "Workers do not start any more rows" in hosts.office.run("workers", "--stop", batch).stdout
         assert hosts.ask("SELECT stop_reason FROM paygw.run") == [(STOPPED_BY_PERSON,)]
     assert "Une personne a arrêté l'exécution." in require_exit_code(following, 6)
     require_exit_code(worker, 6)
@@ -263,7 +263,7 @@ def test_operator_stops_batch_until_next_start(hosts: Hosts) -> None:
     assert assert_paid_once(hosts)
 
 
-def test_interrupting_watching_command_stops_batch(hosts: Hosts) -> None:
+def test_interrupting_submit_stops_batch(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     with hosts.blocked_commits():
@@ -302,7 +302,7 @@ def test_first_and_detach_options_conflict(hosts: Hosts) -> None:
 
 def test_worker_exits_with_error_without_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.postgres.guarded_session._RECONNECT_LIMIT_S", 0.5)
-    monkeypatch.setattr("paygw_batch.cluster.job_worker.POLL_EVERY_S", 0.25)
+    monkeypatch.setattr("paygw_batch.cluster.job_worker.POLL_INTERVAL_S", 0.25)
     monkeypatch.setattr("paygw_batch.cluster.calling._TIMEOUT_S", 1.0)
     tmp_path.chmod(0o700)
     with new_server() as server, hosts_on(tmp_path, server.url()) as hosts:
@@ -319,7 +319,7 @@ def test_worker_exits_with_error_without_database(tmp_path: Path, monkeypatch: p
         assert "Traceback" not in gone.output
 
 
-def test_worker_metrics_count_workers_without_rows_left(hosts: Hosts) -> None:
+def test_worker_metrics_omit_rows_left_after_run(hosts: Hosts) -> None:
     host = hosts.host("one")
     metrics = host.home / "paygw.prom"
     host.config.write_text(f'{host.config.read_text()}\n[reporting]\nmetrics = "{metrics}"\n')
@@ -333,7 +333,7 @@ def test_worker_metrics_count_workers_without_rows_left(hosts: Hosts) -> None:
     assert "paygw_run_rows_left{" not in text  # the run is over, so its gauge would alert forever
 
 
-def test_worker_ends_after_swallowed_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_ends_after_lost_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import or a callback of the interpreter can swallow a signal; a worker waiting for jobs must still end."""
     monkeypatch.setattr(work_command, "interruption", Interruption())
     jobs, journal = Mock(spec=JobWorker), Mock()

@@ -88,4 +88,4 @@ def test_column_profile_is_configured_and_checked_by_doctor(program: Program) ->
     for command in (["validate", str(sheet)], ["doctor"]):
         result = program.run(*command)
         assert result.exit_code == 2
-        assert "did you mean payroll-english?" in " ".join(result.output.split())
+        assert "Did you mean payroll-english?" in " ".join(result.output.split())

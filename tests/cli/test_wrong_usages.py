@@ -68,7 +68,7 @@ def test_program_options_work_before_and_after_command(machine: Program, words: 
     assert (summary["exit_code"], result.exit_code, bool(summary["message"])) == (2, 2, True)
 
 
-def test_language_and_configuration_work_after_command(machine: Program) -> None:
+def test_language_and_configuration_options_work_after_command(machine: Program) -> None:
     assert "incertaine" not in machine.run("status").stdout
     assert "incertaine" in machine.run("status", "--lang", "fr").stdout
     other = machine.home / "other.toml"

@@ -7,7 +7,7 @@ import pytest
 
 from paygw_batch.approval.approval_keys import parse_public_key
 from paygw_batch.console import visits
-from paygw_batch.console.check_payout import check_payout, mark_payout
+from paygw_batch.console.check_payout import check_payout, write_marked_copy
 from paygw_batch.console.pages.orders import READ_STATEMENT_PROGRAM, StatementFolder, read_statement
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.console.sheet_process import CHECK_PROGRAM, MARK_PROGRAM
@@ -34,5 +34,5 @@ def run_in_process(program: str, arguments: Sequence[str], settings: Settings, *
         check_payout(folder, settings, rules, maker)
     else:
         assert program == MARK_PROGRAM
-        mark_payout(folder, settings, rules, Path(more[0]))
+        write_marked_copy(folder, settings, rules, Path(more[0]))
     return True

@@ -172,15 +172,15 @@ def upload_and_answer(house: House, name: str) -> tuple[Person, str]:
     """Upload a payroll and answer each question with the suggestion."""
     ada, path, page = upload_with_questions(house, f"{name}.csv", payroll(name))
     asked = []
-    while "We need one more answer" in page or "What is each column" in page:
+    while "We need one more answer" in page or "What does each column" in page:
         asked.append(unescape(re.findall(r"<h2[^>]*>(.*?)</h2>", page)[0]))
         answer = next(fields for action, fields in parse_forms(page) if action.endswith("/reading")) | column_form(page)
         if suggested := re.findall(r'id="run-name" name="reference"[^>]*value="([^"]*)"', page):
             answer["reference"] = suggested[0]
         page = answer_question(ada, path, page, **answer)
     assert asked == [
-        "Are these names right?",
-        "What is each column of your sheet?",
+        "Are these names spelled correctly?",
+        "What does each column of your sheet contain?",
         "Your sheet has no order ids. What is this payment run called?",
         "Does S\xe9n\xe9gal mean SN?",
         "Does 170.000,00 mean 170000?",

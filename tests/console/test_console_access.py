@@ -24,7 +24,7 @@ ALLOWED = {
     Action.ADMINISTER: {Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR},
 }
 """A second copy of the permission table, to compare with."""
-SIGNED_IN_ROUTES = [route for route in ROUTES if route.act is not None]
+SIGNED_IN_ROUTES = [route for route in ROUTES if route.action is not None]
 
 
 @pytest.mark.parametrize("act", Action)
@@ -87,7 +87,7 @@ def test_signing_out_invalidates_copied_session_cookie(house: House) -> None:
     assert copy.get("/").status_code == 303
 
 
-def test_people_are_listed_only_in_sandbox(house: House) -> None:
+def test_sign_in_lists_people_only_in_sandbox(house: House) -> None:
     real = house.program.config.read_text().replace('base_url = "sandbox"', 'base_url = "https://gateway.example"')
     real = real.replace('"journal.sqlite3"', '"real.sqlite3"')
     house.program.config.write_text(real.replace('sandbox_keys = "keys"', ""))
@@ -111,21 +111,21 @@ def test_session_cookie_is_secure_behind_proxy(house: House) -> None:
     assert "strict-transport-security" in answer.headers
 
 
-def test_auditor_with_maker_role_is_refused(house: House) -> None:
+def test_person_cannot_be_auditor_and_maker(house: House) -> None:
     text = house.program.config.read_text()
     house.program.config.write_text(text.replace(f'"{AUDITOR}" =', f'"{MAKER.upper()}" ='))
     with pytest.raises(ConfigurationError, match="listed as auditor"):
         House(house.program)
 
 
-def test_every_post_needs_token_of_same_session(house: House) -> None:
+def test_every_form_requires_token_of_its_session(house: House) -> None:
     asked = set()
     for name, member in ((MAKER, house.console.members[0]), (APPROVER, house.console.members[1])):
         person, other = house.person(name), house.person(name)
         for token in (None, other.token()):
             form = {} if token is None else {"csrf": token}
             for screen in SIGNED_IN_ROUTES:
-                if screen.method == "POST" and may(member, screen.act or Action.LOOK):
+                if screen.method == "POST" and may(member, screen.action or Action.LOOK):
                     answer = person.ask("POST", address(screen), data=form, headers={"origin": ORIGIN})
                     assert answer.status_code == 403, (screen.path, token)
                     asked.add(screen.path)

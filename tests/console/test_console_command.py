@@ -26,7 +26,7 @@ def test_pages_are_served_on_loopback(house: House) -> None:
         running.send_signal(signal.SIGTERM)
         stdout, errors = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 0, errors
-    assert f"The pages are at http://127.0.0.1:{port}." in stdout
+    assert f"The console is at http://127.0.0.1:{port}." in stdout
     assert errors == ""
 
 
@@ -53,18 +53,18 @@ def test_pages_are_served_on_unix_socket(house: House) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104 (refused)
 def test_pages_refuse_addresses_other_than_loopback(house: House, host: str) -> None:
     result = house.program.run("console", "--host", host)
-    assert (result.exit_code, f"never on {host}" in result.stderr) == (2, True)
+    assert (result.exit_code, f"not on {host}" in result.stderr) == (2, True)
     with listen_on_port(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
-def test_missing_extra_error_shows_install_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_missing_extra_shows_install_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "python_multipart" else there(name, *more)
     )
     result = house.program.run("console")
-    assert (result.exit_code, "The pages need python_multipart." in result.stderr) == (2, True)
+    assert (result.exit_code, "The console needs python_multipart." in result.stderr) == (2, True)
     assert "[console]'." in result.stderr
 
 
@@ -76,18 +76,18 @@ def test_console_without_approvals_is_refused(tmp_path: Path) -> None:
     assert (result.exit_code, "[approval]" in result.stderr) == (2, True)
 
 
-def test_used_port_error_suggests_other_port(house: House) -> None:
+def test_error_for_occupied_port_suggests_another_port(house: House) -> None:
     with listen_on_port(0) as taken:
         result = house.program.run("console", "--port", str(taken.getsockname()[1]))
     assert (result.exit_code, "Choose another port" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(("typed", "name"), [("Ben Okelo", "Ben Okello"), ("Grace Njery", "Grace Njeri"), ("Zoë", "")])
-def test_invitation_for_unknown_person_suggests_nearest(house: House, typed: str, name: str) -> None:
+def test_inviting_unknown_person_suggests_nearest_name(house: House, typed: str, name: str) -> None:
     add_origin(house)
     result = house.program.run("invite", typed)
     assert (result.exit_code, f"no person called {typed}" in result.stderr) == (2, True)
-    assert (f"did you mean {name}?" in result.stderr) == bool(name)
+    assert (f"Did you mean {name}?" in result.stderr) == bool(name)
     assert "Ada Wanjiru, Ben Okello, Grace Njeri, Tom Mutua" in " ".join(result.stderr.split())
     assert not (house.console.directory / "invitations").exists()
 

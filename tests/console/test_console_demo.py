@@ -26,7 +26,7 @@ def test_demonstration_has_people_and_correctable_sheet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", share(["dark", "light"], every=2))
-def test_file_page_has_no_accessibility_violation(new_desk: Callable[..., Desk], scheme: str, tmp_path: Path) -> None:
+def test_html_report_has_no_accessibility_violation(new_desk: Callable[..., Desk], scheme: str, tmp_path: Path) -> None:
     desk = new_desk(color_scheme=scheme, bypass_csp=True)  # The pages allow no scripts, but axe-core is one.
     for kind in PageKind:
         (whole := tmp_path / f"{kind}.html").write_bytes(read_golden_page(kind).encode())

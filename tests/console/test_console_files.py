@@ -6,7 +6,7 @@ from tests.console.preparing import pay_payroll
 from tests.support.people import ADMINISTRATOR, AUDITOR, MAKER, House, create_sandbox, newest_entries
 
 
-def test_reconciliation_downloads_have_no_formulas_or_leftovers(tmp_path: Path) -> None:
+def test_reconciliation_downloads_are_safe_and_leave_no_files(tmp_path: Path) -> None:
     house = House(create_sandbox(tmp_path))
     batch = pay_payroll(house.program)
     person = house.person(MAKER)
@@ -26,7 +26,7 @@ def test_reconciliation_downloads_have_no_formulas_or_leftovers(tmp_path: Path) 
     assert house.person(AUDITOR).get(f"/payouts/{batch}/reconciliation.csv").status_code == 403
 
 
-def test_search_finds_person_and_offers_advice(tmp_path: Path) -> None:
+def test_search_finds_person_and_offers_remittance_advice(tmp_path: Path) -> None:
     house = House(create_sandbox(tmp_path, further='[reporting]\npayer = "Umoja"\n'))
     batch = pay_payroll(house.program)
     person = house.person(MAKER)

@@ -48,7 +48,7 @@ def test_checked_sheet_is_in_maker_language(ada: Person) -> None:
     assert "is not" not in page
 
 
-def test_language_cookie_is_http_only_and_lasts(house: House) -> None:
+def test_language_cookie_is_http_only_and_persistent(house: House) -> None:
     form = {"language": "fr", "back": "/payees?text=Jane"}
     answer = house.stranger().ask("POST", "/language", data=form, headers={"origin": ORIGIN})
     cookie = answer.headers["set-cookie"].lower()
@@ -73,11 +73,11 @@ def test_unknown_language_changes_nothing(house: House, wrong: str) -> None:
         *("\t//evil.example", "/\t/evil.example", "/\n/evil.example"),
     ],
 )
-def test_language_form_never_redirects_elsewhere(house: House, back: str) -> None:
+def test_language_form_never_redirects_to_another_site(house: House, back: str) -> None:
     assert choose_language(house.stranger(), "fr", back) == "/"
 
 
-def test_language_form_from_other_site_is_refused(house: House) -> None:
+def test_language_form_from_another_site_is_refused(house: House) -> None:
     answer = house.stranger().ask(
         "POST", "/language", data={"language": "fr"}, headers={"origin": "https://evil.example"}
     )
@@ -106,7 +106,7 @@ def test_every_audit_action_is_translated() -> None:
 
 @pytest.mark.parametrize(("further", "zone"), [("", "EAT"), ('time_zone = "Africa/Lagos"', "WAT")])
 @pytest.mark.usefixtures("in_process_checks")
-def test_pages_without_zone_show_machine_time(
+def test_times_default_to_machine_time_zone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further: str, zone: str
 ) -> None:
     ada = House(create_sandbox(tmp_path, further=further)).person(MAKER)
@@ -161,7 +161,7 @@ def run_story(house: House) -> object:
 
 
 @pytest.mark.usefixtures("in_process_checks")
-def test_reworded_pages_change_no_result(tmp_path: Path) -> None:
+def test_rewording_pages_changes_no_result(tmp_path: Path) -> None:
     houses = []
     for name in ("plain", "planted"):
         (tmp_path / name).mkdir()

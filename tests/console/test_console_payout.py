@@ -52,7 +52,7 @@ def test_payout_shows_decisions_counts_and_rows_by_state(house: House) -> None:
     batch = pay_amounts(house.program, ["100.00", "9001.00", "9006.00", "9002.00", "250.50"])
     ben, auditor = house.person(APPROVER), house.person(AUDITOR)
     needing, _, payouts = house.person(MAKER).get("/").text.partition("<h2>Payouts</h2>")
-    assert "1 in doubt: ask the gateway what happened to it. 1 rejected: decide whether to try again." in needing
+    assert "1 in doubt: ask the gateway what happened to it. 1 rejected: decide whether to retry." in needing
     assert f'href="/payouts/{batch}"' in needing
     assert f'href="/payouts/{batch}"' in payouts
     assert "Nothing needs your attention." in auditor.get("/").text
@@ -66,7 +66,7 @@ def test_payout_shows_decisions_counts_and_rows_by_state(house: House) -> None:
     doubt = ben.get(f"/payouts/{batch}/rows/4").text
     for text in ("Do not pay this another way", "<strong>In doubt</strong>", "254712345003"):
         assert text in doubt
-    assert "Nothing was paid" in ben.get(f"/payouts/{batch}/rows/3").text
+    assert "No payment was made" in ben.get(f"/payouts/{batch}/rows/3").text
     for missing in (f"/payouts/{batch}/rows/77", "/payouts/ffffffffffffffff"):
         assert ben.get(missing).status_code == 404
     for path in (f"/payouts/{batch}", f"/payouts/{batch}/rows/2", f"/payouts/{batch}/rows/3"):
@@ -77,7 +77,7 @@ def test_payout_shows_decisions_counts_and_rows_by_state(house: House) -> None:
     assert ben.get(f"/payouts/{batch}/progress?seen={first.headers['x-seen']}").status_code == 204
 
 
-def test_payout_rows_are_paged(house: House) -> None:
+def test_payout_rows_are_paginated(house: House) -> None:
     batch = pay_amounts(house.program, ["100.00"] * 60)
     person = house.person(MAKER)
     seen, address = [], f"/payouts/{batch}"
@@ -89,7 +89,7 @@ def test_payout_rows_are_paged(house: House) -> None:
     assert "Next page" not in page
 
 
-def test_row_in_flight_is_in_doubt_after_run(house: House) -> None:
+def test_row_in_flight_becomes_in_doubt_after_run(house: House) -> None:
     program = house.program
     waive_approval(program)
     rows = [*kenyan_rows(1, amount="7777"), *kenyan_rows(1, amount="5.00", prefix="LATER")]
@@ -130,7 +130,7 @@ def wait_until_shown(person: Person, text: str) -> str:
     raise AssertionError(text)
 
 
-def test_reading_holder_does_not_block_run(house: House) -> None:
+def test_reading_lock_holder_does_not_block_run(house: House) -> None:
     pay_amounts(house.program, ["100.00"])
     journal = load_settings(house.program.config, environ={}).journal_path()
     assert journal_holder(journal) is None  # The file still names the last run.
@@ -144,7 +144,7 @@ def test_reading_holder_does_not_block_run(house: House) -> None:
         RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit").close()
 
 
-def test_ready_rows_are_found_by_page(house: House) -> None:
+def test_unsent_rows_are_listed_and_paginated(house: House) -> None:
     program = house.program
     pay_amounts(program, ["100.00"], "first.csv")
     result = program.json("submit", program.sheet(kenyan_rows(6)), "--first", "2")

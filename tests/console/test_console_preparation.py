@@ -31,7 +31,7 @@ from tests.support.patience import wait_until
 from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, create_sandbox, parse_forms
 from tests.support.receivers import SECRET, webhook
 
-IN_ANOTHER_PROCESS = {"test_unreadable_file_shows_only_file_error", "test_marked_workbook_requires_unchanged_sheet"}
+IN_ANOTHER_PROCESS = {"test_unreadable_file_shows_only_file_error", "test_marked_workbook_requires_unchanged_file"}
 """The tests that check uploads as the pages do. The others check the same code here: a process costs a second."""
 
 
@@ -63,7 +63,7 @@ def test_corrections_are_shown_until_payout_is_paid(house: House, ada: Person, b
     plan = ada.get(f"{place}/plan").text
     assert "2 Jan 2026" not in plan  # The plan is newer than the upload.
     assert "<b>Row 4</b> <bdi>Jane 3</bdi>" in plan
-    assert "Amount was 1,250.00, is 1250.00" in plan
+    assert "Amount was 1,250.00 and is now 1250.00" in plan
     assert '<th scope="row" class="number" data-label="Row">9</th>' in plan.partition("Left out")[2]
     code = sign_sheet(ada, place)
     assert "another person must approve it" in ada.get(f"{place}/plan").text
@@ -71,7 +71,7 @@ def test_corrections_are_shown_until_payout_is_paid(house: House, ada: Person, b
     assert re.fullmatch(r"\w{4} \w{4} \w{4} \w{4}", code)
     assert f'<span class="code">{code}</span>' in ben.get(f"{place}/plan").text
     assert ben.post(f"{place}/approve", digest=digest(ben, place)).status_code == 303
-    assert "Everything is ready. Starting sends 11 payments." in ben.get(f"{place}/plan").text
+    assert "Everything is ready. When the payout starts, 11 payments will be sent." in ben.get(f"{place}/plan").text
     shown = digest(ben, place)
     for _ in range(3):  # A double click starts one payout.
         assert ben.post(f"{place}/start", digest=shown).status_code == 303
@@ -83,12 +83,12 @@ def test_corrections_are_shown_until_payout_is_paid(house: House, ada: Person, b
     for person, account in ((ben, "254712345001"), (house.person(AUDITOR), "...001")):
         seen = person.get(link).text
         assert re.search(rf"Approved</dt><dd><bdi>{APPROVER}</bdi>, \d+ \w+ \d{{4}}", seen), person.name
-        assert "Amount was 1,250.00, is 1250.00" in seen or person.name == AUDITOR
+        assert "Amount was 1,250.00 and is now 1250.00" in seen or person.name == AUDITOR
         assert (code in seen, account in seen) == (True, True), person.name
         assert {action for action, _ in parse_forms(seen)} <= {"/sign-out", "/language"}, person.name
     # A started payout can no longer be changed, and the same sheet sends nothing twice.
     assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 409
-    assert "All 2 rows are known; nothing would be sent" in ada.get(upload_sheet(ada, sheet(2))).text
+    assert "None of the 2 rows is new, so nothing would be sent" in ada.get(upload_sheet(ada, sheet(2))).text
 
 
 def upload_ready_sheet(house: House, count: int = 2) -> tuple[Person, Person, str]:
@@ -98,7 +98,7 @@ def upload_ready_sheet(house: House, count: int = 2) -> tuple[Person, Person, st
     return ada, ben, place
 
 
-def test_only_maker_changes_payout(house: House) -> None:
+def test_only_maker_can_change_payout(house: House) -> None:
     _, ben, place = upload_ready_sheet(house)
     forms = {"mend": {"row": "2", "column": "amount", "text": "9"}, "leave-out": {"row": "2"}, "remove": {}}
     assert {ben.post(f"{place}/{act}", **form).status_code for act, form in forms.items()} == {403}
@@ -110,20 +110,20 @@ def test_correction_after_signing_removes_signature(house: House) -> None:
     assert ada.post(f"{place}/mend", row="2", column="amount", text="999.00").status_code == 303
     answer = ben.post(f"{place}/approve", digest=shown)
     assert answer.status_code == 409
-    assert "This payout was changed since this page was opened." in answer.text
+    assert "This payout has changed since this page was opened." in answer.text
     sign_sheet(ada, place)
     assert ben.post(f"{place}/approve", digest=shown).status_code == 409  # Ben saw an older plan.
 
 
-def test_equal_corrections_are_grouped_after_amounts(house: House) -> None:
+def test_identical_corrections_are_grouped_after_amounts(house: House) -> None:
     wrong = {1: {"country": "Kenya"}, 2: {"country": "Kenya"}, 3: {"amount": '"1,250.00"'}}
     ada, place = upload_payroll(house, sheet(4, wrong))
     for number, column, text in (("2", "country", "KE"), ("3", "country", "KE"), ("4", "amount", "1250.00")):
         ada.post(f"{place}/mend", row=number, column=column, text=text)
     lines = re.findall(r"<li><b>(.*?)</li>", ada.get(f"{place}/plan").text.partition("Corrected after the upload")[2])
     assert [re.sub(r"<.*?>", "", line).partition(" (")[0] for line in lines] == [
-        "Row 4 Jane 3 &middot; Amount was 1,250.00, is 1250.00",
-        "2 rows &middot; Country was Kenya, is KE",
+        "Row 4 Jane 3 &middot; Amount was 1,250.00 and is now 1250.00",
+        "2 rows &middot; Country was Kenya and is now KE",
     ]
 
 
@@ -139,14 +139,14 @@ def test_signed_plan_matches_shown_plan(house: House, ada: Person) -> None:
     text = read_plan(house.console.directory / place.rpartition("/")[2] / "plan.json").signed_text().decode()
     for figure in re.findall(r'<td class="number sum">(?:[A-Z]{3} )?([\d\u202f]+\.\d\d)</td>', page):
         assert figure.replace("\u202f", "") in text
-    assert "was 102.00, is 777.00" in page
+    assert "was 102.00 and is now 777.00" in page
     assert '"becomes":"777.00"' in text
     assert '"value":"102.00"' in text
 
 
 def test_unreadable_file_shows_only_file_error(ada: Person) -> None:
     page = ada.get(upload_sheet(ada, b"%PDF-1.4 not a sheet", "scan.csv")).text
-    assert "We can't read this sheet yet" in page
+    assert "We cannot read this sheet yet" in page
     assert "cannot be paid yet" not in page
     assert ada.get(upload_sheet(ada, HEADING.encode())).text.count("no rows below it") == 1
 
@@ -163,7 +163,7 @@ def test_file_name_cannot_escape_folder(house: House, ada: Person, name: str) ->
 def test_invalid_file_name_is_refused(ada: Person) -> None:
     for name in (".csv", "x" * 101 + ".csv"):
         assert ada.upload("/new", name, sheet(1)).status_code == 409
-    assert "We can't read this sheet yet" in ada.get(upload_sheet(ada, sheet(1), "notes.docx")).text
+    assert "We cannot read this sheet yet" in ada.get(upload_sheet(ada, sheet(1), "notes.docx")).text
 
 
 def test_oversized_upload_is_refused(house: House) -> None:
@@ -194,21 +194,21 @@ def test_computed_amounts_are_rounded_only_on_request(house: House, ada: Person)
         ada, sheet(4, {1: {"amount": "45833.3333"}, 2: {"amount": "45833.335"}, 3: {"amount": "45.833"}})
     )
     page = ada.get(f"{place}?kind=amount.decimals").text
-    assert ("1 of 4 rows can be paid" in page, "Use the suggested text in all 2 cells" in page) == (True, True)
+    assert ("1 of 4 rows can be paid" in page, "Use the suggested value in all 2 cells" in page) == (True, True)
     assert ada.post(f"{place}/mend-kind", kind="amount.decimals").status_code == 303
     assert "1 of 4 rows cannot be paid yet" in ada.get(place).text
     ada.post(f"{place}/leave-out", row="4", out="yes")
     sign_sheet(ada, place)
     shown = house.person(APPROVER).get(f"{place}/plan").text
-    assert "was 45833.3333, is 45833.33" in shown
-    assert "was 45833.335, is 45833.34" in shown
+    assert "was 45833.3333 and is now 45833.33" in shown
+    assert "was 45833.335 and is now 45833.34" in shown
 
 
 def test_answered_question_is_not_asked_again(house: House, ada: Person) -> None:
     pay_from_command_line(house, sheet(4).replace(b"P-", b"OCT-"))
     place = upload_sheet(ada, sheet(4))
     page = ada.get(place).text
-    assert "Was this paid already?" in page
+    assert "Has this already been paid?" in page
     assert "Check what will be paid</a>" not in page
     question = re.findall(r'name="question" value="([^"]+)"', page)[0]
     assert ada.post(f"{place}/answer", question="sheet.repeats_a_batch 0").status_code == 409
@@ -216,11 +216,11 @@ def test_answered_question_is_not_asked_again(house: House, ada: Person) -> None
     ada.post(f"{place}/leave-out", row="5", out="yes")
     assert 'name="question"' not in ada.get(place).text
     sign_sheet(ada, place)
-    assert "Could somebody be paid twice?" in house.person(APPROVER).get(f"{place}/plan").text
+    assert "Could someone be paid twice?" in house.person(APPROVER).get(f"{place}/plan").text
 
 
 @pytest.mark.parametrize("in_process_bytes", [1_000_000, 0])
-def test_draft_is_rebuilt_after_other_payout(
+def test_draft_is_rebuilt_after_another_payout(
     house: House, ada: Person, ben: Person, monkeypatch: pytest.MonkeyPatch, in_process_bytes: int
 ) -> None:
     monkeypatch.setattr(preparing, "MAX_IN_PROCESS_BYTES", in_process_bytes)
@@ -272,7 +272,7 @@ def test_restarted_console_shows_finished_payout(house: House) -> None:
     assert len(house.program.record()) == 2
 
 
-def test_command_line_refuses_own_approval_and_changed_corrections(house: House) -> None:
+def test_command_line_refuses_self_approval_and_changed_corrections(house: House) -> None:
     _, ben, place = upload_ready_sheet(house)
     folder = house.console.directory / place.rpartition("/")[2]
     own = house.program.run("approve", folder / "plan.json", "--key", house.program.home / "keys" / f"{MAKER}.pem")
@@ -287,7 +287,7 @@ def test_command_line_refuses_own_approval_and_changed_corrections(house: House)
     assert house.program.record() == []
 
 
-def test_marked_workbook_requires_unchanged_sheet(house: House, ada: Person) -> None:
+def test_marked_workbook_requires_unchanged_file(house: House, ada: Person) -> None:
     place = upload_sheet(ada, sheet(2, {1: {"amount": "abc"}}))
     book = ada.get(f"{place}/marked").content
     assert [line[0].value for line in openpyxl.load_workbook(io.BytesIO(book))["Payees"]["A2:A3"]] == [2, 3]
@@ -321,7 +321,7 @@ def listed_names(page: str) -> list[str]:
     )
 
 
-def test_paid_people_are_listed_searched_and_sorted(house: House) -> None:
+def test_people_list_can_be_searched_and_sorted(house: House) -> None:
     ada, place = upload_payroll(house, sheet(120))
     sign_sheet(ada, place)
     people, ben = f"{place}/people", house.person(APPROVER)
@@ -339,7 +339,7 @@ def test_paid_people_are_listed_searched_and_sorted(house: House) -> None:
         assert listed_names(ben.get(f"{people}?{query}").text) == [f"Jane {n}" for n in listed], query
 
 
-def test_people_list_is_downloaded_or_masked(house: House) -> None:
+def test_auditor_sees_only_masked_people_list(house: House) -> None:
     ada, place = upload_payroll(house, sheet(3))
     taken = ada.get(f"{place}/people.csv")
     assert (taken.status_code, taken.headers["content-type"]) == (200, "text/csv; charset=utf-8")

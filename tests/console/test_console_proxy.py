@@ -106,7 +106,7 @@ def test_nginx_accepts_shipped_configuration(home: Path) -> None:
     assert "warn" not in done.stderr
 
 
-def test_nginx_serves_pages_over_tls_under_own_name(program: Program, home: Path, ports: tuple[int, int]) -> None:
+def test_nginx_serves_only_its_host_over_tls(program: Program, home: Path, ports: tuple[int, int]) -> None:
     origin = f"https://localhost:{ports[1]}"
     trusted = ssl.create_default_context(cafile=str(home / "ca.pem"))
     with httpx.Client(base_url=origin, verify=trusted, timeout=PATIENCE_S) as client:

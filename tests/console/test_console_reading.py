@@ -40,7 +40,7 @@ def choose_column(form: dict[str, str], heading: str, column: str) -> dict[str, 
 def test_suggested_column_is_used_after_confirmation(ada: Person) -> None:
     place = upload_sheet(ada, PAYROLL.encode())
     page = ada.get(place).text
-    assert "What is each column of your sheet?" in page
+    assert "What does each column of your sheet contain?" in page
     assert "profile" not in page
     form = column_form(page)
     headings = PAYROLL.splitlines()[1].split(",")
@@ -141,16 +141,16 @@ def test_every_country_has_templates_as_workbook_and_csv(house: House, ada: Pers
     assert "download template" in {entry.act for entry in newest_entries(house.console.settings, limit=200)}
 
 
-def test_differing_typed_totals_prevent_signing(ada: Person, ben: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mismatched_control_totals_prevent_signing(ada: Person, ben: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = ada.upload("/new", "pay.csv", sheet(3), stated_rows="1,200", stated_sums="kes 306.00\r\nUGX=5\r\n")
     place = answer.headers["location"]
     page = ada.get(place).text
-    assert "You expected 1\u202f200 rows; the sheet has 3." in page
-    assert "UGX 5 was stated; the sheet has no UGX row." in page
+    assert "You expected 1\u202f200 rows, but the sheet has 3." in page
+    assert "You expected UGX 5, but the sheet has no rows in UGX." in page
     assert "KES 306" not in page.partition("<textarea")[0]
     assert ada.get(f"{place}/plan").status_code == 303
     assert ada.post(f"{place}/totals", stated_rows="3", stated_sums="KES 306").status_code == 303
-    assert "These are not the totals" not in ada.get(place).text
+    assert "The totals do not match" not in ada.get(place).text
     sign_sheet(ada, place)
     ben.post(f"{place}/approve", digest=digest(ben, place))
     commands = []
@@ -173,7 +173,7 @@ def test_differing_typed_totals_prevent_signing(ada: Person, ben: Person, monkey
 def test_malformed_totals_are_refused_and_discarded(house: House, form: dict[str, str]) -> None:
     answer = house.person(MAKER).upload("/new", "pay.csv", sheet(1), **form)
     assert answer.status_code == 409
-    assert "plain number" in answer.text or "on its own line" in answer.text
+    assert "in digits" in answer.text or "on its own line" in answer.text
     assert not list(house.console.directory.glob("*"))
 
 
@@ -183,16 +183,16 @@ def upload_corrected_file(person: Person, place: str, content: bytes, name: str 
     return person.get(place).text
 
 
-def download_marked_workbook(person: Person, place: str) -> openpyxl.Workbook:
+def download_rejects(person: Person, place: str) -> openpyxl.Workbook:
     answer = person.get(f"{place}/marked")
     assert answer.headers["content-type"] == SPREADSHEET, answer.text
     return openpyxl.load_workbook(io.BytesIO(answer.content))
 
 
-def test_text_sheet_returns_as_workbook_with_corrections(house: House, ada: Person) -> None:
+def test_csv_sheet_is_returned_as_corrected_workbook(house: House, ada: Person) -> None:
     place = upload_sheet(ada, sheet(4, {1: {"amount": "abc"}, 2: {"name": ""}, 3: {"name": "=1+1"}}))
     ada.post(f"{place}/mend", row="2", column="amount", text="5.00")
-    book = download_marked_workbook(ada, place)
+    book = download_rejects(ada, place)
     worksheet = book["Payees"]
     lines = [[cell.value for cell in line] for line in worksheet.iter_rows(min_row=2)]
     assert [line[0] for line in lines] == [2, 3, 4, 5]
@@ -211,7 +211,7 @@ def test_text_sheet_returns_as_workbook_with_corrections(house: House, ada: Pers
     assert 'filename="payroll-november.marked.xlsx"' in ada.get(f"{place}/marked").headers["content-disposition"]
 
 
-def test_left_out_row_stays_out_in_corrected_file(house: House, ada: Person) -> None:
+def test_row_stays_left_out_of_corrected_file(house: House, ada: Person) -> None:
     place = upload_sheet(ada, sheet(4))
     for number in ("3", "4"):
         ada.post(f"{place}/leave-out", row=number)
@@ -223,7 +223,7 @@ def test_left_out_row_stays_out_in_corrected_file(house: House, ada: Person) -> 
     assert "Left out by" in ada.get(f"{place}?kind=mended").text
 
 
-def test_corrected_file_loses_signature(ada: Person, ben: Person) -> None:
+def test_uploading_corrected_file_removes_signature(ada: Person, ben: Person) -> None:
     place = upload_sheet(ada, PAYROLL.encode())
     ada.post(f"{place}/reading", reference="", **column_form(ada.get(place).text))
     sign_sheet(ada, place)
@@ -257,7 +257,7 @@ def test_unreadable_sheet_cannot_be_corrected(ada: Person) -> None:
     assert "Every row can be paid" in upload_corrected_file(ada, place, sheet(1))
 
 
-def test_repeated_sheet_can_be_changed_or_removed(house: House, ada: Person, ben: Person) -> None:
+def test_already_paid_sheet_can_be_replaced_or_removed(house: House, ada: Person, ben: Person) -> None:
     first = upload_sheet(ada, sheet(2))
     sign_sheet(ada, first)
     ben.post(f"{first}/approve", digest=digest(ben, first))
@@ -265,12 +265,12 @@ def test_repeated_sheet_can_be_changed_or_removed(house: House, ada: Person, ben
     wait_until_finished(ada, first)
     again_place = upload_sheet(ada, sheet(2))
     page = ada.get(again_place).text
-    assert "All 2 rows are known; nothing would be sent" in page
+    assert "None of the 2 rows is new, so nothing would be sent" in page
     assert "Check what will be paid</a>" not in page
     assert ada.get(f"{again_place}/plan").headers["location"] == again_place
     assert ada.post(f"{again_place}/sign").status_code == 409
     assert payable_count(upload_corrected_file(ada, again_place, sheet(3))) == "3"
-    assert "2 rows are known from earlier payouts" in ada.get(again_place).text
+    assert "2 rows are already in earlier payouts" in ada.get(again_place).text
     assert ada.post(f"{again_place}/remove").status_code == 303
     assert ada.get(again_place).status_code == 404
     assert not open_payout_folder(house, again_place).path.exists()
@@ -280,9 +280,9 @@ def test_repeated_sheet_can_be_changed_or_removed(house: House, ada: Person, ben
 def test_frequent_problem_is_explained_once(ada: Person) -> None:
     lines = {n: {"amount": f"{n}000x"} for n in range(1, 13)}
     page = ada.get(upload_sheet(ada, sheet(14, lines))).text
-    assert page.count("12 of 14 rows: Amount not readable.") == 1
+    assert page.count("12 of 14 rows: Amount in the wrong format.") == 1
     few = ada.get(upload_sheet(ada, sheet(14, {n: lines[n] for n in range(1, 8)}), "few.csv")).text
-    assert "rows: Amount not readable." not in few
+    assert "rows: Amount in the wrong format." not in few
 
 
 def test_large_sheet_is_read_in_background(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_large_sheet_is_read_in_background(house: House, monkeypatch: pytest.Mon
     assert "Reading 990 rows..." in ada.get(f"{place}/plan").text
     assert "Check the sheet" in ada.get("/").text
     gate.set()
-    preparing._checks[place.rpartition("/")[2]].join(timeout=PATIENCE_S)
+    preparing._check_threads[place.rpartition("/")[2]].join(timeout=PATIENCE_S)
     assert "Every row can be paid" in ada.get(place).text
 
 
@@ -318,6 +318,6 @@ def test_oversized_sheet_is_checked_only_once(house: House, monkeypatch: pytest.
     place = upload_sheet(ada, sheet(1))
     for _ in range(2):
         page = ada.get(place).text
-        assert "We can't read this sheet yet" in page
-        assert "needs more memory or time" in page
+        assert "We cannot read this sheet yet" in page
+        assert "more memory or time than allowed" in page
     assert tries == [1]

@@ -11,7 +11,7 @@ from tests.support.people import AUDITOR, House, Person
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 
 
-def test_story_6_maker_sees_reason_of_returned_plan(ada: Person, ben: Person) -> None:
+def test_story_6_maker_sees_why_plan_was_returned(ada: Person, ben: Person) -> None:
     place = upload_sheet(ada, sheet(2))
     sign_sheet(ada, place)
     shown = digest(ben, place)
@@ -26,7 +26,7 @@ def test_story_6_maker_sees_reason_of_returned_plan(ada: Person, ben: Person) ->
 
 
 @pytest.mark.long
-def test_story_9_simultaneous_payouts_run_in_turn(house: House, ada: Person, ben: Person) -> None:
+def test_story_9_simultaneous_payouts_run_one_by_one(house: House, ada: Person, ben: Person) -> None:
     team_a, team_b = (
         sheet(3).replace(b"P-", prefix).replace(b"25471234500", number).replace(b"Jane", name)
         for prefix, number, name in ((b"A-", b"25471234510", b"Ann"), (b"B-", b"25471234520", b"Bob"))

@@ -33,7 +33,7 @@ def upload_sheet(ada: Person) -> str:
 
 def get_when_checked(ada: Person, path: str) -> str:
     """Return a page once its sheet is checked."""
-    for running in list(preparing._checks.values()):
+    for running in list(preparing._check_threads.values()):
         running.join(60)
     return ada.get(path).text
 
@@ -88,6 +88,6 @@ def test_sheet_uploaded_again_is_read_from_file(house: House, ada: Person) -> No
     folder = PayoutFolder.find(house.console.directory, path.rpartition("/")[2])
     assert folder is not None
     assert folder.corrections is not None
-    assert folder.reading(folder.corrections) in json.loads((folder.cache / "sheet.json").read_bytes())["reading"]
+    assert folder.reading_key(folder.corrections) in json.loads((folder.cache / "sheet.json").read_bytes())["reading"]
     ada.upload(f"{path}/again", "pay.csv", "\n".join((HEADER, ROWS[1])).encode())
     assert "Every row can be paid" in get_when_checked(ada, path)

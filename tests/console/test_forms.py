@@ -21,7 +21,7 @@ from paygw_batch.approval.signed_document import SignedDocument
 from paygw_batch.clock import utc_now
 from paygw_batch.console.console_app import ROUTES, console_app, listen_on_port, serve_pages
 from paygw_batch.console.pages.orders import find_order_folder
-from paygw_batch.console.pages.people_page import HEALTH
+from paygw_batch.console.pages.people_page import HEALTH_FOLDER
 from paygw_batch.console.start_run import last_run
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.opening.open_journal import journal_for_planning
@@ -72,7 +72,7 @@ FORMS: dict[str, tuple[str, dict[str, str]]] = {
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["mend", "mend a kind", "leave out"])
-def test_form_from_before_correction_changes_nothing(house: House, ada: Person, name: str) -> None:
+def test_form_opened_before_correction_changes_nothing(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
     place = upload_sheet(ada, sheet(5, WRONG))
     path = f"{place}/{act}"
@@ -93,7 +93,7 @@ def test_form_without_shown_state_changes_nothing(house: House, ada: Person, nam
     assert sheet_state(house, place) == before
 
 
-def test_left_out_row_is_included_only_explicitly(house: House, ada: Person) -> None:
+def test_repeated_leave_out_form_does_not_include_row(house: House, ada: Person) -> None:
     place = upload_sheet(ada, sheet(5, WRONG))
     path = f"{place}/leave-out"
     out = ada.shown(path, row="4")
@@ -106,7 +106,7 @@ def test_left_out_row_is_included_only_explicitly(house: House, ada: Person) -> 
     assert sheet_state(house, place)[2] == {4}  # The first page is still up to date.
 
 
-def test_only_shown_questions_are_answered(ada: Person) -> None:
+def test_only_displayed_questions_can_be_answered(ada: Person) -> None:
     place = upload_sheet(ada, sheet(3))
     for form in ({"question": "payee.twice 0"}, {"question": "payee.twice 0", **ada.shown(f"{place}/totals")}):
         assert send_form(ada, f"{place}/answer", form).status_code == 409
@@ -336,7 +336,7 @@ def desk(
     house.console = replace(house.console, program=(sys.executable, "-S", "-c", waits))
     house.app = console_app(house.console)
     yield Desk(house, set_clock)
-    runs = (folder.glob("*.json") for folder in (house.console.runs, house.console.directory / HEALTH))
+    runs = (folder.glob("*.json") for folder in (house.console.runs, house.console.directory / HEALTH_FOLDER))
     for record in chain.from_iterable(runs):
         run = last_run(record.parent, record.stem.partition(".")[0])
         if run is not None and run.is_alive:
@@ -436,9 +436,9 @@ def test_withdrawn_plan_is_reported_and_not_approved(house: House, ada: Person) 
     assert send_form(ben, f"{place}/approve", form).status_code == 409
     assert folder.plan == plan
     page = ben.get(f"{place}/plan").text
-    assert f"was withdrawn by {APPROVER}" in page
+    assert f"{APPROVER} withdrew the " in page
     assert f"{place}/approve" not in page
-    assert f"was withdrawn by {APPROVER}" in ada.get("/").text
+    assert f"{APPROVER} withdrew the " in ada.get("/").text
     # Its maker signs another plan of the same payments on the page.
     again = ada.post(f"{place}/sign-again")
     assert (again.status_code, again.headers["location"]) == (303, f"{place}/plan")
@@ -461,7 +461,7 @@ def test_withdrawn_order_is_signed_again_on_page(house: House, ada: Person) -> N
     order = folder.order
     assert order is not None
     withdraw_document(house.console.settings, order, withdraw_on_page(order, APPROVER, utc_now()))
-    assert f"was withdrawn by {APPROVER}" in ben.get(place).text
+    assert f"{APPROVER} withdrew the " in ben.get(place).text
     assert f"{place}/agree" not in ben.get(place).text
     assert ada.post(f"{place}/sign-again").status_code == 303
     assert ada.post(f"{place}/sign").status_code == 303
@@ -494,7 +494,7 @@ async def request_while_crowded(listener: socket.socket, count: int) -> bytes:
         return await reader.read()
 
 
-def test_unfinished_requests_do_not_block_visitors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_requests_do_not_block_other_visitors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.console.console_app.HEAD_LIMIT_S", 0.3)
 
     async def app(_scope: object, _receive: object, send: Callable[..., object]) -> None:

@@ -63,7 +63,7 @@ def upload_and_answer(ada: Desk, keyboard: Keyboard, sheet: Path) -> None:
     keyboard.press(page.get_by_role("button", name="D\xe9poser et v\xe9rifier"))
     expect(page.get_by_text("A\xefcha Traor\xe9 2", exact=True)).to_be_visible()
     ada.check_page()
-    keyboard.press(page.get_by_role("button", name="Oui, les noms sont justes"))
+    keyboard.press(page.get_by_role("button", name="Oui, ils sont bien écrits"))
     page.get_by_role("table").wait_for()
     ada.check_page()
     keyboard.press(page.get_by_role("button", name="Lire le fichier ainsi"))
@@ -95,7 +95,7 @@ def correct_red_cells(ada: Desk, keyboard: Keyboard) -> None:
 
 
 @pytest.mark.long
-def test_export_without_ids_is_paid_in_french(new_desk: NewDesk, address: str, tmp_path: Path) -> None:
+def test_french_payroll_without_order_ids_is_paid(new_desk: NewDesk, address: str, tmp_path: Path) -> None:
     ada, keyboard = seat_reader(new_desk, address, MAKER)
     page = ada.page
     ada.check_page()

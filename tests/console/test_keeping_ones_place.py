@@ -43,12 +43,12 @@ def test_undoing_correction_focuses_its_cell(ada: Person) -> None:
 def test_overlong_file_name_error_shows_field(house: House) -> None:
     answer = house.person(MAKER).upload("/new", f"{'n' * 120}.csv", sheet(1), title="Salaries")
     assert answer.status_code == 409
-    assert re.search(r'id="sheet-problem">A sheet needs a plain file name[^<]+</p><input type="file"', answer.text)
+    assert re.search(r'id="sheet-problem">A file name must have at most[^<]+</p><input type="file"', answer.text)
     assert 'value="Salaries"' in answer.text
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
-def test_payouts_are_searched_by_words_states_dates(tmp_path: Path, zone: str) -> None:
+def test_payouts_are_searchable_by_word_state_and_date(tmp_path: Path, zone: str) -> None:
     house = House(create_sandbox(tmp_path, further=f'time_zone = "{zone}"'))
     batch = pay_amounts(house.program, "November", ["100.00"])
     ada, address = House(house.program).person(MAKER), f'href="/payouts/{batch}"'
@@ -68,7 +68,7 @@ def test_payouts_are_searched_by_words_states_dates(tmp_path: Path, zone: str) -
         assert (address in ada.get(f"/?{query}").text) is is_found, query
 
 
-def test_payout_has_makers_name(ada: Person) -> None:
+def test_payout_has_title_given_by_maker(ada: Person) -> None:
     named = ada.upload("/new", "x1.csv", sheet(2), title="Salaries November").headers["location"]
     page = ada.get(named).text
     assert "<h1><bdi>Salaries November</bdi></h1>" in page
@@ -92,7 +92,7 @@ def test_sign_in_continues_to_requested_page(house: House, address: str) -> None
 
 
 @pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:1", "/a\nb"])
-def test_sign_in_never_redirects_to_other_site(house: House, to: str) -> None:
+def test_sign_in_never_redirects_to_another_site(house: House, to: str) -> None:
     one = house.stranger()
     answer = one.ask("POST", "/sign-in", data={"name": MAKER, "to": to}, headers={"origin": ORIGIN})
     assert answer.headers["location"] == "/"
@@ -110,11 +110,11 @@ def test_ended_session_is_explained_at_sign_in(house: House, ada: Person) -> Non
         "ended": ["yes"],
     }
     page = ada.get(answer.headers["location"]).text
-    assert "a session ends after 15 min without use" in page
+    assert "A session ends after 15 minutes without activity" in page
     assert ada.get("/").headers["location"] == "/sign-in"  # Without a cookie, nobody was signed out.
 
 
-def test_page_opened_from_other_site_is_reloaded(house: House) -> None:
+def test_page_opened_from_another_site_is_reloaded(house: House) -> None:
     """Browsers do not send the session cookie when another site links to a page."""
     answer = house.stranger().get("/payouts/0123456789abcdef", **{"sec-fetch-site": "cross-site"})
     assert answer.status_code == 200
@@ -128,7 +128,7 @@ def test_polling_does_not_prolong_session(house: House, ada: Person) -> None:
     assert house.stranger().get("/session").status_code == 401
 
 
-def test_refusal_page_links_administrator_to_start(house: House) -> None:
+def test_refusal_page_links_administrator_to_start_page(house: House) -> None:
     tom = house.person(ADMINISTRATOR)
     page = tom.get("/new")
     assert page.status_code == 403
@@ -139,6 +139,6 @@ def test_refusal_page_links_administrator_to_start(house: House) -> None:
 def test_refused_form_keeps_typed_values(ada: Person) -> None:
     answer = ada.upload("/new", "pay.csv", b"x", stated_rows="about 12", stated_sums="KES 5", reference="run-1")
     assert answer.status_code == 409
-    assert '<p class="problem" id="stated_rows-problem">Write the number of rows as a plain number' in answer.text
+    assert '<p class="problem" id="stated_rows-problem">Enter the number of rows in digits' in answer.text
     for kept in ('value="about 12"', 'value="run-1"', ">KES 5</textarea>"):
         assert kept in answer.text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.approval.approval_keys import PublicKey
-from paygw_batch.console.passkey_access import SignedInKey, SignInMethod, StoredSessions, WebSessions
+from paygw_batch.console.passkey_access import SignInKey, SignInMethod, StoredSessions, WebSessions
 from paygw_batch.console.permissions import Member, Role
 from paygw_batch.errors import JournalError, SessionsBroken
 from tests.support.clocks import ManualClock
@@ -40,14 +40,14 @@ def restart(journal: Path, clock: ManualClock) -> Iterator[Callable[..., WebSess
     def start(
         members: Collection[Member] = (ADA, BEN),
         keys: Mapping[PublicKey, Member] | None = None,
-        ways: Collection[SignInMethod] = BOTH,
+        methods: Collection[SignInMethod] = BOTH,
     ) -> WebSessions:
         while running:
             running.pop().close()
         known = {KEY: ADA} if keys is None else keys
         limits = {"idle_s": 900, "max_age_s": 28_800}
         running.append(
-            WebSessions(StoredSessions(journal), members=members, keys=known, ways=ways, now_s=clock, **limits)
+            WebSessions(StoredSessions(journal), members=members, keys=known, methods=methods, now_s=clock, **limits)
         )
         return running[-1]
 
@@ -77,21 +77,21 @@ def test_session_ends_when_idle_or_after_workday(restart: Serve, clock: ManualCl
 
 def test_restart_does_not_prolong_sessions(restart: Serve, clock: ManualClock) -> None:
     before = restart()
-    session_id = before.sign_in(ADA, "", SignInMethod.PASSKEY, SignedInKey(KEY, "credential"))
+    session_id = before.sign_in(ADA, "", SignInMethod.PASSKEY, SignInKey(KEY, "credential"))
     session = before.session(session_id)
     clock.now_s += 899
     after = restart().session(session_id)
     assert after == session
     assert after is not None
-    assert after.passkey == SignedInKey(KEY, "credential")
+    assert after.passkey == SignInKey(KEY, "credential")
     clock.now_s += 901
     assert restart().session(session_id) is None
     assert restart().session(session_id) is None
 
 
-def test_removed_key_ends_sessions_for_good(restart: Serve) -> None:
+def test_removing_key_ends_its_sessions_permanently(restart: Serve) -> None:
     sessions = restart()
-    keys = (SignedInKey(KEY, place) for place in ("work", "home"))
+    keys = (SignInKey(KEY, place) for place in ("work", "home"))
     at_work, at_home = (sessions.sign_in(ADA, "", SignInMethod.PASSKEY, key) for key in keys)
     by_another = sessions.sign_in(BEN, "", SignInMethod.LIST)
     without = restart(keys={})
@@ -102,15 +102,15 @@ def test_removed_key_ends_sessions_for_good(restart: Serve) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"members": [BEN]}, {"keys": {KEY: BEN}}, {"ways": {SignInMethod.LIST}}],
+    [{"members": [BEN]}, {"keys": {KEY: BEN}}, {"methods": {SignInMethod.LIST}}],
     ids=["the person left", "the key is another's now", "nobody signs in that way any more"],
 )
 def test_session_ends_when_member_or_key_changes(restart: Serve, changed: dict[str, object]) -> None:
-    session_id = restart().sign_in(ADA, "", SignInMethod.PASSKEY, SignedInKey(KEY, ""))
+    session_id = restart().sign_in(ADA, "", SignInMethod.PASSKEY, SignInKey(KEY, ""))
     assert restart(**changed).session(session_id) is None
 
 
-def test_session_role_follows_configuration(restart: Serve) -> None:
+def test_session_role_follows_current_configuration(restart: Serve) -> None:
     session_id = restart().sign_in(ADA, "", SignInMethod.LIST)
     moved = Member("Ada", frozenset({Role.AUDITOR}))
     session = restart(members=[moved]).session(session_id)
@@ -118,7 +118,7 @@ def test_session_role_follows_configuration(restart: Serve) -> None:
     assert session.member == moved
 
 
-def test_clock_set_back_ends_sessions(restart: Serve, clock: ManualClock) -> None:
+def test_setting_clock_back_ends_sessions(restart: Serve, clock: ManualClock) -> None:
     sessions = restart()
     session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
     clock.now_s -= 30  # Time servers do this.
@@ -157,7 +157,7 @@ def test_session_limit_ends_oldest_session(restart: Serve, clock: ManualClock, j
 
 def test_full_disk_prevents_sign_in_but_not_reading(journal: Path, clock: ManualClock) -> None:
     with failing_disk() as disk, closing(StoredSessions(journal)) as kept:
-        sessions = WebSessions(kept, members=[ADA], keys={}, ways=BOTH, idle_s=900, max_age_s=28_800, now_s=clock)
+        sessions = WebSessions(kept, members=[ADA], keys={}, methods=BOTH, idle_s=900, max_age_s=28_800, now_s=clock)
         session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
         clock.now_s += 60
         disk.fail_at = disk.operations + 1
@@ -180,7 +180,7 @@ def test_damaged_session_file_is_refused_with_hint(journal: Path, content: bytes
 def test_session_file_readable_by_others_is_refused(restart: Serve, journal: Path) -> None:
     restart().close()
     journal.with_name(f"{journal.name}.sessions").chmod(0o644)
-    with pytest.raises(JournalError, match="can be read or written by others"):
+    with pytest.raises(JournalError, match="Other users can read or change"):
         StoredSessions(journal)
 
 

@@ -63,7 +63,7 @@ def test_story_2_letterhead_workbook_is_corrected(ada: Desk, tmp_path: Path) -> 
     path, corrected = tmp_path / "net pay.xlsx", tmp_path / "mended.xlsx"
     write_letterhead_workbook(path)
     keyboard, page = upload_at_desk(ada, path), ada.page
-    expect(page.get_by_role("heading", name="What is each column of your sheet?")).to_be_visible()
+    expect(page.get_by_role("heading", name="What does each column of your sheet contain?")).to_be_visible()
     expect(page.get_by_role("combobox", name="Net Pay")).to_have_value("amount")
     expect(page.get_by_role("combobox", name="Station")).to_have_value("")
     keyboard.press(page.get_by_role("button", name="Read the sheet like this"))

@@ -51,7 +51,10 @@ ELSEWHERE = (
     *(f"submit/{module}.py" for module in ("approvals", "results", "send", "submission", "submit_sheet")),
 )
 """What a terminal or a report says in words that pages do not share and mistakes in the data files of countries."""
-OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] (?:needed|lists) |config/")
+OF_ERRORS = re.compile(
+    r"Make a new |To approve it, run `|`paygw-batch \S+ (?:BATCH|\{placeholder\})"
+    r"|\[approval\] (?:needed|lists) |config/"
+)
 """Hints that are attributes of a class of documents, and a mistake in the configuration, which no page gets past."""
 
 
@@ -92,7 +95,7 @@ def page_messages() -> Iterator[tuple[str, str]]:
             yield place, text
 
 
-def test_page_sentences_mention_no_command_or_setting() -> None:
+def test_page_texts_mention_no_command_or_setting() -> None:
     shown = [(place, text) for place, text in page_messages() if not OF_ERRORS.match(text)]
     assert [(place, text) for place, text in shown if COMMAND.search(text)] == []
 
@@ -104,7 +107,7 @@ def test_page_shows_only_hints_without_commands() -> None:
     assert ApprovalError("x", hint="Make another.").page_hint == ""
     assert ApprovalError("x", hint="Open the page again.", for_terminal=False).page_hint == "Open the page again."
     assert JournalError("x").page_hint == ""
-    assert JournalHeld("x").page_hint == "Wait until it finishes, then run again."
+    assert JournalHeld("x").page_hint == "Wait until that has finished, then try again."
 
 
 PARTS = {"base.html", "parts.html", "reading_parts.html", "agreement.html"}
@@ -159,7 +162,7 @@ def test_every_page_template_is_tested() -> None:
 
 
 @pytest.mark.parametrize("template", sorted(VALUES))
-def test_template_uses_exactly_its_given_names(template: str) -> None:
+def test_template_uses_exactly_the_values_given(template: str) -> None:
     used, defined = template_names(template)
     assert used - defined - FRAME == VALUES[template] - UNSHOWN.get(template, set()) - defined
 

@@ -81,7 +81,7 @@ def test_sign_in_expires_after_five_minutes(open_sign_ins: OpenSignIns, clock: M
     assert not open_sign_ins.end(second)
 
 
-def test_many_open_sign_ins_write_nothing(open_sign_ins: OpenSignIns, journal: Path) -> None:
+def test_opening_many_sign_ins_writes_nothing(open_sign_ins: OpenSignIns, journal: Path) -> None:
     def file_sizes() -> list[int]:
         return [path.stat().st_size for path in sorted(journal.parent.glob(f"{journal.name}.sessions*"))]
 
@@ -92,9 +92,7 @@ def test_many_open_sign_ins_write_nothing(open_sign_ins: OpenSignIns, journal: P
     assert open_sign_ins.end(sign_in_nonce)
 
 
-def test_restart_remembers_open_and_used_sign_ins(
-    open_sign_ins: OpenSignIns, clock: ManualClock, journal: Path
-) -> None:
+def test_open_and_used_sign_ins_survive_restart(open_sign_ins: OpenSignIns, clock: ManualClock, journal: Path) -> None:
     open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
     assert open_sign_ins.end(used)
     with closing(StoredSessions(journal)) as later:
@@ -114,13 +112,13 @@ def test_altered_sign_in_nonce_is_refused(open_sign_ins: OpenSignIns) -> None:
     assert open_sign_ins.end(nonce)
 
 
-def test_sign_in_from_other_console_is_refused(open_sign_ins: OpenSignIns, clock: ManualClock, tmp_path: Path) -> None:
+def test_another_console_refuses_sign_in(open_sign_ins: OpenSignIns, clock: ManualClock, tmp_path: Path) -> None:
     with closing(StoredSessions(tmp_path / "other.sqlite3")) as elsewhere:
         other = OpenSignIns(elsewhere, now_s=clock, new_nonce=lambda: "x")
         assert not open_sign_ins.end(other.begin())
 
 
-def test_signature_for_other_sign_in_is_refused(open_sign_ins: OpenSignIns) -> None:
+def test_signature_for_another_sign_in_is_refused(open_sign_ins: OpenSignIns) -> None:
     first, second = open_sign_ins.begin(), open_sign_ins.begin()
     assert find_signing_key(second, ADA.sign(sign_in_text(first)), KEYS, CONSOLE) is None
 
@@ -133,7 +131,7 @@ def test_approval_signature_cannot_sign_in(open_sign_ins: OpenSignIns) -> None:
     assert find_signing_key(sign_in_nonce, ADA.sign(approval), KEYS, CONSOLE) is None
 
 
-def test_sign_in_at_other_address_is_refused(open_sign_ins: OpenSignIns) -> None:
+def test_sign_in_at_another_address_is_refused(open_sign_ins: OpenSignIns) -> None:
     sign_in_nonce = open_sign_ins.begin()
     for party in (ELSEWHERE, RelyingParty(CONSOLE.origin + ":8443")):
         assert find_signing_key(sign_in_nonce, ADA.sign(sign_in_text(sign_in_nonce)), KEYS, party) is None
@@ -193,7 +191,7 @@ def test_invitation_expires_after_a_day(invitations: Invitations) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "x", "U" * 43, "../" + "T" * 40, "T" * 42 + "\0", "T" * 44, "\u00e4" * 43])
-def test_wrong_invitation_token_is_refused(invitations: Invitations, token: str) -> None:
+def test_unknown_invitation_token_is_refused(invitations: Invitations, token: str) -> None:
     invitations.invite("Ben Okello", TOKEN, NOW)
     assert invitations.invitation(token, NOW) is None
 
@@ -270,7 +268,7 @@ def test_added_keys_work_without_restart(config: Path, tmp_path: Path) -> None:
     config.write_text(text + "no toml")
     assert "<bdi>Ada Wanjiru</bdi>" in request_page(served, "/sign-in")
     assert len(told) == 1
-    assert "The pages continue as before." in told[0]
+    assert "The console still uses the previous one." in told[0]
     (tmp_path / "made").mkdir()
     config.write_text(text.replace('"Ada Wanjiru" = []', f'"Ada Njeri" = "{make_key(tmp_path / "made", "Ada")}"'))
     assert "<bdi>Ada Njeri</bdi>" in request_page(served, "/sign-in")

@@ -34,7 +34,7 @@ def paid_count(counts: PayoutCounts, journal: Any, *, is_poll: bool) -> str:
     return str(tally)
 
 
-def test_opened_page_shows_current_journal_counts(journal: Any) -> None:
+def test_newly_opened_page_shows_current_counts(journal: Any) -> None:
     counts = PayoutCounts(monotonic_s=lambda: 5.0)
     assert paid_count(counts, journal, is_poll=False) == "at fact 0"
     journal.facts = 1

@@ -10,11 +10,11 @@ import pytest
 from paygw_batch.clock import timestamp
 from paygw_batch.console.console_app import console_app
 from paygw_batch.console.pages import people_page
-from paygw_batch.console.pages.people_page import HEALTH
+from paygw_batch.console.pages.people_page import HEALTH_FOLDER
 from paygw_batch.console.start_run import last_run
 from paygw_batch.errors import AuditUnwritable
-from paygw_batch.journal import SharedWork, TimetableJob, UnfinishedRun, WorkerLife
-from paygw_batch.journal.place import JournalPlace
+from paygw_batch.journal import SharedWork, TimetableJob, UnfinishedRun, WorkerStatus
+from paygw_batch.journal.location import JournalLocation
 from paygw_batch.journal.port import GateState, GateStop, GateStopKind
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import pick_up_name
@@ -84,7 +84,7 @@ def test_people_page_shows_last_backup(house: House, ada: Person) -> None:
     assert "(0 minutes ago)" in ada.get("/people").text
 
 
-def test_health_page_runs_and_shows_check(house: House) -> None:
+def test_health_page_runs_check_and_shows_result(house: House) -> None:
     summary = '{"exit_code": 2, "message": "1 of 2 checks failed.", "checks": ['
     summary += '{"check": "room", "state": "wrong", "found": "The disk is full."}, '
     summary += '{"check": "clock", "state": "ok", "found": "it is noon"}]}'
@@ -107,7 +107,7 @@ def test_auditor_cannot_start_health_checks(house: House) -> None:
 
 
 def _is_running(house: House, name: str) -> bool:
-    run = last_run(house.console.directory / HEALTH, name)
+    run = last_run(house.console.directory / HEALTH_FOLDER, name)
     return run is None or run.is_alive
 
 
@@ -133,7 +133,7 @@ def test_invitation_token_is_not_audited(house: House) -> None:
     assert audit_entries(house) == [("", "take invitation", "", "refused")]
 
 
-def test_viewing_pages_adds_no_audit_entry(house: House) -> None:
+def test_viewing_pages_is_not_audited(house: House) -> None:
     person = house.person(AUDITOR)
     for path in ("/", "/sign-in", "/payouts/0123456789abcdef", "/nothing"):
         person.get(path)
@@ -148,7 +148,7 @@ def test_action_is_refused_without_audit_trail(house: House, monkeypatch: pytest
         raise AuditUnwritable("The audit trail cannot be written. Nothing was done.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(JournalPlace, "add_audit_entry", raise_unwritable)
+        patched.setattr(JournalLocation, "add_audit_entry", raise_unwritable)
         answer = person.post("/sign-out", csrf=token)
         assert (answer.status_code, "Nothing was done" in answer.text) == (409, True)
         headers = {"origin": ORIGIN}
@@ -157,17 +157,17 @@ def test_action_is_refused_without_audit_trail(house: House, monkeypatch: pytest
 
 
 GATE = GateState(50.0, 8, "amina", timestamp(NOW), [], "", 0, 0, None, "")
-WORKER = WorkerLife("nairobi-1", 4711, timestamp(NOW - timedelta(minutes=2)), timestamp(NOW), True, "b" * 16, 600)
+WORKER = WorkerStatus("nairobi-1", 4711, timestamp(NOW - timedelta(minutes=2)), timestamp(NOW), True, "b" * 16, 600)
 RUN = UnfinishedRun("b" * 16, "salaries.csv", 12_345, is_urgent=True, is_stopped=False)
 
 
 def test_workers_page_averages_rate_since_worker_start() -> None:
-    page = people_page.work_values(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
+    page = people_page.page_values(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
     assert page["workers"] == [(WORKER, "salaries.csv", 300)]
     assert (page["rate_per_s"], page["in_flight"], page["stop_reason"]) == (50, 8, "")
     stop = GateStop(GateStopKind.REQUESTED, 0, "A person stopped the run.")
     unset = replace(GATE, rate_per_s=None, concurrency=None, stop=stop, stopped_at=timestamp(NOW))
-    page = people_page.work_values(SharedWork([], [], unset), [], Settings.model_validate({}), NOW)
+    page = people_page.page_values(SharedWork([], [], unset), [], Settings.model_validate({}), NOW)
     assert (page["rate_per_s"], page["in_flight"], page["work"].gate.stopped_at) == (0, 16, timestamp(NOW))
     assert "A person stopped the run." in page["stop_reason"]
 
@@ -181,16 +181,16 @@ def test_timetable_jobs_are_described_by_task() -> None:
     )
     names = ("verify", pick_up_name(Path("/srv/in")), pick_up_name(Path("/srv/other")))
     jobs = [TimetableJob(name, False, 0, None, "nairobi-1", None, timestamp(NOW), 0) for name in names]
-    page = people_page.work_values(SharedWork([], [], GATE), jobs, settings, NOW)
+    page = people_page.page_values(SharedWork([], [], GATE), jobs, settings, NOW)
     assert [about for about, _ in page["jobs"]] == [
         "Verify the whole journal",
         "Pay the sheets in the folder in",
-        "Pay the sheets in a folder of another machine",
+        "Pay the sheets in a folder on another machine",
     ]
     assert [job for _, job in page["jobs"]] == jobs
 
 
-def test_journal_file_has_no_workers_page_or_link(ada: Person) -> None:
+def test_file_journal_has_no_workers_page_or_link(ada: Person) -> None:
     assert ada.get("/workers").status_code == 404
     assert 'href="/workers"' not in ada.get("/").text
 

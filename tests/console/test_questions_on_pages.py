@@ -35,7 +35,7 @@ def test_sheet_without_ids_asks_for_run_name(house: House) -> None:
 def test_encoding_question_shows_decoded_names(house: House) -> None:
     ada, path, page = upload_with_questions(house, "pay.csv", f"client_orderid,{HEADER}\nA-1,{ROW}\n".encode("cp1252"))
     assert "<bdi>A\xefcha Traor\xe9</bdi>" in page
-    assert "Yes, the names are right" in page
+    assert "Yes, they are spelled correctly" in page
     version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
     assert ada.post(f"{path}/reading", version=version, encoding="utf-7").status_code in {404, 409}, "not offered"
     assert "Every row can be paid" in answer_question(ada, path, page, encoding="cp1252")
@@ -79,7 +79,7 @@ def prepared(house: House) -> list[tuple[str, str | None]]:
     return sorted((upload.worksheet or "", upload.reference) for upload in uploads)
 
 
-def test_repeated_choice_of_worksheets_prepares_nothing(house: House) -> None:
+def test_choosing_worksheets_twice_prepares_nothing_new(house: House) -> None:
     ada, path, form = choose_worksheets(house, "October", "November", reference="payroll")
     assert prepared(house) == [("November", None), ("October", "payroll")]
     both = {"worksheet-0": "October", "worksheet-1": "November"}
@@ -117,15 +117,15 @@ def test_column_question_shows_headings_with_first_cells(house: House) -> None:
     assert ">account_name</option>" not in page
 
 
-def test_unknown_headings_question_lists_open_columns(house: House) -> None:
+def test_unknown_headings_question_lists_missing_columns(house: House) -> None:
     lines = "\n".join(f"KE,Person {n},2547123456{n:02},{n}00.00,KES" for n in range(1, 4))
     ada, path, page = upload_with_questions(house, "hr.csv", f"Land,Who,Handy,Brings home,Money\n{lines}\n".encode())
-    assert "What is each column of your sheet?" in page
-    assert "No column has been chosen yet for: Amount. Choose it below." in page
+    assert "What does each column of your sheet contain?" in page
+    assert "Choose a column below for: Amount." in page
     shown = {f"heading-{at}": name for at, name in enumerate(("Land", "Who", "Handy", "Brings home", "Money"))}
     chosen = {"column-0": "country", "column-1": "account_name", "column-3": "amount", "column-4": "currency"}
     page = answer_question(ada, path, page, **shown, **chosen, reference="r-1")
-    assert "Our guesses are filled in below." in page
+    assert "Check our guesses below." in page
     assert "Every row can be paid" in answer_question(ada, path, page, **shown, **chosen, **{"column-2": "phone"})
 
 
@@ -137,10 +137,10 @@ def test_next_months_sheet_reuses_answers(house: House, monkeypatch: pytest.Monk
     ada.post(f"{path}/leave-out", row="8")
     plan = unescape(ada.get(f"{path}/plan").text)
     for read in (
-        "Pays: S\xe9n\xe9gal is read as SN, rows 2-4",
-        "Pays: Kenya is read as KE, rows 5-7",
-        "Devise: FCFA is read as XOF, rows 2-4",
-        "Salaire net: 170.000,00 is read as 170000, rows 2-7",
+        "Pays: S\xe9n\xe9gal was read as SN, rows 2-4",
+        "Pays: Kenya was read as KE, rows 5-7",
+        "Devise: FCFA was read as XOF, rows 2-4",
+        "Salaire net: 170.000,00 was read as 170000, rows 2-7",
     ):
         assert read in plan
     sign_sheet(ada, path)
@@ -148,6 +148,6 @@ def test_next_months_sheet_reuses_answers(house: House, monkeypatch: pytest.Monk
     shifted_clock(monkeypatch)(timedelta(days=31))
     ada, path, page = upload_with_questions(house, "D\xe9cembre.csv", payroll("D\xe9cembre").rpartition(b"\n")[0])
     assert "Every row can be paid" in page
-    assert f"payroll-{datetime.now(UTC) + timedelta(days=31):%Y-%m}" in page.partition("Read as in")[2]
+    assert f"payroll-{datetime.now(UTC) + timedelta(days=31):%Y-%m}" in page.partition("Read in the same way as")[2]
     sign_sheet(ada, path)
     assert "another person must approve it" in ada.get(f"{path}/plan").text

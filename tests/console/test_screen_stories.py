@@ -132,10 +132,10 @@ def prepare_payouts(house: House) -> dict[str, list[str]]:
 
 
 @pytest.mark.long
-def test_story_18_preparation_screens_have_no_violation(house: House, address: str, new_desk: NewDesk) -> None:
+def test_story_18_preparation_screens_are_accessible(house: House, address: str, new_desk: NewDesk) -> None:
     show_screens(new_desk, address, prepare_in_thread(lambda: prepare_sheets(house)))
 
 
 @pytest.mark.long
-def test_story_18_dark_payout_screens_have_no_violation(house: House, address: str, new_desk: NewDesk) -> None:
+def test_story_18_dark_payout_screens_are_accessible(house: House, address: str, new_desk: NewDesk) -> None:
     show_screens(new_desk, address, prepare_in_thread(lambda: prepare_payouts(house)), color_scheme="dark")

@@ -77,11 +77,11 @@ def recorded_orders(house: House) -> int:
         return check_recorded_orders(journal)
 
 
-def test_second_click_settles_nothing_again(house: House, ada: Person, ben: Person) -> None:
+def test_second_click_settles_nothing(house: House, ada: Person, ben: Person) -> None:
     batch = pay_rows(house, "9006.00", "100.00")
-    assert "Settle it" in ada.get(f"/payouts/{batch}/rows/2").text
-    assert "Settle it" not in ada.get(f"/payouts/{batch}/rows/3").text
-    assert "Settle it" not in house.person(AUDITOR).get(f"/payouts/{batch}/rows/2").text
+    assert "Settle this row" in ada.get(f"/payouts/{batch}/rows/2").text
+    assert "Settle this row" not in ada.get(f"/payouts/{batch}/rows/3").text
+    assert "Settle this row" not in house.person(AUDITOR).get(f"/payouts/{batch}/rows/2").text
     assert "What did the gateway say about order P-1?" in ben.get(f"/payouts/{batch}/rows/2/settle").text
     assert ben.get(f"/payouts/{batch}/rows/9/settle").status_code == 404
     for said, attempt in (("", "1"), ("released", "1"), ("paid", "2"), ("paid", "")):
@@ -105,25 +105,25 @@ def test_row_answered_during_settling_is_not_settled(house: House, monkeypatch: 
     monkeypatch.setattr(SqliteJournal, "settle", overtaken)
     status, page = settle(ben, batch, 2, "paid")
     assert status == "409"
-    assert "Row 2 is paid now: the gateway&#39;s answer arrived at the same moment. Nothing was settled." in page
+    assert "Row 2 is now paid, because the gateway&#39;s answer arrived at the same time. Nothing was settled." in page
     assert row_state(ben, batch, 2) == "paid"
     assert "Settled as paid" not in ben.get(f"/payouts/{batch}/rows/2").text
 
 
-def test_page_offers_not_received_after_quarantine(
+def test_not_received_is_offered_only_after_quarantine(
     house: House, ada: Person, ben: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = pay_rows(house, "9008.00")
     page = ada.get(f"/payouts/{batch}/rows/2/settle").text
-    assert re.search(r'value="not-received" required disabled>.*?Not before \d+ \w+ \d{4}, \d\d:\d\d UTC', page)
+    assert re.search(r'value="not-received" required disabled>.*?Available after \d+ \w+ \d{4}, \d\d:\d\d UTC', page)
     assert re.search(r"No payment was made. You can retry it after \d+ \w+ \d{4}, \d\d:\d\d UTC", page)
-    assert "settle it as not received from" in settle(ada, batch, 2, "not-received")[1]
+    assert "you can settle it as not received" in settle(ada, batch, 2, "not-received")[1]
     shifted_clock(monkeypatch)(timedelta(hours=25))
     assert "disabled" not in ada.get(f"/payouts/{batch}/rows/2/settle").text
     order = draft_order(ada, batch, 2, "not-received")
     shown = hidden_value(ada.get(order).text, "digest")
     assert draft_order(ada, batch, 2, "not-received") == order  # This is a second click.
-    assert "Two people are settling it" in ben.get(f"/payouts/{batch}/rows/2").text
+    assert "Two people are settling this row" in ben.get(f"/payouts/{batch}/rows/2").text
     assert [send_order_form(ada, order, "sign"), send_order_form(ben, order, "agree")] == [303] * 2
     for what in ("agree", "carry-out"):  # This is a second click.
         assert ben.post(f"{order}/{what}", digest=shown).headers["location"] == order
@@ -133,7 +133,7 @@ def test_page_offers_not_received_after_quarantine(
     assert recorded_orders(house) == 1
 
 
-def test_maker_sees_reason_of_returned_order(house: House, ada: Person, ben: Person) -> None:
+def test_maker_sees_why_order_was_returned(house: House, ada: Person, ben: Person) -> None:
     batch = pay_rows(house, "9006.00")
     order = draft_order(ada, batch, 2)
     send_order_form(ada, order, "sign")
@@ -148,7 +148,7 @@ def test_maker_sees_reason_of_returned_order(house: House, ada: Person, ben: Per
     assert draft_order(ada, batch, 2) != order
 
 
-def test_overview_asks_only_second_person(house: House) -> None:
+def test_overview_asks_only_second_person_to_agree(house: House) -> None:
     text = house.program.config.read_text()
     key = re.findall(rf'"{MAKER}" = "(\S+)"', text)[0]
     house.program.config.write_text(
@@ -178,22 +178,22 @@ def test_overview_asks_only_second_person(house: House) -> None:
         assert send_order_form(person, order, act) == status
     assert row_state(ben, batch, 2) == "rejected"
     history = ben.get(f"/payouts/{batch}").text
-    assert f"asked for by {MAKER}, approved by {APPROVER}: Ticket 7 &lt;b&gt;" in history
+    assert f"requested by {MAKER}, approved by {APPROVER}: Ticket 7 &lt;b&gt;" in history
     (link,) = re.findall(r'<a href="([^"]+)">What was approved</a>', history)
     seen = house.person(AUDITOR).get(link).text
-    assert "This was carried out." in seen
+    assert "This order has been carried out." in seen
     assert re.search(rf"Agreed</dt><dd><bdi>{APPROVER}</bdi>, \d+ \w+ \d{{4}}", seen)
     assert {action for action, _ in parse_forms(seen)} <= {"/sign-out", "/language"}
 
 
-def test_order_approved_during_run_waits_for_end(house: House, ada: Person, ben: Person) -> None:
+def test_order_approved_during_run_waits_for_its_end(house: House, ada: Person, ben: Person) -> None:
     batch = pay_rows(house, "9006.00")
     order = draft_order(ada, batch, 2)
     send_order_form(ada, order, "sign")
     lock = RunLock(lock_path(house.console.settings.journal_path()), now="2026-11-22T00:00:00.000Z", command="submit")
     try:
         assert send_order_form(ben, order, "agree") == 303
-        assert "Rows can be settled when it finishes." in ben.get(order).text
+        assert "Rows can be settled when that payout finishes." in ben.get(order).text
         assert send_order_form(ada, order, "carry-out") == 409
     finally:
         lock.close()
@@ -274,11 +274,11 @@ def test_rejected_rows_are_grouped_by_reason(house: House, ada: Person) -> None:
     assert status == "303"
     assert choose_rows(ada, batch, f"reason-{key[0]}", "row-4")[1] == order  # This is a second click.
     page = ada.get(order).text
-    assert ("Try 3 rejected rows again" in page, "27\u202f004.50" in page) == (True, True)
-    assert "Some of these rows are in an open order." in ada.get(f"/payouts/{batch}/retry").text
+    assert ("Retry 3 rejected rows" in page, "27\u202f004.50" in page) == (True, True)
+    assert "Some of these rows are already in an open order." in ada.get(f"/payouts/{batch}/retry").text
 
 
-def test_retry_page_pages_rejected_rows(house: House, ada: Person) -> None:
+def test_retry_page_paginates_rejected_rows(house: House, ada: Person) -> None:
     batch = pay_rows(house, *["9001.00", "9002.00"] * 14)
     first = ada.get(f"/payouts/{batch}/retry").text
     second = ada.get(f"/payouts/{batch}/retry?after=26").text
@@ -287,7 +287,7 @@ def test_retry_page_pages_rejected_rows(house: House, ada: Person) -> None:
     assert ("Next page" in first, "Next page" in second) == (True, False)
     row = "KE,Q-1,5.00,KES,Ann,254712345777,+254712345777"
     none = house.program.json("submit", house.program.sheet([row], "b.csv"))["batch"]
-    assert "No row of this payout is rejected." in ada.get(f"/payouts/{none}/retry").text
+    assert "No rows in this payout are rejected." in ada.get(f"/payouts/{none}/retry").text
 
 
 # Statements
@@ -338,7 +338,7 @@ def test_statement_preview_is_shown_and_applied_once(house: House, ada: Person, 
     for count, what in ((1, "It was paid"), (2, "do not match"), (1, "agree with the journal"), (1, "not decided yet")):
         assert f"<b>{count}</b>{what}" in page
     assert "<b>3</b>stay in doubt" in page
-    assert "Row 6 is rejected in the journal, and paid in the statement." in differs
+    assert "Row 6 is rejected in the journal and paid in the statement." in differs
     assert "The journal has no order X-9" in differs
     assert "P-3" in silent
     for shown in (page, silent):  # Both show person and amount with the order id.
@@ -352,16 +352,18 @@ def test_statement_preview_is_shown_and_applied_once(house: House, ada: Person, 
     page = ada.get(f"/payouts/{doubtful}").text
     assert (page.count("Settled as paid"), "By mail (Statement answers.csv" in page) == (1, True)
     again = ada.get(upload_statement(ada, doubtful, *lines)).text
-    assert ("was already applied to this batch at" in again, "Settle 1 row" in again) == (True, False)
+    assert (" to this batch at" in again, "Settle 1 row" in again) == (True, False)
 
 
-def test_upload_discards_file_without_statement(house: House, ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploaded_file_without_statement_is_discarded(
+    house: House, ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = pay_rows(house, "100.00")
     for name, content, why in (
         ("answers.csv", b"", "is empty"),  # This one uses the process with limits, as the pages do.
         ("answers.csv", b"order_id,amount\nP-1,1\n", "has no column currency"),
         ("answers.xlsx", b"PK\x03\x04 not a workbook", "answers.xlsx"),
-        (".csv", b"x", "plain file name"),
+        (".csv", b"x", "ordinary characters"),
     ):
         answer = ada.upload(f"/payouts/{batch}/statement", name, content)
         assert (answer.status_code, why in answer.text) == (409, True), answer.text
@@ -389,7 +391,7 @@ def test_settling_pages_escape_hostile_texts(house: House, monkeypatch: pytest.M
 
 
 @pytest.mark.long
-def test_settling_pages_are_french_when_chosen(ada: Person, doubtful: str) -> None:
+def test_settling_pages_are_translated_into_french(ada: Person, doubtful: str) -> None:
     choose_language(ada, "fr")
     order, preview = draft_order(ada, doubtful, 2), upload_statement(ada, doubtful, PAID, CONTRARY)
     for address, template in (
@@ -443,13 +445,13 @@ def test_only_signed_statement_allows_immediate_retry(house_with_proof: House, d
     ada, ben = house.person(MAKER), house.person(APPROVER)
     signature = GATEWAYS_KEY.sign(content) if is_signed else None
     preview = upload_signed(house, doubtful, content, signature).headers["location"]
-    assert ("s signature proves the statement" in ada.get(preview).text) == is_signed
+    assert ("it has the gateway&#39;s signature" in ada.get(preview).text) == is_signed
     _, order = carry_out(ada, preview)
     assert carry_out(ada, preview)[1] == order  # This is a second click.
     assert send_order_form(ada, order, "sign") == 303
     shown = ben.get(order).text
-    assert ("can be paid again at once" in shown) == is_signed
-    assert ("can be paid again, not before" in shown) != is_signed
+    assert ("can be paid again immediately" in shown) == is_signed
+    assert ("can be paid again from" in shown) != is_signed
     assert send_order_form(ben, order, "agree") == 303
     assert row_state(ada, doubtful, 2) == "rejected"
     before = house.program.record()

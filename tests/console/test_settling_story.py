@@ -73,7 +73,7 @@ def sign(desk: Desk) -> str:
     require_page_accessible(desk)
     code = str(desk.page.locator(".code").inner_text())
     desk.page.get_by_role("button", name="Sign with my passkey and ask a second person").click()
-    expect(desk.page.get_by_text("You asked for this, so another person must agree.")).to_be_visible()
+    expect(desk.page.get_by_text("You requested this, so another person must agree.")).to_be_visible()
     return code
 
 
@@ -94,10 +94,10 @@ def test_story_13_and_14_retry_keeps_totals_consistent(company: Company) -> None
     batch = company.submit(*amounts)
     ada, ben, program = company.ada, company.ben, company.program
     company.require_ties(batch, amounts)
-    follow(ada.page.get_by_role("link", name="Try rejected rows again"))
+    follow(ada.page.get_by_role("link", name="Retry rejected rows"))
     require_page_accessible(ada)
     ada.page.get_by_label("All rows with the reason: The account is closed.").check()
-    ada.page.get_by_label("Why can they succeed now?").fill(TICKET)
+    ada.page.get_by_label("Why can these payments succeed now?").fill(TICKET)
     ada.page.get_by_role("button", name="Continue").click()
     expect(ada.page.get_by_role("cell", name="27\u202f003.30")).to_be_visible()
     code = sign(ada)

@@ -39,9 +39,12 @@ def test_invited_person_signs_in_after_key_is_configured(program: Program, liste
         line = desk.page.locator("#line").inner_text()
         desk.require_accessible()
         desk.page.goto(link)
-        assert "This link was used before" in desk.page.locator("main").inner_text()
+        assert "This link has already been used" in desk.page.locator("main").inner_text()
         use_passkey(desk, origin_of(listener))
-        assert "This passkey isn't registered. Ask your administrator." in desk.page.locator("main").inner_text()
+        assert (
+            "This passkey is not registered. Ask your administrator to add it."
+            in desk.page.locator("main").inner_text()
+        )
     list_key(program, line)
     with serve_pages(program, listener):
         use_passkey(desk, origin_of(listener))

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from paygw_batch.api import Payouts
-from paygw_batch.console.rendering import state_word
+from paygw_batch.console.rendering import state_title
 from paygw_batch.core.shown_states import STATES, state_label
 from tests.support.people import APPROVER, House, Person, create_sandbox
 
@@ -31,7 +31,7 @@ BOOKS: Sums = {
 }
 APPROVED = {"KES": Decimal("27392.83"), "UGX": Decimal(5700)}
 ROWS = {"paid": 3, "rejected": 1, "in_doubt": 1, "accepted": 1, "ready": 2, "invalid": 3}
-CODES = {word(state): state for state in STATES for word in (state_label, state_word)}
+CODES = {word(state): state for state in STATES for word in (state_label, state_title)}
 """The code of each state that people read, in a table or in a sentence."""
 
 
@@ -182,7 +182,7 @@ def test_outputs_count_each_row_once(batch: Batch) -> None:
     assert batch.program.json("status", batch.batch)["states"] == ROWS
     assert batch.api.status(batch.batch).states == ROWS
     for state, count in ROWS.items():
-        assert f"<strong>{count}</strong> {state_word(state)}" in page(batch)
+        assert f"<strong>{count}</strong> {state_title(state)}" in page(batch)
         assert f'<li class="{state}"><b>{count}</b>{state_label(state)}</li>' in report(batch)
         assert f"{count} {state_label(state)}" in shown(batch, "status", batch.batch)
 

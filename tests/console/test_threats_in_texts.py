@@ -79,7 +79,7 @@ def test_xss_texts_are_escaped_on_every_page(hostile: tuple[House, dict[str, str
 def page_paths(places: dict[str, str]) -> Iterator[str]:
     """Yield the addresses of all pages, with hostile queries as well."""
     for route in ROUTES:
-        if route.method != "GET" or route.act is Action.DOWNLOAD:
+        if route.method != "GET" or route.action is Action.DOWNLOAD:
             continue
         for sheet_place in [places["mending"], places["back"], places["waits"]] if "{sheet}" in route.path else [""]:
             path = route.path.replace("{order}", "0" * 16).replace("{statement}", "0" * 16)
@@ -191,7 +191,7 @@ def test_every_action_is_audited(house: House) -> None:
             before = len(newest_entries(house.console.settings, limit=999))
             status = person.ask(route.method, address(route), data=data, headers={"origin": ORIGIN}).status_code
             is_recorded_first = len(newest_entries(house.console.settings, limit=999)) > before
-            does = (route.method == "POST" and route.path != "/language") or route.act is Action.DOWNLOAD
+            does = (route.method == "POST" and route.path != "/language") or route.action is Action.DOWNLOAD
             assert is_recorded_first == (does or status == 403), (name, route.method, route.path, status)
 
 

@@ -85,7 +85,7 @@ FORGED: dict[str, Callable[[Forgeries], dict[str, str]]] = {
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("forgery", FORGED)
-def test_forged_approval_signed_for_other_purpose_is_refused(forgeries: Forgeries, forgery: str) -> None:
+def test_signature_for_another_purpose_is_refused_as_approval(forgeries: Forgeries, forgery: str) -> None:
     assert forgeries.submit(**FORGED[forgery](forgeries)) == 409
     assert not forgeries.is_approved
     assert forgeries.ben.post(f"{forgeries.place}/start", digest=forgeries.form["digest"]).status_code == 409
@@ -137,7 +137,7 @@ def approve_without_form(person: PasskeyPerson, house: PasskeyHouse, place: str)
     return person.post(f"{place}/approve", **form).status_code
 
 
-def test_person_with_two_passkeys_counts_once(strict_house: PasskeyHouse) -> None:
+def test_person_with_two_passkeys_approves_once(strict_house: PasskeyHouse) -> None:
     ben = strict_house.person(APPROVER)
     place = strict_house.prepared(strict_house.person(MAKER), sheet(2))
     assert approve(ben, place) == 303
@@ -282,7 +282,7 @@ def test_simultaneous_starts_create_one_process(tmp_path: Path, endless_command:
     assert len(pids) == 1
 
 
-def test_simultaneous_starts_by_consoles_send_rows_once(house: House, ada: Person, ben: Person) -> None:
+def test_simultaneous_starts_by_two_processes_send_rows_once(house: House, ada: Person, ben: Person) -> None:
     """Only the journal can coordinate two processes that serve the same payout."""
     place = upload_sheet(ada, sheet(3))
     sign_sheet(ada, place)

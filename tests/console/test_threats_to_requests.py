@@ -110,8 +110,8 @@ def test_every_route_enforces_its_access_rule(house: House, name: str) -> None:
     role = next(role for role, route in PEOPLE.items() if route == name)
     for route in ROUTES:
         rule = RULES[f"{route.method} {route.path}"]
-        assert (route.act is None) == (rule == STRANGERS)
-        if route.act is None or route.path == "/sign-out":
+        assert (route.action is None) == (rule == STRANGERS)
+        if route.action is None or route.path == "/sign-out":
             continue
         ask = person.get if route.method == "GET" else person.post
         answer = ask(address(route))
@@ -132,7 +132,7 @@ def house_of_two_makers(house: House) -> House:
 
 
 @pytest.mark.long
-def test_sheet_route_requires_owner_or_other_person(house_of_two_makers: House) -> None:
+def test_sheet_routes_distinguish_maker_from_other_people(house_of_two_makers: House) -> None:
     ada, ben = house_of_two_makers.person(MAKER), house_of_two_makers.person(APPROVER)
     forms = {
         "mend": {"row": "2", "column": "amount", "text": "9.00"},
@@ -328,7 +328,7 @@ def send_request(
     return sent[0]["status"], taken
 
 
-def test_upload_bomb_is_refused_by_declared_length(house: House) -> None:
+def test_upload_bomb_is_refused_by_content_length(house: House) -> None:
     headers = [(b"host", b"127.0.0.1:8460"), (b"content-length", str(10 * 1024 * MIB).encode())]
     assert send_request(house.app, headers=headers, method="POST", path="/new") == (413, 0)
     headers = [(b"host", OWN), (b"content-length", str(MAX_FORM_BYTES + 1).encode())]
@@ -343,7 +343,7 @@ def endless_body(size: int) -> Iterator[dict[str, Any]]:
         yield {"type": "http.request", "body": b"x" * size, "more_body": True}
 
 
-def test_upload_bomb_without_length_is_cut_off(house: House) -> None:
+def test_upload_bomb_without_length_is_aborted(house: House) -> None:
     cookie = house.person(MAKER).client.cookies["payouts"]
     headers = [
         (b"host", b"127.0.0.1:8460"), (b"transfer-encoding", b"chunked"), (b"cookie", f"payouts={cookie}".encode()),
@@ -356,7 +356,7 @@ def test_upload_bomb_without_length_is_cut_off(house: House) -> None:
     assert (newest.who, newest.act, newest.result) == (MAKER, "sign out", "refused")
 
 
-def test_slow_upload_is_deleted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_upload_leaves_no_file(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     cookie = house.person(MAKER).client.cookies["payouts"]
     monkeypatch.setattr(web_guard, "BODY_LIMIT_S", 0.01)
     headers = [
@@ -368,7 +368,7 @@ def test_slow_upload_is_deleted(house: House, monkeypatch: pytest.MonkeyPatch) -
     assert not list(house.console.directory.glob("*"))
 
 
-def test_upload_bomb_of_many_fields_is_refused(ada: Person) -> None:
+def test_form_bomb_with_many_fields_is_refused(ada: Person) -> None:
     form = "&".join(f"a{n}=" for n in range(3_000)) + f"&csrf={ada.token('/')}"
     headers = {"origin": ORIGIN, "content-type": "application/x-www-form-urlencoded"}
     answer = ada.ask("POST", "/sign-out", content=form, headers=headers)
@@ -412,5 +412,5 @@ def test_path_traversal_reveals_no_file(house: House, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/%2f..", "/\\evil.example", "http://evil.example/"])
-def test_path_resembling_other_site_is_not_found(house: House, path: str) -> None:
+def test_path_like_another_site_is_not_found(house: House, path: str) -> None:
     assert send_request(house.app, headers=[(b"host", OWN)], path=path)[0] == 404

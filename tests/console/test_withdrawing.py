@@ -47,7 +47,7 @@ def withdrawers(house: House) -> list[tuple[str, str]]:
         return [(withdrawal.sha256, withdrawal.by) for withdrawal in journal.withdrawals()]
 
 
-def test_withdrawal_is_offered_to_entitled_people(house: House, ada: Person, ben: Person) -> None:
+def test_only_entitled_people_are_offered_withdrawal(house: House, ada: Person, ben: Person) -> None:
     place = sign_payout(ada)
     assert "withdraw" in form_actions(ada, f"{place}/plan")
     assert ben.post(f"{place}/approve").status_code == 303
@@ -90,7 +90,7 @@ def test_running_payout_offers_pause(house: House) -> None:
             assert "pause" in form_actions(pages.person(name), f"/payouts/{batch}")
 
 
-def test_pause_ends_run_ignoring_sigint(house: House) -> None:
+def test_pause_stops_run_ignoring_sigint(house: House) -> None:
     """Programs that a shell starts in the background ignore SIGINT, and so do their children."""
     asleep = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(900)"
     with sleeping_run(house, asleep) as (pages, batch, run):

@@ -53,7 +53,7 @@ OURS = EndpointIdentity.create("gateway.example", "1234", "merchant")
         (EndpointIdentity.create("gateway.example", "1235", None), False),
     ],
 )
-def test_two_equal_parts_identify_merchant(other: EndpointIdentity, is_same: bool) -> None:
+def test_two_matching_parts_identify_merchant(other: EndpointIdentity, is_same: bool) -> None:
     assert OURS.has_same_merchant(other) == other.has_same_merchant(OURS) == is_same
 
 

@@ -16,10 +16,10 @@ from paygw_batch.core.evidence import (
     Ruling,
     StatedTimes,
     TimeInterval,
+    assess_claim,
+    candidates_with_unknown_attempt,
     is_only_attempt,
-    judge_claim,
     match_attempt,
-    unknown_attempt_candidates,
 )
 from paygw_batch.core.lifecycle import Concluded, IllegalMove, Standing, State, fact_kind, next_standing
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -34,7 +34,7 @@ def candidate(state: State = State.ACCEPTED, **changes: object) -> Candidate:
 
 
 def judge(claim: Claim, *candidates: Candidate) -> Ruling:
-    result = judge_claim(claim, candidates, WORDS)
+    result = assess_claim(claim, candidates, WORDS)
     assert isinstance(result, Ruling)
     return result
 
@@ -72,7 +72,7 @@ def test_proven_claim_has_finding_for_each_state(state: State, word: str, findin
 
 @pytest.mark.parametrize("word", WORDS)
 def test_claim_about_row_in_flight_waits(word: str) -> None:
-    assert isinstance(judge_claim(replace(CLAIM, status=word), [candidate(State.IN_FLIGHT)], WORDS), Deferral)
+    assert isinstance(assess_claim(replace(CLAIM, status=word), [candidate(State.IN_FLIGHT)], WORDS), Deferral)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_unusable_claim_is_not_an_outcome(claim: Claim, finding: Finding) -> Non
     assert result.outcome is None
 
 
-def test_claim_about_missing_order_is_unknown_order() -> None:
+def test_claim_about_missing_order_has_unknown_order_finding() -> None:
     assert judge(CLAIM) == Ruling(Finding.UNKNOWN_ORDER)
 
 
 @pytest.mark.parametrize("state", [State.READY, State.IN_DOUBT, State.ACCEPTED, State.REJECTED])
 @pytest.mark.parametrize("word", ["approved", "processing"])
 def test_claim_about_unknown_later_attempt_is_contradiction(state: State, word: str) -> None:
-    (of_copy,) = unknown_attempt_candidates("PAY-1", [candidate(state), candidate(client_orderid="PAY-2")])
+    (of_copy,) = candidates_with_unknown_attempt("PAY-1", [candidate(state), candidate(client_orderid="PAY-2")])
     assert judge(replace(CLAIM, order_id="PAY-1-r2", status=word), of_copy).finding is Finding.CONTRADICTING
     never_sent = replace(of_copy, sent_order_id=None, standing=Standing())
     assert judge(replace(CLAIM, order_id="PAY-1-r2", status=word), never_sent).finding is Finding.CONTRADICTING
@@ -114,7 +114,7 @@ def test_claim_about_unknown_later_attempt_is_contradiction(state: State, word: 
 
 def test_claim_about_next_attempt_id_is_contradiction() -> None:
     """After a restore from a copy without the attempt, answers to both attempts would look the same."""
-    (of_copy,) = unknown_attempt_candidates("PAY-1", [candidate(State.REJECTED)])
+    (of_copy,) = candidates_with_unknown_attempt("PAY-1", [candidate(State.REJECTED)])
     assert judge(replace(CLAIM, order_id="PAY-1-r2", status="declined"), of_copy).finding is Finding.CONTRADICTING
     released = candidate(State.READY, standing=Standing(State.READY, attempt=1, generation=2))
     assert judge(replace(CLAIM, order_id="PAY-1-r2", status="declined"), released).finding is Finding.CONTRADICTING
@@ -137,7 +137,7 @@ def test_claim_amount_may_omit_trailing_zero() -> None:
     assert judge(replace(CLAIM, amount="1500.5"), candidate()).finding is Finding.MOVED
 
 
-def test_payments_with_same_id_differ_by_amount() -> None:
+def test_amount_distinguishes_payments_with_same_id() -> None:
     other = candidate(amount="20", number=8)
     assert judge(CLAIM, other, candidate()).instruction == 7
     assert judge(CLAIM, candidate(number=8), candidate()).finding is Finding.AMBIGUOUS
@@ -263,7 +263,7 @@ ONCE = candidate(State.IN_DOUBT, intended_at=LEFT)
         ("processing", StatedTimes((BEFORE,)), TWICE, Finding.CONTRADICTING),
     ],
 )
-def test_statement_time_decides_finding(word: str, times: StatedTimes, of: Candidate, finding: Finding) -> None:
+def test_statement_time_determines_finding(word: str, times: StatedTimes, of: Candidate, finding: Finding) -> None:
     assert judge(replace(CLAIM, status=word, is_current=True, times=times), of).finding is finding
 
 
@@ -304,7 +304,7 @@ def test_ineffective_claim_records_row_and_attempt() -> None:
     doubtful = third_attempt(7, State.IN_DOUBT)
     assert judge(build_claim(None, is_not_found=True), doubtful) == Ruling(Finding.NOT_FOUND, 7, 3)
     assert judge(build_claim("limbo"), doubtful) == Ruling(Finding.UNLISTED, 7, 3)
-    assert judge_claim(build_claim(None), [doubtful], {"XXXX": OutcomeKind.PAID}) == Ruling(Finding.UNLISTED, 7, 3)
+    assert assess_claim(build_claim(None), [doubtful], {"XXXX": OutcomeKind.PAID}) == Ruling(Finding.UNLISTED, 7, 3)
     assert judge(build_claim("approved", proof=Proof.UNPROVEN), doubtful) == Ruling(
         Finding.TO_CONFIRM, 7, 3, OutcomeKind.PAID
     )
@@ -349,7 +349,7 @@ def test_claim_about_earlier_attempt_records_its_attempt(
         (State.PAID, False, Finding.LATE),
     ],
 )
-def test_current_processing_claim_contradicts_rejection(state: State, is_current: bool, finding: Finding) -> None:
+def test_current_accepted_claim_contradicts_rejection(state: State, is_current: bool, finding: Finding) -> None:
     assert judge(build_claim("processing", is_current=is_current), third_attempt(7, state)).finding is finding
 
 
@@ -366,6 +366,6 @@ def test_current_processing_claim_contradicts_rejection(state: State, is_current
         (2, 2, False, False),
     ],
 )
-def test_single_possible_attempt_is_recognised(marked: int | None, attempt: int, left_once: bool, sole: bool) -> None:
+def test_only_possible_attempt_is_recognised(marked: int | None, attempt: int, left_once: bool, sole: bool) -> None:
     standing = Standing(State.IN_DOUBT, attempt, 1, marked)
     assert is_only_attempt(Candidate(7, "A", "10.00", "KES", standing, "A", was_sent_once=left_once)) is sole

@@ -183,7 +183,7 @@ def test_released_row_stays_possible_duplicate(resolution: Resolution, basis: Ba
     )
     assert isinstance(after, Standing)
     assert after.possible_duplicate_of == mark
-    assert after.is_rejected_by_word == (resolution is Resolution.REJECTED)
+    assert after.is_rejected_by_person == (resolution is Resolution.REJECTED)
 
 
 @pytest.mark.parametrize("state", [State.IN_DOUBT, State.ACCEPTED, State.READY])

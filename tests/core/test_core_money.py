@@ -88,7 +88,7 @@ def test_amount_is_formatted_in_reader_language(language: str, shown: list[str])
 
 
 # Instructions and batches as values.
-def test_instruction_cannot_change_through_source_fields() -> None:
+def test_changing_source_fields_does_not_change_instruction() -> None:
     fields = {"account_name": "Wanjiku Kamau"}
     instruction = Instruction("A", "KE", "KES", "1", "account", fields)
     fields["account_name"] = "someone else"
@@ -116,14 +116,17 @@ def test_order_id_without_attempt_suffix_has_no_original(order_id: str) -> None:
     [
         (ControlTotals(), []),
         (ControlTotals(2, {"KES": Decimal("10.00")}), []),
-        (ControlTotals(3), ["You expected 3 rows; the sheet has 2."]),
-        (ControlTotals(1), ["You expected 1 row; the sheet has 2."]),
-        (ControlTotals(0), ["You expected 0 rows; the sheet has 2."]),
+        (ControlTotals(3), ["You expected 3 rows, but the sheet has 2."]),
+        (ControlTotals(1), ["You expected 1 row, but the sheet has 2."]),
+        (ControlTotals(0), ["You expected 0 rows, but the sheet has 2."]),
         (
             ControlTotals(sums={"KES": Decimal("10.01"), "UGX": Decimal(5)}),
-            ["You expected KES 10.01; the sheet's total is KES 10.", "UGX 5 was stated; the sheet has no UGX row."],
+            [
+                "You expected KES 10.01, but the sheet's total is KES 10.",
+                "You expected UGX 5, but the sheet has no rows in UGX.",
+            ],
         ),
     ],
 )
-def test_each_wrong_stated_total_is_reported(stated: ControlTotals, found: list[str]) -> None:
+def test_each_unexpected_total_is_reported(stated: ControlTotals, found: list[str]) -> None:
     assert find_differences(stated, ControlTotals(2, {"KES": Decimal(10)})) == found

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.batch import derived_reference, payee_mark
+from paygw_batch.core.batch import derived_reference, payee_tag
 from paygw_batch.core.text import are_damaged_variants, normalise_spelling, repair_order_id
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -152,12 +152,12 @@ REFERENCES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_siz
 
 @given(REFERENCES, TEXTS, st.integers(1, 10**7))
 def test_reference_is_extracted_from_derived_id(reference: str, payee: str, count: int) -> None:
-    assert derived_reference(f"{reference}-{payee_mark(reference, payee)}-{count}") == reference
+    assert derived_reference(f"{reference}-{payee_tag(reference, payee)}-{count}") == reference
 
 
 @pytest.mark.parametrize(
     "order_id",
-    ["PAY-1", "PAY-0123456789abcdef01234567-1", f"OTHER-{payee_mark('PAY', 'c')}-1", f"PAY-{payee_mark('PAY', 'c')}-0"],
+    ["PAY-1", "PAY-0123456789abcdef01234567-1", f"OTHER-{payee_tag('PAY', 'c')}-1", f"PAY-{payee_tag('PAY', 'c')}-0"],
 )
 def test_plain_order_id_has_no_reference(order_id: str) -> None:
     assert derived_reference(order_id) is None

@@ -89,26 +89,24 @@ SENTENCES: dict[str, list[Fact]] = {
     "Personne ne sait ce qu'est devenue la demande\u00a0: elle a peut-être été payée.": [Concluded(Outcome(UNKNOWN))],
     "Rien n'a été envoyé (connect.refused).": [Concluded(Outcome(NOT_SENT, cause="connect.refused"))],
     "Rien n'a été envoyé.": [Concluded(Outcome(NOT_SENT))],
-    "L'exécution s'est terminée avant d'enregistrer une réponse\u00a0; la demande a peut-être été envoyée.": [
-        Interrupted()
-    ],
-    "Réglée comme payée par Ada (login ada)\u00a0: ticket 7": [
+    "L'exécution s'est terminée avant d'enregistrer une réponse. La demande a peut-être été envoyée.": [Interrupted()],
+    "Réglée par Ada (login ada) comme payée\u00a0: ticket 7": [
         Concluded(Outcome(UNKNOWN)),
         Resolved(Resolution.PAID, "ticket 7", "Ada (login ada)"),
     ],
-    "Réglée comme rejetée par ada\u00a0: ticket\n7": [
+    "Réglée par ada comme rejetée\u00a0: ticket\n7": [
         Concluded(Outcome(UNKNOWN)),
         Resolved(Resolution.REJECTED, "ticket\n7", "ada"),
     ],
-    "Réglée comme non reçue par ada\u00a0: ticket 7": [
+    "Réglée par ada comme non reçue\u00a0: ticket 7": [
         Concluded(Outcome(UNKNOWN)),
         Resolved(Resolution.NOT_RECEIVED, "ticket 7", "ada"),
     ],
-    "Libérée pour une nouvelle tentative par ada.": [
+    "Libérée par ada, pour être renvoyée.": [
         Concluded(Outcome(OutcomeKind.REJECTED)),
         Released("PAY-1-r2", "ada"),
     ],
-    "L'argent est revenu\u00a0: note 12": [Concluded(Outcome(PAID)), Returned("note 12")],
+    "L'argent a été retourné\u00a0: note 12": [Concluded(Outcome(PAID)), Returned("note 12")],
     "Remplacée par la ligne 7 du lot 0123456789abcdef.": [
         Concluded(Outcome(OutcomeKind.REJECTED)),
         Replaced("0123456789abcdef", 7),
@@ -131,7 +129,7 @@ def recorded_message(*facts: Fact) -> str:
 
 
 @pytest.mark.parametrize("shown", SENTENCES)
-def test_sentence_of_journal_is_shown_in_french(shown: str) -> None:
+def test_journal_text_is_shown_in_french(shown: str) -> None:
     with language_context("fr"):
         message = recorded_message(*SENTENCES[shown])
         assert render_record(message) == shown
@@ -146,7 +144,7 @@ def test_recorded_text_does_not_depend_on_language() -> None:
     assert language() == "en"
 
 
-def test_message_for_officers_omits_cause_code() -> None:
+def test_message_for_officers_omits_cause() -> None:
     message = recorded_message(Concluded(Outcome(UNKNOWN, cause="read.timeout")))
     assert "read.timeout" in render_record(message)
     for kept in (message, with_duplicate(message, 1) or ""):

@@ -101,11 +101,11 @@ def test_country_rule_matches_interface(code: str) -> None:
     assert rule.required == shown - rule.omitted
 
 
-def test_special_cases_of_countries_are_known() -> None:
+def test_country_special_cases_have_rules() -> None:
     rules = load_rules("payout", {})
     assert any("cash only" in note for note in rules["EG"].notes)
     assert {code: rule.confused_codes for code, rule in rules.items() if rule.confused_codes} == {
-        "BN": {"BJ": "Benin is written BN at this gateway, not BJ."}
+        "BN": {"BJ": "The gateway's code for Benin is BN, not BJ."}
     }
     assert {code: rule.defaults for code, rule in rules.items() if rule.defaults} == {
         "TZ": {"ipaddress": "127.0.0.1", "order_desc": "Payout"}
@@ -133,7 +133,7 @@ def test_xof_country_without_form_or_purpose_is_unusable(code: str) -> None:
         rule = load_rules("payout", {code: terms})[code]
         assert (rule.form, rule.required) == (None, frozenset())
         assert FACTS[code].name in rule.unusable
-        assert "documents no payout" in rule.unusable
+        assert "does not cover payouts" in rule.unusable
         assert rule.missing_terms == tuple(f"countries.{code}.payout.{name}" for name in missing)
 
 
@@ -164,13 +164,13 @@ def test_operator_terms_override_rule_defaults() -> None:
 @pytest.mark.parametrize(
     ("terms", "sentence"),
     [
-        ({"KR": OperatorTerms()}, r"countries\.KR: there is no such country; did you mean"),
-        ({"ke": OperatorTerms()}, r"countries\.ke: there is no such country; did you mean KE\?"),
-        ({"BJ": OperatorTerms()}, r"countries\.BJ: Benin is written BN"),
-        ({"BF": OperatorTerms(form="acount")}, r"countries\.BF\.payout\.form: .*'acount'; did you mean account\?"),
+        ({"KR": OperatorTerms()}, r"countries\.KR: there is no such country\. Did you mean"),
+        ({"ke": OperatorTerms()}, r"countries\.ke: there is no such country\. Did you mean KE\?"),
+        ({"BJ": OperatorTerms()}, r"countries\.BJ: The gateway's code for Benin is BN"),
+        ({"BF": OperatorTerms(form="acount")}, r"countries\.BF\.payout\.form: .*'acount'\. Did you mean account\?"),
         (
             {"KE": OperatorTerms(form="receiver")},
-            r"countries\.KE\.payout\.form: the gateway documents the account form",
+            r"countries\.KE\.payout\.form: remove this setting",
         ),
         ({"ZA": OperatorTerms(purpose="X")}, r"countries\.ZA\.payout\.purpose: purpose is never sent for South Africa"),
         (
@@ -197,9 +197,15 @@ def test_operator_terms_override_rule_defaults() -> None:
             r"countries\.KE\.payout\.max_amount: 0 is not a valid KES amount",
         ),
         ({"KE": OperatorTerms(bank_account_pattern="[0-9")}, r"bank_account_pattern: the pattern cannot be read"),
-        ({"KE": OperatorTerms(bank_account_pattern=r"\d+")}, r"bank_account_pattern: .* digits as \[0-9\]"),
+        (
+            {"KE": OperatorTerms(bank_account_pattern=r"\d+")},
+            r"bank_account_pattern: .* digits as \[0-9\]",
+        ),
         ({"KE": OperatorTerms(bank_account_pattern="(?=1)1")}, r"bank_account_pattern: '\(\?=' cannot be used"),
-        ({"KE": OperatorTerms(bank_account_pattern="[0-9]*")}, r"bank_account_pattern: .* accepts an empty account"),
+        (
+            {"KE": OperatorTerms(bank_account_pattern="[0-9]*")},
+            r"bank_account_pattern: .* must not accept an empty account",
+        ),
         ({"TZ": OperatorTerms(bank_account_pattern="[0-9]+")}, r"the receiver form has no account number"),
     ],
 )
@@ -207,7 +213,7 @@ def test_impossible_terms_error_shows_setting(terms: dict[str, OperatorTerms], s
     assert re.search(sentence, refusal(**terms))
 
 
-def test_all_wrong_terms_are_reported_at_once() -> None:
+def test_all_wrong_terms_are_reported_together() -> None:
     message = refusal(
         XX=OperatorTerms(), ZA=OperatorTerms(purpose="X"), TZ=OperatorTerms(form="account", ipaddress="here")
     )
@@ -229,7 +235,7 @@ def test_payout_operation_matches_documented_interface() -> None:
 
 @pytest.mark.parametrize("load", [load_operation, lambda name: load_rules(name, {})], ids=["operation", "rules"])
 def test_unknown_operation_error_suggests_nearest(load: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"There is no operation 'payuot'; did you mean payout\?"):
+    with pytest.raises(ConfigurationError, match=r"There is no operation 'payuot'\. Did you mean payout\?"):
         load("payuot")
 
 

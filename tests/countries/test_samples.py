@@ -124,7 +124,7 @@ def test_samples_readme_states_totals_and_defects() -> None:
     assert f"its {fine.height} rows without a defect" in readme
 
 
-def test_make_sheet_is_repeatable_and_spoils_a_share(tmp_path: Path) -> None:
+def test_make_sheet_is_deterministic_and_adds_defects(tmp_path: Path) -> None:
     make_sheet = MAKE_SHEET.make_sheet
     assert_frame_equal(make_sheet(500, seed=3, bad_share=0.1), make_sheet(500, seed=3, bad_share=0.1))
     assert not make_sheet(500, seed=3).equals(make_sheet(500, seed=4, prefix="S3"))

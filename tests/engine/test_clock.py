@@ -8,10 +8,10 @@ import pytest
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import Advice, ContinueRun, Outcome, OutcomeKind, PauseRun, RetrySoon, StopRun, Verdict
-from paygw_batch.engine.quarantine import DateWatch, JournalClock, Quarantine, latest_send_time
+from paygw_batch.engine.quarantine import ClockComparer, JournalClock, Quarantine, latest_send_time
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import ClockComparison
 from paygw_batch.settle.resolve import needs_second_person
@@ -47,17 +47,17 @@ def recorded_clock(ahead_s: int) -> SqliteJournal:
     ],
 )
 def test_reply_date_shows_clock_difference(came_back: RawReply | TransportFault, ahead_s: int | None) -> None:
-    watch = DateWatch(lambda: NOW)
+    watch = ClockComparer(lambda: NOW)
     watch.observe_reply(came_back)
     assert (watch.comparison.ahead_s if watch.comparison else None) == ahead_s
 
 
 def test_clock_difference_is_recorded_after_minute_change() -> None:
     journal = in_memory_journal()
-    DateWatch(lambda: NOW).record_in(journal)
+    ClockComparer(lambda: NOW).record_in(journal)
     assert journal.head().clock is None
     for seconds, kept in ((0, 0), (60, 0), (61, 61), (30, 61), (0, 0)):
-        watch = DateWatch(lambda: NOW + seconds * SECOND)  # noqa: B023 - used at once
+        watch = ClockComparer(lambda: NOW + seconds * SECOND)  # noqa: B023 - used at once
         watch.observe_reply(dated_reply("Fri, 20 Nov 2026 10:00:00 GMT"))
         watch.record_in(journal)
         seen = journal.head().clock
@@ -67,31 +67,31 @@ def test_clock_difference_is_recorded_after_minute_change() -> None:
 
 
 @pytest.mark.parametrize(("ahead_s", "is_wrong"), [(-99_999, False), (600, False), (601, True)])
-def test_fast_clock_over_ten_minutes_settles_nothing(ahead_s: int, is_wrong: bool) -> None:
+def test_fast_clock_prevents_settlement(ahead_s: int, is_wrong: bool) -> None:
     journal = recorded_clock(ahead_s)
-    assert (JournalClock.read(journal, NOW).ahead_sentence() is not None) == is_wrong
+    assert (JournalClock.read(journal, NOW).ahead_message() is not None) == is_wrong
     if is_wrong:
         with pytest.raises(UsageError, match="ahead of the gateway's"):
-            JournalClock.read(journal, NOW).require_sound()
+            JournalClock.read(journal, NOW).require_plausible()
     else:
-        JournalClock.read(journal, NOW).require_sound()
+        JournalClock.read(journal, NOW).require_plausible()
 
 
-def test_clock_behind_journal_settles_nothing() -> None:
+def test_clock_behind_journal_prevents_settlement() -> None:
     journal = recorded_clock(0)
-    JournalClock.read(journal, NOW).require_sound()
+    JournalClock.read(journal, NOW).require_plausible()
     with pytest.raises(
-        UsageError, match=r"^The clock shows .* the clock was set back\. Nothing is settled"
+        UsageError, match=r"^The clock shows .* The clock was set back\. Nothing can be settled"
     ) as quarantine:
-        JournalClock.read(journal, NOW - timedelta(milliseconds=1)).require_sound()
-    assert quarantine.value.hint.startswith("Correct the clock, and run the command again.")
-    assert JournalClock.read(journal, NOW - 600 * SECOND).behind_sentence(at_most_s=600) is None
-    assert JournalClock.read(journal, NOW - 601 * SECOND).behind_sentence(at_most_s=600) is not None
+        JournalClock.read(journal, NOW - timedelta(milliseconds=1)).require_plausible()
+    assert quarantine.value.hint.startswith("Correct the clock, then run the command again.")
+    assert JournalClock.read(journal, NOW - 600 * SECOND).behind_message(tolerance_s=600) is None
+    assert JournalClock.read(journal, NOW - 601 * SECOND).behind_message(tolerance_s=600) is not None
 
 
 def record_difference(journal: SqliteJournal, now: datetime, gateway: datetime) -> None:
     """Observe a reply dated `gateway` while our clock says `now`, and record it as a run does at its end."""
-    watch = DateWatch(lambda: now)
+    watch = ClockComparer(lambda: now)
     watch.observe_reply(dated_reply(format_datetime(gateway, usegmt=True)))
     watch.record_in(journal)
 
@@ -112,7 +112,7 @@ def test_quarantine_includes_past_clock_lag() -> None:
     held = JournalClock.read(journal, right_at).quarantine(24)
     assert held.ends_at(left) == NOW + 49 * HOUR
     assert held.cutoff(NOW + 49 * HOUR) == left
-    assert str(held) == "a quarantine of 24 h, and the clock was up to 1,440 minutes behind the gateway's"
+    assert str(held) == "a quarantine of 24 h, and the clock was up to 1,440 minutes behind the gateway's clock"
     assert str(Quarantine(0.5)) == "a quarantine of 0.5 h"
 
 
@@ -134,7 +134,7 @@ def test_clock_lag_lengthens_quarantine_within_limits(ahead_s: int, longer_s: in
     assert latest_send_time(journal.head().clock, timestamp(NOW)) == timestamp(NOW + timedelta(seconds=longer_s))
 
 
-def test_departure_before_clock_lag_keeps_its_time() -> None:
+def test_send_time_before_clock_lag_is_unchanged() -> None:
     journal = in_memory_journal()
     record_difference(journal, NOW, NOW)
     record_difference(journal, NOW + HOUR, NOW + 3 * HOUR)
@@ -155,7 +155,7 @@ def test_departure_before_clock_lag_keeps_its_time() -> None:
 @pytest.mark.parametrize("advice", [ContinueRun(), PauseRun(5), StopRun("no"), RetrySoon()])
 @pytest.mark.parametrize(("behind_s", "stops"), [(0, False), (600, False), (601, True)])
 def test_run_stops_when_reply_reveals_slow_clock(advice: Advice, behind_s: int, stops: bool) -> None:
-    watch = DateWatch(lambda: NOW)
+    watch = ClockComparer(lambda: NOW)
     verdict = Verdict(Outcome(OutcomeKind.PAID), advice)
     assert watch.stop_if_clock_is_slow(verdict) == verdict
     watch.observe_reply(dated_reply(format_datetime(NOW + behind_s * SECOND, usegmt=True)))

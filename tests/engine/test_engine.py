@@ -12,13 +12,13 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.engine.engine import SIGNED_AHEAD
+from paygw_batch.engine.engine import MAX_SIGNED_AHEAD
 from paygw_batch.engine.pacing import MIN_GROUP_FACTS, TRIES, Pace
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, SendGuard, TransportFault
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, MoveResult
-from paygw_batch.processes import gc_paused
+from paygw_batch.processes import gc_relaxed
 from tests.support.inline_journal import InlineJournal
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_scenario import (
@@ -134,7 +134,7 @@ def test_failed_write_while_connecting_sends_nothing() -> None:
 
     def failing(order_id: str) -> None:
         if order_id == "PAY-3":
-            journal._give_up("disk full")
+            journal._disable_writes("disk full")
 
     gateway = ScriptedGateway(before_departure=failing)
     end = run(build_engine(journal, gateway, Pace(1)), batch)
@@ -227,7 +227,7 @@ def test_provably_unsent_row_is_retried() -> None:
     assert (standing.state, standing.attempts) == (State.PAID, TRIES)
 
 
-def test_absent_gateway_leaves_rows_ready_and_stops() -> None:
+def test_unreachable_gateway_stops_run_and_leaves_rows_ready() -> None:
     journal, batch = build_journal(rows=100)
     gateway = ScriptedGateway(lambda _order_id, _times: REFUSED)
     end = run(build_engine(journal, gateway), batch)
@@ -241,7 +241,7 @@ def test_absent_gateway_leaves_rows_ready_and_stops() -> None:
     ("answer", "reason"),
     [(UNTRUSTED, "The certificate is wrong."), (reply("error", http_status=401), "Credentials were refused.")],
 )
-def test_answer_about_all_rows_stops_run(answer: RawReply | TransportFault, reason: str) -> None:
+def test_answer_affecting_all_rows_stops_run(answer: RawReply | TransportFault, reason: str) -> None:
     journal, batch = build_journal(rows=100)
     gateway = ScriptedGateway(lambda _order_id, _times: answer)
     end = run(build_engine(journal, gateway, Pace(concurrency=16)), batch)
@@ -262,7 +262,7 @@ def test_dead_gateway_puts_limited_rows_in_doubt(concurrency: int, breaker: int)
 
 
 @pytest.mark.parametrize(("concurrency", "limit"), [(1, 3), (8, 10), (4, 1)])
-def test_repeated_equal_rejections_stop_run(concurrency: int, limit: int) -> None:
+def test_consecutive_identical_rejections_stop_run(concurrency: int, limit: int) -> None:
     journal, batch = build_journal(rows=200)
     gateway = ScriptedGateway(lambda _order_id, _times: reply("declined"), latency=0.01)
     end = run(build_engine(journal, gateway, Pace(concurrency, stop_after_rejected=limit)), batch)
@@ -371,8 +371,8 @@ def test_internal_error_ends_run_after_recording_outcomes() -> None:
     assert row_states[State.PAID] == len(gateway.arrived) - 1
 
 
-def test_unpreparable_requests_end_run_without_waiting() -> None:
-    journal, batch = build_journal(SIGNED_AHEAD + 200)
+def test_signing_error_ends_run_without_waiting() -> None:
+    journal, batch = build_journal(MAX_SIGNED_AHEAD + 200)
     gateway = ScriptedGateway()
     engine = build_engine(journal, gateway)
 
@@ -392,7 +392,7 @@ def test_reference_cycles_do_not_grow_with_rows() -> None:
     collected = []
     for rows in (60, 600):
         journal, batch = build_journal(rows=rows)
-        with gc_paused():
+        with gc_relaxed():
             gc.collect()
             run(build_engine(journal, ScriptedGateway(latency=0.01)), batch)
             collected.append(gc.collect())
@@ -402,7 +402,7 @@ def test_reference_cycles_do_not_grow_with_rows() -> None:
 
 def test_garbage_collector_settings_are_restored() -> None:
     before = gc.get_threshold()
-    with suppress(ZeroDivisionError), gc_paused():
+    with suppress(ZeroDivisionError), gc_relaxed():
         assert gc.get_threshold()[0] > before[0]
         raise ZeroDivisionError
     assert gc.get_threshold() == before

@@ -10,7 +10,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.shown_states import render_record
 from paygw_batch.engine import engine as engines
-from paygw_batch.engine.engine import SIGNED_AHEAD, GroupCommit
+from paygw_batch.engine.engine import MAX_SIGNED_AHEAD, GroupCommit
 from paygw_batch.engine.pacing import FIRST_WAIT_S, TRIES, Pace, retry_delay_s
 from paygw_batch.errors import InternalError, JournalUnwritable, SigningFailed
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
@@ -45,7 +45,7 @@ class RecordedProgress:
         self.notes.append(sentence)
 
 
-def test_run_continues_during_signing() -> None:
+def test_rows_are_sent_during_signing() -> None:
     journal, batch = build_journal(rows=70)
     gateway = ScriptedGateway()
     engine = build_engine(journal, gateway)
@@ -61,8 +61,8 @@ def test_run_continues_during_signing() -> None:
     assert run(engine, batch).sent == 70
 
 
-def test_rows_awaiting_signature_stay_within_limit() -> None:
-    journal, batch = build_journal(rows=3 * SIGNED_AHEAD)
+def test_number_of_rows_awaiting_signature_is_limited() -> None:
+    journal, batch = build_journal(rows=3 * MAX_SIGNED_AHEAD)
     engine = build_engine(journal, ScriptedGateway())
     asked: list[int] = []
 
@@ -74,10 +74,10 @@ def test_rows_awaiting_signature_stay_within_limit() -> None:
 
     engine._prepare = never
     run(engine, batch)
-    assert sum(asked) == SIGNED_AHEAD
+    assert sum(asked) == MAX_SIGNED_AHEAD
 
 
-def test_slow_key_signs_single_requests_few_ahead() -> None:
+def test_slow_key_signs_few_requests_ahead() -> None:
     journal, batch = build_journal(rows=30)
     engine = build_engine(journal, ScriptedGateway(), signing_lookahead=5)
     under_way = most = 0
@@ -132,7 +132,7 @@ def test_key_failure_leaves_stale_row_ready(monkeypatch: pytest.MonkeyPatch) -> 
         return await prepare(attempts)
 
     engine._prepare = fails_afresh
-    monkeypatch.setattr(engine, "_is_stale", lambda row: row.due.row == 3)
+    monkeypatch.setattr(engine, "_has_old_signature", lambda row: row.due.row == 3)
     end = run(engine, batch)
     assert (end.sent, end.failure) == (1, None)
     states = [standing.state for standing in journal.rows(batch.number)]
@@ -140,7 +140,7 @@ def test_key_failure_leaves_stale_row_ready(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_drain_during_signing_ends_run_cleanly() -> None:
-    journal, batch = build_journal(rows=2 * SIGNED_AHEAD)
+    journal, batch = build_journal(rows=2 * MAX_SIGNED_AHEAD)
     gateway = ScriptedGateway()
     engine = build_engine(journal, gateway, Pace(concurrency=1))
     gateway.before_answer = lambda _: engine.drain()
@@ -206,7 +206,7 @@ def test_progress_reports_outcomes_and_stop_reason() -> None:
     assert end.stop_reason == "Credentials were refused."
 
 
-def test_only_replies_other_than_approvals_are_kept() -> None:
+def test_replies_to_paid_rows_are_not_stored() -> None:
     journal, batch = build_journal(rows=2)
     run(
         build_engine(journal, ScriptedGateway(lambda order_id, _: APPROVED if order_id == "PAY-2" else reply("no"))),
@@ -230,7 +230,7 @@ def test_rejections_without_reason_stop_run_with_message() -> None:
     journal, batch = build_journal(rows=5)
     gateway = ScriptedGateway(lambda *_: RawReply(429, (), b"{}"))
     end = run(build_engine(journal, gateway, Pace(concurrency=1, stop_after_rejected=2)), batch)
-    assert end.stop_reason == "2 consecutive rows were rejected for the same reason: the gateway gives none."
+    assert end.stop_reason == "2 consecutive rows were rejected for the same reason: the gateway did not give a reason."
 
 
 # Group commit: the next commit has all waiting facts, and a failure reaches all of them.
@@ -276,7 +276,7 @@ def test_under_pressure_commits_are_small_and_in_order() -> None:
         journal = SlowJournal()
         journal.gate.set()
         committer = GroupCommit(
-            journal.append, lambda _: None, is_pressed=lambda: True, max_facts_under_pressure=lambda: 3
+            journal.append, lambda _: None, is_under_pressure=lambda: True, max_facts_under_pressure=lambda: 3
         )
         await asyncio.gather(*(committer.submit(entry(number)) for number in range(1, 9)))
         assert journal.commits == [[1, 2, 3], [4, 5, 6], [7, 8]]
@@ -284,7 +284,7 @@ def test_under_pressure_commits_are_small_and_in_order() -> None:
     asyncio.run(story())
 
 
-def test_unhurried_commit_waits_for_more_entries() -> None:
+def test_commit_without_pressure_waits_for_more_entries() -> None:
     async def story() -> None:
         journal = SlowJournal()
         committer = GroupCommit(journal.append, lambda _: None)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.cluster.shared_pacing import SETTLING_S, SharedPacing
+from paygw_batch.cluster.shared_pacing import JOIN_DELAY_S, SharedPacing
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.pacing import (
@@ -35,7 +35,7 @@ from tests.support.scripted_scenario import LOST, REFUSED, ScriptedGateway, buil
 ANSWERS = (OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)
 
 
-def test_window_doubles_from_single_row_to_limit() -> None:
+def test_window_doubles_from_one_to_limit() -> None:
     window = Window(limit=10)
     sizes = [window.size]
     for _ in range(5):
@@ -45,7 +45,7 @@ def test_window_doubles_from_single_row_to_limit() -> None:
 
 
 @pytest.mark.parametrize(("kind", "size"), [(OutcomeKind.UNKNOWN, 1), (OutcomeKind.NOT_SENT, 4)])
-def test_window_shrinks_only_after_unknown_outcome(kind: OutcomeKind, size: int) -> None:
+def test_window_resets_only_after_unknown_outcome(kind: OutcomeKind, size: int) -> None:
     window = Window(limit=16, size=4)
     window.observe(kind)
     assert window.size == size
@@ -71,7 +71,7 @@ UNKNOWN, NOT_SENT = OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT
         (0, [UNKNOWN] * 1000, False),
     ],
 )
-def test_breaker_trips_at_limit_of_doubts(limit: int, kinds: list[OutcomeKind], trips: bool) -> None:
+def test_breaker_trips_at_in_doubt_limit(limit: int, kinds: list[OutcomeKind], trips: bool) -> None:
     breaker = Breaker(limit)
     *before, last = [breaker.observe(kind) for kind in kinds]
     assert (any(before), last) == (False, trips)
@@ -105,7 +105,7 @@ def test_other_outcome_restarts_rejection_count(between: Outcome, trips: bool) -
     assert [breaker.observe(outcome) for outcome in (rejected("51"), between, rejected("51"))] == [False, False, trips]
 
 
-def test_rejection_breaker_of_zero_never_trips() -> None:
+def test_rejection_breaker_with_zero_limit_never_trips() -> None:
     breaker = RejectionBreaker(0)
     assert not any(breaker.observe(rejected("51")) for _ in range(1000))
 
@@ -119,7 +119,7 @@ def test_rate_limit_spaces_starts_evenly() -> None:
     assert waits == [0.0, 0.25, 0.5]
 
 
-def test_idle_time_is_not_saved_for_burst() -> None:
+def test_idle_time_does_not_allow_burst() -> None:
     rhythm = RateLimiter(rate_per_s=1)
     rhythm.start(0.0)
     rhythm.start(100.0)
@@ -169,12 +169,12 @@ SLOW_DISK = (0.03, 0.05)
         (1000, [SLOW_PROCESSOR], 250),
     ],
 )
-def test_group_size_follows_bottleneck(places: int, waits: list[tuple[float, float]], size: int) -> None:
+def test_group_size_depends_on_bottleneck(places: int, waits: list[tuple[float, float]], size: int) -> None:
     """Groups are small while the gateway is slow, large while the journal is, and at least a quarter of the slots."""
     assert after_waits(places, *waits) == size
 
 
-def test_one_slow_row_keeps_group_size() -> None:
+def test_single_slow_row_does_not_change_group_size() -> None:
     size = GroupLimit(slots=64)
     for _ in range(500):
         size.observe(*SLOW_GATEWAY)
@@ -197,7 +197,7 @@ class ScriptedGate:
     def open(self) -> None:
         """Do nothing: there is no stop to lift."""
 
-    def ask(self, report: GateReport) -> GateShare:
+    def request_share(self, report: GateReport) -> GateShare:
         self.reports.append(report)
         return self.script(report)
 
@@ -234,8 +234,8 @@ def test_worker_shares_add_up_to_limits(concurrency: int, senders: int, rate: fl
     places, rates = [], []
     for before in range(senders):
         pacing = SharedPacing(ScriptedGate(), Pace(concurrency, rate_per_s=rate))
-        for now_s in (0.0, SETTLING_S):
-            pacing._apply(replace(ALONE, senders=senders, before=before), now_s)
+        for now_s in (0.0, JOIN_DELAY_S):
+            pacing._apply_share(replace(ALONE, senders=senders, before=before), now_s)
         places.append(next(count for count in range(99) if count >= pacing._window.limit))
         rates.append(pacing._rate_limiter.rate_per_s)
     assert sum(places) == concurrency
@@ -243,7 +243,7 @@ def test_worker_shares_add_up_to_limits(concurrency: int, senders: int, rate: fl
     assert sum(rates) == pytest.approx(rate)
 
 
-def test_worker_without_share_waits() -> None:
+def test_worker_waits_until_it_has_share() -> None:
     shares = iter([replace(ALONE, senders=20, before=19)] * 3)
     gate, gateway = ScriptedGate(lambda _: next(shares, ALONE)), ScriptedGateway()
     assert send_through(gate, gateway, rows=3).sent == 3
@@ -275,7 +275,7 @@ def test_every_outcome_is_reported_once_and_in_order() -> None:
     assert {outcome.reason for outcome in reported} == {"", "declined"}
 
 
-def test_unanswered_outcomes_are_reported_again() -> None:
+def test_outcomes_are_reported_again_after_lost_answer() -> None:
     def fails_at_first(_: GateReport) -> GateShare:
         if len(gate.reports) == 1:
             raise JournalError("The database is gone.")
@@ -289,13 +289,13 @@ def test_unanswered_outcomes_are_reported_again() -> None:
         with ThreadPoolExecutor(1) as thread:
             for _ in range(2):
                 pacing.observe(Outcome(OutcomeKind.REJECTED, error_code="51"))
-                await pacing._ask(thread)
+                await pacing._call_gate(thread)
 
     asyncio.run(ask_twice())
     assert [[outcome.times for outcome in report.outcomes] for report in gate.reports] == [[1], [2]]
 
 
-def test_unanswering_gate_stops_run_before_sending() -> None:
+def test_silent_gate_stops_run_before_sending() -> None:
     never = Mock(side_effect=JournalError("The database is gone."))
     gateway = ScriptedGateway()
     end = send_through(ScriptedGate(never), gateway)

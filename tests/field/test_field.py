@@ -21,7 +21,7 @@ from tests.field.make_files import FILES, MADE
 ANSWERS: Mapping[str, Mapping[str, Any]] = tomllib.loads((Path(__file__).parent / "answers.toml").read_text())
 
 
-def test_every_field_file_has_listed_result() -> None:
+def test_every_field_file_has_expected_result() -> None:
     kept = {str(path.relative_to(FILES)) for path in FILES.rglob("*.*")}
     assert kept == set(ANSWERS)
     assert set(MADE) <= kept

@@ -6,7 +6,7 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountForm
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.encode import ControlAmount, ControlPart, ControlProfile, Supplies
+from paygw_batch.gateway.encode import BodyConstants, ControlAmount, ControlPart, ControlProfile
 from paygw_batch.gateway.message import Attempt, PreparedRequest
 from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import PrivateKey
@@ -70,15 +70,20 @@ def instruction_for(country: str, amount: str | None = None) -> Instruction:
     )
 
 
-def supplies(form: AmountForm = AmountForm.NUMBER, control: ControlProfile = PROFILE) -> Supplies:
-    return Supplies(URLS, form, control)
+def constants(form: AmountForm = AmountForm.NUMBER, control: ControlProfile = PROFILE) -> BodyConstants:
+    return BodyConstants(URLS, form, control)
 
 
 def prepare_golden_request(
     key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
 ) -> PreparedRequest:
     signer = Signer(
-        url=URL, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, supplies=supplies(form), profile=profile, key=key
+        url=URL,
+        endpoint_id=ENDPOINT_ID,
+        consumer_key=CONSUMER_KEY,
+        constants=constants(form),
+        profile=profile,
+        key=key,
     )
     instruction = instruction_for(country)
     return signed(signer, RULES[country], Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S))

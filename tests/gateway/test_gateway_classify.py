@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paygw_batch.core.outcome import Advice, ContinueRun, Outcome, OutcomeKind, PauseRun, RetrySoon, StopRun, Verdict
 from paygw_batch.countries.rules import AmountUnit, Operation
-from paygw_batch.gateway.classify import MAX_PAUSE_S, UNSTATED_PAUSE_S, classify, reply_date
+from paygw_batch.gateway.classify import DEFAULT_PAUSE_S, MAX_PAUSE_S, classify, reply_date
 from paygw_batch.gateway.message import ExpectedReply, FaultKind, RawReply, TransportFault
 from paygw_batch.gateway.strict_json import MAX_NESTING
 from tests.support.gateway_cases import OPERATION
@@ -50,7 +50,7 @@ def test_fault_after_first_byte_leaves_outcome_unknown(kind: FaultKind) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(set(FaultKind) - {FaultKind.TLS_UNTRUSTED, FaultKind.EARLY_REPLY}))
-def test_fault_before_first_byte_is_unsent_and_retried(kind: FaultKind) -> None:
+def test_fault_before_first_byte_permits_retry(kind: FaultKind) -> None:
     assert classify_fault(kind, left=False) == Verdict(Outcome(OutcomeKind.NOT_SENT, cause=kind.value), RetrySoon())
 
 
@@ -69,7 +69,7 @@ def test_untrustworthy_gateway_stops_run(kind: FaultKind, sentence: str) -> None
 # Complete replies: the words.
 @pytest.mark.parametrize(("word", "kind"), WORDS.items())
 @pytest.mark.parametrize("http_status", [200, 201, 204, 299, 400, 404, 409, 422, 499])
-def test_listed_reply_status_decides_below_http_500(word: str, kind: OutcomeKind, http_status: int) -> None:
+def test_listed_status_determines_outcome_below_http_500(word: str, kind: OutcomeKind, http_status: int) -> None:
     verdict = classify_reply({"status": word}, http_status)
     assert verdict == Verdict(Outcome(kind, gateway_status=word, http_status=http_status), ContinueRun())
 
@@ -140,7 +140,7 @@ def test_malformed_reply_is_unknown(body: bytes, cause: str) -> None:
     assert verdict.advice == ContinueRun()
 
 
-def test_nesting_up_to_bound_and_brackets_are_accepted() -> None:
+def test_nesting_up_to_limit_is_accepted() -> None:
     inner = "[" * (MAX_NESTING - 1) + "]" * (MAX_NESTING - 1)
     assert classify_reply(f'{{"status":"approved","a":{inner}}}').outcome.kind is OutcomeKind.PAID
     assert classify_reply({"status": "approved", "a": "[{" * 500}).outcome.kind is OutcomeKind.PAID
@@ -207,7 +207,7 @@ def test_numeric_order_id_may_be_echoed_as_number(order_id: str, echoed: int, *,
 
 
 @pytest.mark.parametrize("echo", [{}, {"client_orderid": None}, {"amount": "1500.50", "currency": "KES"}])
-def test_reply_on_reused_connection_must_name_payout(echo: dict[str, Any]) -> None:
+def test_reply_on_reused_connection_must_have_order_id(echo: dict[str, Any]) -> None:
     outcome = classify_reply({"status": "approved", **echo}, reused=True).outcome
     assert (outcome.kind, outcome.cause, outcome.conflict) == (OutcomeKind.UNKNOWN, "reply.not_echoed", False)
     named = {"status": "approved", "client_orderid": "PAY-1"}
@@ -215,7 +215,7 @@ def test_reply_on_reused_connection_must_name_payout(echo: dict[str, Any]) -> No
 
 
 # Evidence.
-def test_outcome_keeps_first_codes_and_message() -> None:
+def test_outcome_has_first_usable_code_and_message() -> None:
     body = {"status": "declined", "paynet-order-id": 987654321, "reference": "not this one"}
     result = classify_reply({**body, "error-code": "51", "error-message": "Insufficient balance"}, 422).outcome
     evidence: dict[str, Any] = {"gateway_reference": "987654321", "error_code": "51", "message": "Insufficient balance"}
@@ -254,7 +254,7 @@ def test_evidence_is_short_printable_and_encodable() -> None:
 def test_refused_credentials_stop_run(http_status: int, body: str | dict[str, Any], kind: OutcomeKind) -> None:
     verdict = classify_reply(body, http_status)
     assert verdict.outcome.kind is kind
-    assert verdict.advice == StopRun(f"The gateway refuses our credentials (HTTP {http_status}).")
+    assert verdict.advice == StopRun(f"The gateway rejects our credentials (HTTP {http_status}).")
 
 
 RETRY_AFTER = [
@@ -265,12 +265,12 @@ RETRY_AFTER = [
     ("900", PauseRun(900.0)),
     ("901", PauseRun(MAX_PAUSE_S)),
     ("1000000000", PauseRun(MAX_PAUSE_S)),
-    ("9" * 400, PauseRun(UNSTATED_PAUSE_S)),
-    ("-1", PauseRun(UNSTATED_PAUSE_S)),
-    ("1.5", PauseRun(UNSTATED_PAUSE_S)),
-    ("", PauseRun(UNSTATED_PAUSE_S)),
-    ("soon", PauseRun(UNSTATED_PAUSE_S)),
-    ("\u0661\u0662", PauseRun(UNSTATED_PAUSE_S)),
+    ("9" * 400, PauseRun(DEFAULT_PAUSE_S)),
+    ("-1", PauseRun(DEFAULT_PAUSE_S)),
+    ("1.5", PauseRun(DEFAULT_PAUSE_S)),
+    ("", PauseRun(DEFAULT_PAUSE_S)),
+    ("soon", PauseRun(DEFAULT_PAUSE_S)),
+    ("\u0661\u0662", PauseRun(DEFAULT_PAUSE_S)),
     ("Sat, 21 Nov 2026 12:02:00 GMT", PauseRun(120.0)),
     ("Saturday, 21-Nov-26 12:02:00 GMT", PauseRun(120.0)),
     ("Sat Nov 21 12:02:00 2026", PauseRun(120.0)),
@@ -278,8 +278,8 @@ RETRY_AFTER = [
     ("Sat, 21 Nov 2026 11:59:00 GMT", ContinueRun()),
     ("Sat, 21 Nov 2026 12:00:00 GMT", ContinueRun()),
     ("Fri, 31 Dec 9999 23:59:59 GMT", PauseRun(MAX_PAUSE_S)),
-    ("Sat, 99 Nov 2026 12:02:00 GMT", PauseRun(UNSTATED_PAUSE_S)),
-    ("Sat, 21 Nov 99999999 12:02:00 +999999", PauseRun(UNSTATED_PAUSE_S)),
+    ("Sat, 99 Nov 2026 12:02:00 GMT", PauseRun(DEFAULT_PAUSE_S)),
+    ("Sat, 21 Nov 99999999 12:02:00 +999999", PauseRun(DEFAULT_PAUSE_S)),
 ]
 
 
@@ -291,14 +291,14 @@ def test_requested_pause_is_limited(http_status: int, asked: str, advice: Advice
     assert verdict.outcome.kind is (OutcomeKind.REJECTED if http_status == 429 else OutcomeKind.UNKNOWN)
 
 
-def test_pause_follows_reply_date_or_default() -> None:
+def test_pause_uses_reply_date_or_default() -> None:
     retry_after = ("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT")
     headers = (("date", "Sat, 21 Nov 2026 12:00:00 GMT"), retry_after)
     assert classify_reply({}, 429, headers, now=NOW.replace(year=2030)).advice == PauseRun(30.0)
     assert classify_reply({}, 429, headers).advice == PauseRun(30.0)
-    assert classify_reply({}, 503, (retry_after,)).advice == PauseRun(UNSTATED_PAUSE_S)
-    assert classify_reply({}, 429).advice == PauseRun(UNSTATED_PAUSE_S)
-    assert classify_reply({}, 429, (("retry-after", "1"), ("retry-after", "2"))).advice == PauseRun(UNSTATED_PAUSE_S)
+    assert classify_reply({}, 503, (retry_after,)).advice == PauseRun(DEFAULT_PAUSE_S)
+    assert classify_reply({}, 429).advice == PauseRun(DEFAULT_PAUSE_S)
+    assert classify_reply({}, 429, (("retry-after", "1"), ("retry-after", "2"))).advice == PauseRun(DEFAULT_PAUSE_S)
     assert classify_reply({}, 503).advice == ContinueRun()
     assert classify_reply(GOOD, 200, (("retry-after", "60"),)).advice == ContinueRun()
 
@@ -315,7 +315,9 @@ def test_pause_follows_reply_date_or_default() -> None:
         ((("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("date", "Sat, 21 Nov 2026 12:00:01 GMT")), None),
     ],
 )
-def test_gateway_clock_is_read_from_single_date(headers: tuple[tuple[str, str], ...], stated: datetime | None) -> None:
+def test_gateway_time_is_read_from_only_date_header(
+    headers: tuple[tuple[str, str], ...], stated: datetime | None
+) -> None:
     result = reply_date(RawReply(200, headers, b""))
     assert result == stated
     assert result is None or result.tzinfo is UTC
@@ -340,7 +342,7 @@ MEMBERS = st.dictionaries(
     headers=st.lists(st.tuples(st.sampled_from(["retry-after", "date", "x"]), st.text(max_size=60)), max_size=3),
     reused=st.booleans(),
 )
-def test_arbitrary_reply_is_decided_only_by_listed_status(
+def test_only_listed_status_determines_outcome(
     body: bytes, http_status: int, headers: list[tuple[str, str]], *, reused: bool
 ) -> None:
     outcome = classify_reply(body, http_status, tuple(headers), reused=reused, now=NOW).outcome
@@ -384,7 +386,7 @@ def test_echo_under_configured_name_is_checked(path: str) -> None:
     assert classify_members(operation, reply(None), reused=True).cause == "reply.not_echoed"
 
 
-def test_first_present_configured_reply_name_is_used() -> None:
+def test_first_configured_name_in_reply_is_used() -> None:
     operation = configured_operation(order_id=("merchant-order-id", "client_orderid"))
     reply = {"status": "approved", "client_orderid": "7"}
     assert classify_members(operation, reply | {"merchant-order-id": "PAY-1"}).kind is OutcomeKind.PAID

@@ -20,18 +20,18 @@ from paygw_batch.gateway.encode import ControlAlgorithm, ControlAmount, ControlP
 from paygw_batch.gateway.message import ExpectedReply, RawReply
 from paygw_batch.gateway.sign import SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
-from paygw_batch.sandbox.form import ControlRule, is_control
+from paygw_batch.sandbox.form import ControlRule, has_valid_control
 from tests.gateway.collection_cases import (
     EVERY_REQUEST,
     OPERATION,
     PROFILE,
     RULES,
     URLS,
+    constants,
     golden_path,
     instruction_for,
     prepare_golden_request,
     sample_amount,
-    supplies,
 )
 from tests.support.gateway_cases import GOLDEN, request_bytes, split_request
 
@@ -54,7 +54,7 @@ def form_fields(country: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("profile", "country", "form"), EVERY_REQUEST)
-def test_golden_collection_has_fields_and_control(
+def test_golden_collection_has_fields_and_control_hash(
     key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
 ) -> None:
     assert (
@@ -91,7 +91,7 @@ def test_every_country_has_golden_collection_request() -> None:
     cents=st.integers(1, 10**9),
     algorithm=st.sampled_from(ControlAlgorithm),
 )
-def test_sandbox_computes_same_control(
+def test_sandbox_computes_same_control_hash(
     order: tuple[ControlPart, ...],
     separator: str,
     form: AmountForm,
@@ -106,15 +106,15 @@ def test_sandbox_computes_same_control(
     profile = ControlProfile(order, separator.encode("utf-8", "replace").decode(), control_amount, secret, algorithm)
     instruction = instruction_for(country, amount)
     encoded = encode_body(
-        RULES[country], instruction, order_id=instruction.client_orderid, supplies=supplies(form, profile)
+        RULES[country], instruction, order_id=instruction.client_orderid, constants=constants(form, profile)
     )
     fields = dict(encoded.params)
     keyed = algorithm is ControlAlgorithm.HMAC_SHA256
     rule = ControlRule(tuple(part.value for part in order), profile.separator, control_amount.value, secret, keyed)
-    assert is_control(rule, fields, minor_units=units)
-    assert not is_control(rule, {**fields, "client_orderid": fields["client_orderid"] + "0"}, minor_units=units)
-    assert not is_control(replace(rule, secret=secret + "x"), fields, minor_units=units)
-    assert not is_control(replace(rule, is_keyed=not keyed), fields, minor_units=units)
+    assert has_valid_control(rule, fields, minor_units=units)
+    assert not has_valid_control(rule, {**fields, "client_orderid": fields["client_orderid"] + "0"}, minor_units=units)
+    assert not has_valid_control(replace(rule, secret=secret + "x"), fields, minor_units=units)
+    assert not has_valid_control(replace(rule, is_keyed=not keyed), fields, minor_units=units)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_sandbox_computes_same_control(
         (ControlAmount.MINOR_UNITS, "COL-1,150050,KES"),
     ],
 )
-def test_control_hashes_configured_amount_form(control_amount: ControlAmount, text: str) -> None:
+def test_control_hash_covers_amount_in_configured_format(control_amount: ControlAmount, text: str) -> None:
     order = (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY)
     profile, instruction = ControlProfile(order, ",", control_amount), instruction_for("KE", "1500.5")
     given_parts: dict[str, Any] = {"order_id": "COL-1", "amount_sent": "1500.5", "minor_units": 2}
@@ -136,12 +136,15 @@ def test_control_hashes_configured_amount_form(control_amount: ControlAmount, te
     assert "Jefe" not in repr(keyed)
 
 
-def test_collection_hides_secret_and_cuts_no_amount() -> None:
+def test_collection_hides_secret_and_refuses_extra_decimals() -> None:
     assert "a secret of the tests" not in repr(PROFILE)
-    assert "a secret of the tests" not in repr(supplies())
+    assert "a secret of the tests" not in repr(constants())
     with pytest.raises(InternalError):
         encode_body(
-            RULES["KE"], instruction_for("KE", "1.005"), order_id="COL-1", supplies=supplies(AmountForm.TWO_DECIMALS)
+            RULES["KE"],
+            instruction_for("KE", "1.005"),
+            order_id="COL-1",
+            constants=constants(AmountForm.TWO_DECIMALS),
         )
 
 
@@ -160,7 +163,7 @@ def test_collection_hides_secret_and_cuts_no_amount() -> None:
         ({"client_orderid": "COL-2", "redirect_url": "https://pay.example/1"}, None),
     ],
 )
-def test_only_valid_customer_page_is_read_from_reply(members: dict[str, object], url: str | None) -> None:
+def test_only_valid_customer_url_is_read_from_reply(members: dict[str, object], url: str | None) -> None:
     reply = RawReply(200, (), json.dumps({"status": "approved", **members}).encode())
     assert classify(reply, EXPECTED, WORDS, OPERATION).outcome.customer_url == url
     assert classify(reply, EXPECTED, WORDS, load_operation("payout")).outcome.customer_url is None

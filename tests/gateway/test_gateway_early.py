@@ -67,7 +67,7 @@ def test_gateway_sending_on_connect_receives_no_request(channel: Channel, said: 
     assert summary(run_test(deliver_once(script, **channel))) == NOT_SENT
 
 
-def test_early_bytes_in_kernel_are_seen_without_waiting(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_unread_bytes_are_detected_without_waiting(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel has received the bytes, but the event loop has not seen them when the request is sent."""
     monkeypatch.setattr(transport, "FIRST_SILENCE_S", 0)
     monkeypatch.setattr(connection.Connection, "round_trip_s", lambda _: 0.0)
@@ -92,7 +92,7 @@ def test_early_bytes_in_kernel_are_seen_without_waiting(channel: Channel, monkey
 
 
 @pytest.mark.parametrize("connections", list(Connections))
-async def test_bytes_arriving_before_write_keep_request_unsent(
+async def test_bytes_arriving_before_write_prevent_request(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, connections: Connections
 ) -> None:
     exchange = connection.Connection.exchange
@@ -167,7 +167,7 @@ async def deliver_over_tls(script: Script, ca_bundle: Path) -> RawReply | Transp
 @pytest.mark.usefixtures("patient_connections")
 @pytest.mark.parametrize("cut", [1, 4, 5, 6, 30])
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_tls_record_begun_before_request_is_rejected(
+def test_tls_record_started_before_request_is_rejected(
     server_tls: ssl.SSLContext, ca_bundle: Path, cut: int, *, goes_on: bool
 ) -> None:
     async def script(peer: Peer) -> None:
@@ -213,7 +213,7 @@ def test_split_session_ticket_is_not_an_early_reply(server_tls: ssl.SSLContext, 
     assert summary(run_test(deliver_over_tls(script, ca_bundle))) == BODY
 
 
-def test_tls_record_boundaries_are_found_in_any_pieces(ca_bundle: Path) -> None:
+def test_tls_record_boundaries_are_found_in_any_chunks(ca_bundle: Path) -> None:
     records = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + b"x" * size for size in (1, 300, 0, 7))
     ends = {6, 6 + 305, 6 + 305 + 5, len(records)}
     for step in (1, 2, 3, 5, 7, 400):
@@ -306,7 +306,7 @@ def deliver_to(
 @pytest.mark.share(3)
 @every_loop
 @pytest.mark.usefixtures("patient_connections")
-def test_gateway_refusing_on_connect_receives_no_rows(channel: Channel, new_loop: NewLoop) -> None:
+def test_gateway_refusing_connection_receives_no_rows(channel: Channel, new_loop: NewLoop) -> None:
     received: list[bytes] = []
 
     def reject_at_once(taken: socket.socket) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import ConfigurationError, InternalError
-from paygw_batch.gateway.encode import EncodedBody, Supplies, encode_body
+from paygw_batch.gateway.encode import BodyConstants, EncodedBody, encode_body
 from tests.support.gateway_cases import RULES, SUPPLIES, instruction_for, rule_for
 
 AMOUNTS = st.from_regex(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,4})?", fullmatch=True)
@@ -16,10 +16,10 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4
 
 
 def encode(
-    country: str, rule: CountryRule | None = None, supplies: Supplies = SUPPLIES, **changes: object
+    country: str, rule: CountryRule | None = None, constants: BodyConstants = SUPPLIES, **changes: object
 ) -> EncodedBody:
     instruction = instruction_for(country, **changes)
-    return encode_body(rule or RULES[country], instruction, order_id=instruction.client_orderid, supplies=supplies)
+    return encode_body(rule or RULES[country], instruction, order_id=instruction.client_orderid, constants=constants)
 
 
 def read_body(encoded: EncodedBody) -> list[tuple[str, str]]:
@@ -64,7 +64,7 @@ def test_amount_without_plain_digits_is_never_encoded(amount: str) -> None:
 @given(name=TEXTS, order_id=TEXTS)
 def test_text_survives_encoding_unchanged(name: str, order_id: str) -> None:
     instruction = instruction_for("KE", fields={**instruction_for("KE").fields, "account_name": name})
-    encoded = encode_body(RULES["KE"], instruction, order_id=order_id, supplies=SUPPLIES)
+    encoded = encode_body(RULES["KE"], instruction, order_id=order_id, constants=SUPPLIES)
     pairs = dict(read_body(encoded))
     assert (pairs["account_name"], pairs["client_orderid"]) == (name, order_id)
 
@@ -84,16 +84,16 @@ def test_missing_form_field_error_hides_payee(fields: dict[str, str]) -> None:
     assert "Wanjiku" not in str(caught.value)
 
 
-def test_unfitting_instruction_or_settings_are_refused() -> None:
+def test_incomplete_instruction_or_settings_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="server_callback_url"):
-        encode("KE", supplies=Supplies({}))
-    assert b"callback" not in encode("TZ", supplies=Supplies({})).body
+        encode("KE", constants=BodyConstants({}))
+    assert b"callback" not in encode("TZ", constants=BodyConstants({})).body
     with pytest.raises(ConfigurationError, match=r"countries\.KE\.payout\.purpose"):
         encode("KE", rule_for("KE", purpose=None, missing_terms=("countries.KE.payout.purpose",)))
     with pytest.raises(ConfigurationError, match="shows no payout"):
         encode("SN", rule_for("SN", form=None, unusable="The interface shows no payout for Senegal."))
     with pytest.raises(InternalError):
-        encode_body(RULES["UG"], instruction_for("KE"), order_id="1", supplies=SUPPLIES)
+        encode_body(RULES["UG"], instruction_for("KE"), order_id="1", constants=SUPPLIES)
     with pytest.raises(InternalError):
         encode("KE", currency="UGX")
     with pytest.raises(ConfigurationError, match="receiver form") as caught:

@@ -107,12 +107,12 @@ def test_unrequested_gzip_reply_is_unpacked(channel: Channel) -> None:
     ],
     ids=["garbage", "lengths", "length and chunks", "gzip", "gzip bomb", "length", "10 MB", "head"],
 )
-def test_malformed_enquiry_reply_decides_nothing(channel: Channel, reply: bytes, kind: FaultKind) -> None:
+def test_malformed_enquiry_reply_has_no_effect(channel: Channel, reply: bytes, kind: FaultKind) -> None:
     assert summary(run_test(ask_once(replying(reply), **channel))) == (kind, True)
 
 
 @pytest.mark.parametrize("cut", [0, 10, len(REPLY) - 1])
-def test_truncated_enquiry_reply_decides_nothing(channel: Channel, cut: int) -> None:
+def test_truncated_enquiry_reply_has_no_effect(channel: Channel, cut: int) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(REPLY[:cut])
@@ -125,7 +125,7 @@ def test_truncated_enquiry_reply_decides_nothing(channel: Channel, cut: int) -> 
 
 
 @pytest.mark.parametrize("said", [b'{"status": "declined"}', b"null"])
-def test_early_reply_to_enquiry_decides_nothing(said: bytes) -> None:
+def test_early_reply_to_enquiry_has_no_effect(said: bytes) -> None:
     """Httpx cannot detect that the reply is early, but the reply does not name the order."""
 
     async def script(peer: Peer) -> None:

@@ -29,7 +29,7 @@ from paygw_batch.engine.ports import Runtime
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, ExpectedReply, PreparedRequest
-from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import NewBatch, NewInstruction, RowState
@@ -167,7 +167,7 @@ async def run_three_rows(
                 journal=InlineJournal(journal),
                 gateway=transport,
                 prepare=preparer_for(place),
-                judge=partial(classify, words=WORDS, operation=OPERATION),
+                assess=partial(classify, words=WORDS, operation=OPERATION),
                 pace=Pace(concurrency=1),
                 runtime=Runtime(
                     now=_now, elapsed_s=asyncio.get_running_loop().time, nonce=lambda: f"{next(nonces):032x}"
@@ -210,7 +210,7 @@ def check(ended: RunResult, state: str, rows: int) -> None:
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("name", REPLIES)
-def test_reply_decides_row_and_run(channel: Channel, name: str) -> None:
+def test_reply_determines_row_state_and_run_end(channel: Channel, name: str) -> None:
     reply, state, rows = REPLIES[name]
     check(run_test(run_three_rows(replying(reply), channel)), state, rows)
 

@@ -131,7 +131,7 @@ async def test_closing_transport_during_name_lookup_sends_nothing(monkeypatch: p
         assert line.transport._open_connections == set()
 
 
-async def test_sixty_four_deliveries_each_get_own_reply(channel: Channel) -> None:
+async def test_concurrent_deliveries_each_get_own_reply(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         request = await peer.request()
         order_id = request.rpartition(b":")[2].strip(b'"}')
@@ -198,7 +198,7 @@ def test_stalled_request_write_times_out(channel: Channel) -> None:
     assert result.bytes_written < len(HUGE)
 
 
-def test_reply_silence_is_counted_from_end_of_write() -> None:
+def test_read_timeout_starts_after_write() -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)
@@ -242,7 +242,7 @@ def open_connection_to(url: str, *, names: dict[str, Any] | None = None, **chang
     return run_test(scenario())
 
 
-def test_unreachable_host_gets_nothing(blackhole: int) -> None:
+def test_unreachable_host_is_reported_as_unsent(blackhole: int) -> None:
     names = {"gateway.example": socket.gaierror(socket.EAI_NONAME, "Name or service not known")}
     result = open_connection_to("https://gateway.example", names=names)
     assert summary(result) == (FaultKind.NAME_NOT_RESOLVED, False)
@@ -290,7 +290,7 @@ async def test_name_lookup_is_cached_for_limited_time(monkeypatch: pytest.Monkey
         assert asked.count("localhost") == 2
 
 
-async def test_dead_or_unresolved_name_is_resolved_again() -> None:
+async def test_unanswered_or_unresolved_name_is_looked_up_again() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, JumpingLoop)
     failures: list[tuple[list[str] | OSError, FaultKind]] = [

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from paygw_batch.gateway.sign import SECRET_SHOWN, SignatureProfile
+from paygw_batch.gateway.sign import SECRET_PLACEHOLDER, SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.gateway.vector_cases import CASES, COLLECTIONS, PAGE, VECTORS, as_text, vectors
 from tests.support.gateway_cases import (
@@ -166,13 +166,13 @@ def test_standard_library_computes_same_base_string(vector: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("vector", [one for one in FILE["vectors"] if "control" in one], ids=lambda one: one["name"])
-def test_standard_library_computes_same_control(vector: dict[str, Any]) -> None:
+def test_standard_library_computes_same_control_hash(vector: dict[str, Any]) -> None:
     profile, fields = vector["control_profile"], body_fields(vector)
     amount = {"as-sent": fields["amount"], "minor-units": str(int(Decimal(fields["amount"]) * 100))}[profile["amount"]]
     parts = {**fields, "amount": amount, "secret": profile["secret"]}
     text = profile["separator"].join(parts[part] for part in profile["order"])
     assert hashlib.sha256(text.encode()).hexdigest() == vector["control"]["value"] == fields["control"]
-    assert vector["control"]["text"].replace(SECRET_SHOWN, profile["secret"]) == text
+    assert vector["control"]["text"].replace(SECRET_PLACEHOLDER, profile["secret"]) == text
     assert not profile["secret"] or profile["secret"] not in vector["control"]["text"]
 
 
@@ -197,7 +197,7 @@ def test_openssl_and_page_command_match_vectors(keys: Path) -> None:
         assert done.stdout.strip() == vector["signature"]
 
 
-def test_signing_page_shows_vector_and_their_number() -> None:
+def test_signing_page_shows_vector_and_vector_count() -> None:
     assert f"has {len(FILE['vectors'])} of them" in PAGE.read_text(encoding="utf-8")
     (vector,) = (one for one in FILE["vectors"] if one["name"] == ON_THE_PAGE)
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.address import gateway_origin
+from paygw_batch.gateway.address import parse_gateway_url
 from paygw_batch.gateway.http.http1 import (
     MAX_INTERIM_REPLIES,
     MAX_REPLY_BYTES,
@@ -146,7 +146,7 @@ def fault_kind(reader: ReplyReader) -> FaultKind | None:
 
 
 @pytest.mark.parametrize(("data", "status", "body"), WHOLE.values(), ids=WHOLE)
-def test_reply_is_complete_with_last_byte(data: bytes, status: int, body: bytes) -> None:
+def test_reply_is_complete_after_last_byte(data: bytes, status: int, body: bytes) -> None:
     for reader in (feed_reader([data]), feed_reader(byte_by_byte(data))):
         assert isinstance(reader.result, RawReply)
         assert (reader.result.http_status, reader.result.body) == (status, body)
@@ -164,7 +164,7 @@ def test_truncated_reply_is_never_complete(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("data", "kind"), BROKEN.values(), ids=BROKEN)
-def test_malformed_reply_is_detected_in_any_pieces(data: bytes, kind: FaultKind) -> None:
+def test_malformed_reply_is_detected_in_any_chunks(data: bytes, kind: FaultKind) -> None:
     assert fault_kind(feed_reader([data])) is kind
     if len(data) < 1000:
         assert fault_kind(feed_reader(byte_by_byte(data))) is kind
@@ -242,7 +242,7 @@ def test_reader_never_raises_and_returns_only_complete_replies(data: bytes, cuts
             assert 200 <= reader.result.http_status <= 999
 
 
-def test_complete_reply_stays_and_refuses_further_bytes() -> None:
+def test_complete_reply_refuses_more_bytes() -> None:
     reader = feed_reader([OK + LENGTH_2 + b"\r\n{}"])
     with pytest.raises(InternalError):
         reader.feed(b"x")
@@ -252,7 +252,7 @@ def test_complete_reply_stays_and_refuses_further_bytes() -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\rb", "a\0b"])
 def test_header_with_line_break_is_refused(value: str) -> None:
-    request, origin = build_request("http://localhost"), gateway_origin("http://localhost")[0]
+    request, origin = build_request("http://localhost"), parse_gateway_url("http://localhost")[0]
     with pytest.raises(InternalError):
         payout_request(replace(request, authorization=value), origin, close=True)
     with pytest.raises(InternalError):

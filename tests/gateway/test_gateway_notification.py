@@ -79,7 +79,7 @@ def test_notification_with_unsupported_type_is_not_read(content_type: str, cause
     assert read_notification(build_post(content_type=content_type), NAMES, None) == cause
 
 
-def test_untyped_body_other_than_json_is_not_read() -> None:
+def test_untyped_non_json_body_is_not_read() -> None:
     assert read_notification(build_post(b"client_orderid=PAY-1", ""), NAMES, None) == "reply.not_json"
 
 
@@ -110,7 +110,7 @@ HMAC = HeaderHash(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", HeaderE
 
 @pytest.mark.parametrize("text", ["zz", "", "é", "0" * 63, "=" * 8])
 @pytest.mark.parametrize("encoding", list(HeaderEncoding))
-def test_undecodable_signature_header_is_no_proof(text: str, encoding: HeaderEncoding) -> None:
+def test_undecodable_signature_header_proves_nothing(text: str, encoding: HeaderEncoding) -> None:
     check = HeaderHash(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", encoding), SECRET)
     assert read_proof(build_post(x_signature=text), check) is Proof.FORGED
 
@@ -122,7 +122,7 @@ def test_single_hash_in_any_case_is_accepted() -> None:
     assert read_proof(twice, HMAC) is Proof.FORGED
 
 
-def test_hash_covers_body_and_not_address() -> None:
+def test_hash_covers_body_but_not_url() -> None:
     query = "client_orderid=PAY-1&amount=1500.50&currency=KES&status=approved"
     empty = hmac.new(SECRET, b"", "sha256").hexdigest()
     assert read_proof(IncomingRequest("GET", "", query, b"", (("x-signature", empty),)), HMAC) is Proof.FORGED
@@ -159,7 +159,7 @@ def test_rsa_signature_over_raw_body_proves_notification(algorithm: SignatureAlg
         assert read_proof(build_post(signature=text), check) is Proof.FORGED
 
 
-def test_invalid_gateway_key_is_refused_by_name() -> None:
+def test_invalid_gateway_key_error_names_key() -> None:
     short = rsa.generate_private_key(65537, 1024).public_key()  # noqa: S505 (it is to be refused)
     pem = short.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(ConfigurationError, match=r"key\.pem is not an RSA key of at least 2048 bits"):
@@ -170,7 +170,7 @@ def test_invalid_gateway_key_is_refused_by_name() -> None:
 
 
 # A hash in the format of this gateway family
-def test_sha1_hash_without_separator_is_no_proof() -> None:
+def test_sha1_hash_without_separator_proves_nothing() -> None:
     fields = ("status", "client_orderid", "{secret}")
     check = SharedSecretHash(HashAlgorithm.SHA1, fields, "", "control", SECRET)
     created = hashlib.sha1(b"approvedPAY-1" + SECRET, usedforsecurity=False).hexdigest()
@@ -190,7 +190,7 @@ def test_hashed_value_containing_separator_is_forged() -> None:
 
 
 # Headers
-def test_few_relevant_headers_without_secrets_are_kept() -> None:
+def test_only_relevant_headers_without_secrets_are_stored() -> None:
     received = build_post(
         x_signature="s" * 2000,
         x_request_id="r-1",

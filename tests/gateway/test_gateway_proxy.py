@@ -78,7 +78,7 @@ async def test_proxy_carries_tls_and_sees_no_payout(opened: bytes, server_tls: s
         assert heard == [b"CONNECT " + place + b" HTTP/1.1\r\nHost: " + place + b"\r\nUser-Agent: paygw-batch\r\n\r\n"]
 
 
-async def test_proxy_fault_reports_whether_request_left(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+async def test_proxy_fault_reports_whether_request_was_sent(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def drop_connection(peer: Peer) -> None:
         await peer.request()
         peer.cut()

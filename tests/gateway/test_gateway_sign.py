@@ -68,7 +68,7 @@ def test_raw_body_base_string_matches_oauthlib_plus_body(params: list[tuple[str,
     assert base_string(SignatureProfile.RAW_BODY, URL, EncodedBody(body.encode(), tuple(params)), OAUTH) == expected
 
 
-def test_signed_parameters_are_five_and_sorted() -> None:
+def test_five_signed_parameters_are_sorted() -> None:
     encoded = EncodedBody(b"", (("a", "~"), ("a", "é"), ("a", "z")))
     text = base_string(SignatureProfile.JSON_PARAMS, "https://h/", encoded, ())
     assert text == "POST&https%3A%2F%2Fh%2F&a%3D%25C3%25A9%26a%3Dz%26a%3D~"
@@ -82,7 +82,7 @@ def test_signed_parameters_are_five_and_sorted() -> None:
 
 
 @given(consumer_key=TEXTS.filter(bool), nonce=TEXTS.filter(bool))
-def test_authorization_header_survives_any_value(consumer_key: str, nonce: str) -> None:
+def test_authorization_header_encodes_any_value(consumer_key: str, nonce: str) -> None:
     oauth = oauth_parameters(consumer_key=consumer_key, nonce=nonce, timestamp_s=1)
     header = authorization(oauth, "si+gn/=")
     assert header.isascii()
@@ -91,7 +91,7 @@ def test_authorization_header_survives_any_value(consumer_key: str, nonce: str) 
 
 
 @pytest.mark.parametrize("profile", SignatureProfile)
-def test_shown_base_string_matches_signature(key: PrivateKey, profile: SignatureProfile) -> None:
+def test_explained_base_string_matches_signature(key: PrivateKey, profile: SignatureProfile) -> None:
     instruction = instruction_for("KE")
     created = signer(key, profile)
     displayed = explain(created, RULES["KE"], instruction, order_id="PAY-KE-0001", nonce=NONCE, timestamp_s=TIMESTAMP_S)
@@ -153,14 +153,14 @@ def test_key_loads_from_either_pem_form(key_file: KeyFile, rsa_key: rsa.RSAPriva
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o610, 0o666])
 def test_accessible_key_is_refused_with_chmod_command(key_file: KeyFile, mode: int) -> None:
     path = key_file(KEY_FILE.read_bytes(), mode)
-    with pytest.raises(ConfigurationError, match="open to users other") as caught:
+    with pytest.raises(ConfigurationError, match="accessible to users other") as caught:
         load_private_key(path)
     assert caught.value.hint == f"chmod 600 '{path}'"
 
 
-def test_unfit_key_file_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey) -> None:
+def test_unusable_key_file_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey) -> None:
     short = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 (it is refused)
-    with pytest.raises(ConfigurationError, match="1024 bits; at least 2048"):
+    with pytest.raises(ConfigurationError, match="1024 bits, but must have at least 2048"):
         load_private_key(key_file(pem(short)))
     with pytest.raises(ConfigurationError, match="not an RSA key"):
         load_private_key(key_file(pem(ec.generate_private_key(ec.SECP256R1()))))

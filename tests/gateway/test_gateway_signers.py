@@ -80,12 +80,12 @@ def test_every_signer_prepares_identical_request(key: PrivateKey) -> None:
     ("cores", "signers"),
     [(1, MIN_SIGNERS), (2, MIN_SIGNERS), (3, 2), (4, 3), (8, 7), (9, MAX_SIGNERS), (64, MAX_SIGNERS)],
 )
-def test_number_of_signers_follows_cores(cores: int, signers: int) -> None:
+def test_signer_count_depends_on_cores(cores: int, signers: int) -> None:
     assert signer_count(cores) == signers
 
 
 @pytest.mark.parametrize("cores", [2, 5])
-def test_signing_process_count_follows_cores(cores: int, key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signing_process_count_depends_on_cores(cores: int, key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     async def count(signers: SigningProcesses) -> int:
         return len(signers.processes)
 
@@ -93,7 +93,7 @@ def test_signing_process_count_follows_cores(cores: int, key: PrivateKey, monkey
     assert run_with_signers(SigningProcesses(key), count) == signer_count(cores)
 
 
-def test_short_run_signs_in_threads_long_in_processes(key: PrivateKey) -> None:
+def test_short_run_uses_threads_and_long_run_processes(key: PrivateKey) -> None:
     assert isinstance(signers_for(key, LONG_RUN_PAYOUTS - 1), SigningThreads)
     assert isinstance(signers_for(key, LONG_RUN_PAYOUTS), SigningProcesses)
 
@@ -116,7 +116,7 @@ def test_failed_start_ends_started_signing_processes(key: PrivateKey, monkeypatc
     assert [process.returncode for process in begun] == [0]
 
 
-def test_dead_signing_process_fails_immediately(key: PrivateKey) -> None:
+def test_dead_signing_process_is_reported_immediately(key: PrivateKey) -> None:
     async def story(signers: SigningProcesses) -> None:
         await _sign_with_all(signers)
         waiting = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(20)]
@@ -149,7 +149,7 @@ def test_signing_processes_ignore_stop_signals(key: PrivateKey) -> None:
     assert [process.returncode for process in signers.processes] == [0] * SIGNERS
 
 
-def test_abandoned_signature_is_not_mixed_up(key: PrivateKey) -> None:
+def test_abandoned_signature_goes_to_no_other_caller(key: PrivateKey) -> None:
     async def story(signers: SigningProcesses) -> None:
         given_up = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(4)]
         await asyncio.sleep(0)
@@ -199,7 +199,7 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def test_key_is_in_no_argument_or_environment(key: PrivateKey) -> None:
+def test_key_is_not_in_arguments_or_environment(key: PrivateKey) -> None:
     secret = json.loads(key.serialise())["der"].encode()
 
     async def story(signers: SigningProcesses) -> None:

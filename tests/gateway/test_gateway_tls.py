@@ -70,7 +70,7 @@ def test_invalid_certificate_is_untrusted_and_nothing_sent(case: str, authority:
     assert result.detail
 
 
-def test_certificate_must_match_address(authority: trustme.CA, ca_bundle: Path) -> None:
+def test_certificate_must_match_host(authority: trustme.CA, ca_bundle: Path) -> None:
     async def scenario(certificate: trustme.LeafCert) -> RawReply | TransportFault:
         async with serving(answer, tls=server_context(certificate)) as server:
             url = f"https://127.0.0.1:{server.port}"
@@ -81,7 +81,7 @@ def test_certificate_must_match_address(authority: trustme.CA, ca_bundle: Path) 
     assert summary(run_test(scenario(authority.issue_cert("localhost")))) == (FaultKind.TLS_UNTRUSTED, False)
 
 
-def test_tls_is_verified_and_at_least_1_2(ca_bundle: Path) -> None:
+def test_tls_1_2_or_later_is_required(ca_bundle: Path) -> None:
     for context in (client_context(None), client_context(ca_bundle)):
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -175,7 +175,7 @@ async def test_gateway_sending_after_handshake_gets_no_request(authority: trustm
 
 
 # The end of the stream.
-def test_unframed_tls_reply_needs_sender_close(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+def test_unframed_tls_reply_requires_close_notify(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     def build_script(*, said: bool) -> Script:
         async def script(peer: Peer) -> None:
             await peer.answer(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
@@ -230,7 +230,7 @@ async def test_finished_tls_connection_is_closed(
 
 # Sessions.
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_later_connection_resumes_session(
+async def test_later_connection_resumes_tls_session(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
 ) -> None:
     context = server_context(authority.issue_cert("localhost"), version)

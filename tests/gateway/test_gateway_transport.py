@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.address import Connections, gateway_origin
+from paygw_batch.gateway.address import Connections, parse_gateway_url
 from paygw_batch.gateway.http.connection import ConnectFailed, Connection, _Stage
 from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
@@ -52,7 +52,7 @@ async def test_whole_request_arrives_exactly_once(channel: Channel) -> None:
     async with line_to_script(script, **channel) as line:
         reply = await line.deliver()
         await line.server.finished()
-        origin, _ = gateway_origin(line.server.url)
+        origin, _ = parse_gateway_url(line.server.url)
         assert received == [payout_request(build_request(line.server.url), origin, close=True), b""]
         first, headers, body = split_request(received[0])
         assert (first, headers["connection"], body) == (f"POST {PATH} HTTP/1.1", "close", b'{"client_orderid":"PAY-1"}')
@@ -122,7 +122,7 @@ async def test_head_and_body_are_written_together() -> None:
         assert isinstance(await line.deliver(), RawReply)
 
 
-async def test_request_signed_for_other_address_is_not_sent() -> None:
+async def test_request_signed_for_other_url_is_not_sent() -> None:
     async with line_to_script(stay_silent) as line:
         for url in ("https://elsewhere.example", f"{line.server.url}0", line.server.url.removesuffix(PATH)[:-1]):
             with pytest.raises(InternalError):
@@ -219,7 +219,7 @@ def test_connection_ended_during_request_is_in_doubt(channel: Channel, share: fl
     assert result.first_byte_sent or (result.bytes_written == 0 and share == 0.0)
 
 
-def test_reset_during_write_is_failed_write(channel: Channel) -> None:
+def test_reset_during_write_is_write_failure(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         peer.reset()
@@ -275,15 +275,15 @@ async def exchange_over(transport: FailingTransport) -> RawReply | TransportFaul
 @pytest.mark.parametrize(
     ("broken_before", "fault", "written"),
     [
-        (True, TransportFault(FaultKind.CONNECT_FAILED, first_byte_sent=False, detail="lost at once"), []),
+        (True, TransportFault(FaultKind.CONNECT_FAILED, first_byte_sent=False, detail="closed too soon"), []),
         (
             False,
-            TransportFault(FaultKind.WRITE_FAILED, first_byte_sent=True, detail="the connection was gone"),
+            TransportFault(FaultKind.WRITE_FAILED, first_byte_sent=True, detail="the connection was closed"),
             [b"request"],
         ),
     ],
 )
-def test_lost_connection_is_unsent_before_write(
+def test_connection_lost_before_write_sends_nothing(
     fault: TransportFault, written: list[bytes], *, broken_before: bool
 ) -> None:
     transport = FailingTransport(broken=broken_before)
@@ -310,7 +310,7 @@ async def deliver(line: Line) -> RawReply:
     return reply
 
 
-async def test_quiet_connection_is_reused_and_marked(channel: Channel) -> None:
+async def test_silent_connection_is_reused_and_marked(channel: Channel) -> None:
     heads: list[dict[str, str]] = []
 
     async def script(peer: Peer) -> None:
@@ -333,7 +333,7 @@ async def test_quiet_connection_is_reused_and_marked(channel: Channel) -> None:
     ],
     ids=["asked to close", "HTTP/1.0", "HTTP/1.0 that would stay", "blank line behind"],
 )
-async def test_closing_reply_is_last_on_connection(channel: Channel, reply: bytes) -> None:
+async def test_connection_closes_after_reply_asking_for_it(channel: Channel, reply: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer(reply)
         assert await peer.until_closed() == b""
@@ -369,7 +369,7 @@ async def test_stray_byte_on_idle_connection_is_not_reply(channel: Channel, surp
 
 @pytest.mark.parametrize("end", ["cut", "reset", "close"])
 @pytest.mark.parametrize("seen", [True, False], ids=["seen by the loop", "still in the kernel"])
-async def test_ended_connection_carries_no_further_request(channel: Channel, end: str, *, seen: bool) -> None:
+async def test_closed_connection_is_not_reused(channel: Channel, end: str, *, seen: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer()
         if peer.number == 0:
@@ -388,7 +388,7 @@ async def test_ended_connection_carries_no_further_request(channel: Channel, end
         assert not (await deliver(line)).reused_connection
 
 
-async def test_request_on_ending_connection_is_doubtful_and_unrepeated(channel: Channel) -> None:
+async def test_request_on_closing_connection_is_in_doubt(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer()
         await peer.request()

@@ -70,13 +70,13 @@ async def read_little_and_answer(peer: Peer) -> None:
         (read_little_and_answer, (FaultKind.EARLY_REPLY, True), {"body": HUGE}),
     ],
 )
-def test_uvloop_exchange_ends_as_usual(
+def test_uvloop_exchange_has_usual_result(
     channel: Channel, script: Script, expected: object, changes: dict[str, Any]
 ) -> None:
     assert play(deliver_once(script, **channel, **changes)) == expected
 
 
-def test_uvloop_reuses_quiet_but_not_ended_connection(channel: Channel) -> None:
+def test_uvloop_reuses_only_open_connection(channel: Channel) -> None:
     async def scenario() -> None:
         ended = asyncio.Event()
         used_twice = asyncio.Event()

@@ -17,16 +17,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from paygw_batch.custody import kms_key, token_key
 from paygw_batch.custody.kms_key import load_kms_key
-from paygw_batch.custody.token_key import TokenLocation, load_token_key, make_token_key
+from paygw_batch.custody.token_key import TokenLocation, create_token_key, load_token_key
 from paygw_batch.errors import ConfigurationError, SigningFailed
 from paygw_batch.gateway.signing import signers
 from paygw_batch.gateway.signing.key import (
     KeyProblem,
     KeyUnusable,
     SigningKey,
-    kms_key_id,
     parse_error_line,
-    token_address,
+    parse_kms_key_id,
+    parse_token_address,
 )
 from paygw_batch.gateway.signing.signers import SigningProcesses, signers_for, signing_lookahead
 from tests.gateway.vector_cases import VECTORS
@@ -57,7 +57,7 @@ def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kms]:
 
 
 def place(token: Token, uri: str = URI, *, pin: str | None = PIN, sessions: int = 1) -> TokenLocation:
-    return TokenLocation(token_address(uri), token.module, pin, sessions)
+    return TokenLocation(parse_token_address(uri), token.module, pin, sessions)
 
 
 def published_key() -> RSAPrivateKey:
@@ -114,13 +114,13 @@ def key_bits(there: TokenLocation) -> int:
 @pytest.mark.long
 def test_concurrent_processes_all_open_token(token: Token) -> None:
     there = place(token)
-    make_token_key(there)
+    create_token_key(there)
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         assert set(pool.map(key_bits, [there] * 40)) == {3072}
 
 
-def test_pin_is_in_no_argument_or_representation(token: Token) -> None:
-    make_token_key(place(token))
+def test_pin_is_not_in_arguments_or_repr(token: Token) -> None:
+    create_token_key(place(token))
     key = load_token_key(place(token))
 
     async def count_waiting() -> None:
@@ -135,12 +135,13 @@ def test_pin_is_in_no_argument_or_representation(token: Token) -> None:
 
 
 def test_imported_token_key_is_reported_as_copyable(token: Token) -> None:
-    make_token_key(place(token))
+    create_token_key(place(token))
     import_into_token(token, published_key(), "imported", "02")
     created = load_token_key(place(token))
     imported = load_token_key(place(token, f"pkcs11:token={LABEL};object=imported"))
-    assert (created.public.bits, created.custody.is_exportable, created.custody.was_outside) == (3072, False, False)
-    assert imported.custody.was_outside
+    assert created.public.bits == 3072
+    assert (created.custody.is_exportable, created.custody.was_stored_elsewhere) == (False, False)
+    assert imported.custody.was_stored_elsewhere
 
 
 @pytest.mark.share(3)
@@ -156,7 +157,7 @@ def test_imported_token_key_is_reported_as_copyable(token: Token) -> None:
         (f"pkcs11:token={LABEL};object=short", PIN, KeyProblem.TOO_SHORT),
     ],
 )
-def test_token_problem_is_told_in_one_sentence(token: Token, uri: str, pin: str | None, problem: KeyProblem) -> None:
+def test_token_problem_is_reported_with_hint(token: Token, uri: str, pin: str | None, problem: KeyProblem) -> None:
     import_into_token(token, published_key())
     import_into_token(token, published_key(), "twin", "07")
     import_into_token(token, published_key(), "twin", "08")
@@ -183,7 +184,7 @@ def test_device_errors_are_reported_as_token_problems(
     token: Token, monkeypatch: pytest.MonkeyPatch, error: type[Exception], problem: KeyProblem
 ) -> None:
     """The errors are simulated, because SoftHSM cannot be locked or unplugged."""
-    make_token_key(place(token))
+    create_token_key(place(token))
 
     def refuse(*_: object) -> None:
         raise error
@@ -198,7 +199,7 @@ def test_broken_token_module_is_reported(tmp_path: Path) -> None:
     wrong = tmp_path / "module.so"
     wrong.write_bytes(b"no library")
     with pytest.raises(KeyUnusable, match=str(wrong)):
-        load_token_key(TokenLocation(token_address(URI), wrong, PIN))
+        load_token_key(TokenLocation(parse_token_address(URI), wrong, PIN))
 
 
 @pytest.mark.parametrize(
@@ -211,13 +212,15 @@ def test_broken_token_module_is_reported(tmp_path: Path) -> None:
 )
 def test_unsupported_token_address_is_refused(uri: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        token_address(uri)
+        parse_token_address(uri)
     assert "1234" not in refused.value.message
     assert refused.value.hint
 
 
-def test_token_address_is_read_by_rfc_7512() -> None:
-    result = token_address("pkcs11:token=The%20Software%20Token;object=pay%3Bouts;id=%01%ff;slot-id=3;type=private")
+def test_token_address_is_parsed_per_rfc_7512() -> None:
+    result = parse_token_address(
+        "pkcs11:token=The%20Software%20Token;object=pay%3Bouts;id=%01%ff;slot-id=3;type=private"
+    )
     assert (result.token, result.label, result.key_id, result.slot) == (
         "The Software Token",
         "pay;outs",
@@ -227,7 +230,7 @@ def test_token_address_is_read_by_rfc_7512() -> None:
 
 
 def test_unplugged_token_ends_run_with_error(token: Token) -> None:
-    make_token_key(place(token))
+    create_token_key(place(token))
     key = load_token_key(place(token, sessions=2))
 
     async def unplug() -> None:
@@ -236,7 +239,7 @@ def test_unplugged_token_ends_run_with_error(token: Token) -> None:
             token.slots.rename(token.folder / "pulled out")
             await asyncio.gather(*(at_work.sign([text]) for text in TEXTS))
 
-    with pytest.raises(SigningFailed, match="The token of pkcs11:"):
+    with pytest.raises(SigningFailed, match="The token for pkcs11:"):
         asyncio.run(unplug())
 
 
@@ -293,7 +296,7 @@ def test_wrong_aws_key_region_or_credentials_are_explained(kms: Kms, monkeypatch
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     assert problem() is KeyProblem.NO_CREDENTIALS
     with pytest.raises(ConfigurationError):
-        kms_key_id("awskms:")
+        parse_kms_key_id("awskms:")
 
 
 def test_throttled_signing_is_retried(kms: Kms) -> None:
@@ -333,7 +336,7 @@ def test_wrong_signature_is_never_used(kms: Kms) -> None:
     with pytest.raises(KeyUnusable) as refused:
         key.sign("text")
     assert refused.value.problem is KeyProblem.WRONG_SIGNATURE
-    with pytest.raises(SigningFailed, match="does not verify"):
+    with pytest.raises(SigningFailed, match="does not match its public key"):
         sign_in_processes(key, TEXTS[:4])
 
 

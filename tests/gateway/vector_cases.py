@@ -9,7 +9,7 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import AmountForm, CountryRule, OperatorTerms
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.encode import ControlAmount, ControlPart, ControlProfile, Supplies
+from paygw_batch.gateway.encode import BodyConstants, ControlAmount, ControlPart, ControlProfile
 from paygw_batch.gateway.sign import SignatureProfile, Signer, explain
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.support.gateway_cases import (
@@ -101,7 +101,9 @@ class Collection:
     amount_form: AmountForm
 
     def signer(self, key: PrivateKey, profile: SignatureProfile) -> Signer:
-        return replace(signer(key, profile, url=PAYIN_URL), supplies=Supplies(OWN_URLS, self.amount_form, self.control))
+        return replace(
+            signer(key, profile, url=PAYIN_URL), constants=BodyConstants(OWN_URLS, self.amount_form, self.control)
+        )
 
     @property
     def control_profile(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def test_timetable_entry_has_name_and_command(tmp_path: Path) -> None:
     found = {entry.name: entry for entry in scheduled_commands(section)}
     assert all(len(f"procrastinate_queue_v1#{name}".encode()) < 64 for name in found)
     (pick_up, *_) = found.values()
-    assert pick_up.command_words() == ["run-folder", "--wait", "--collect", "--", str(folder)]
-    assert found["refresh"].command_words() == ["refresh", "--wait"]
-    command, path = found["backup"].command_words()
+    assert pick_up.command_arguments() == ["run-folder", "--wait", "--collect", "--", str(folder)]
+    assert found["refresh"].command_arguments() == ["refresh", "--wait"]
+    command, path = found["backup"].command_arguments()
     assert (command, Path(path).parent, Path(path).suffix) == ("backup", Path("/srv/backup"), ".dump")

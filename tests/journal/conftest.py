@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.cluster.database_place import DatabasePlace
-from paygw_batch.journal.place import JournalPlace
-from tests.support.journal_rows import create_journal_at, file_place, memory_journal, open_journal_at
+from paygw_batch.cluster.database_location import DatabaseLocation
+from paygw_batch.journal.location import JournalLocation
+from tests.support.journal_rows import create_journal_at, file_location, memory_journal, open_journal_at
 from tests.support.postgres_rows import make_postgres, open_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer
 from tests.support.tested_journal import Journal
@@ -40,7 +40,7 @@ def database(postgres_server: PostgresServer, postgres_template: str) -> Iterato
 
 
 @pytest.fixture
-def at_database(database: str, place: Path) -> DatabasePlace:
+def at_database(database: str, place: Path) -> DatabaseLocation:
     return postgres_place(database, place)
 
 
@@ -51,12 +51,12 @@ def proxy(postgres_server: PostgresServer) -> Iterator[WireProxy]:
 
 
 @pytest.fixture(params=["file", "postgres"])
-def journal_place(request: pytest.FixtureRequest, place: Path) -> JournalPlace:
+def journal_place(request: pytest.FixtureRequest, place: Path) -> JournalLocation:
     """Return the location of an empty journal, for each store."""
     if request.param == "postgres":
         return postgres_place(request.getfixturevalue("database"), place)
     create_journal_at(place)
-    return file_place(place)
+    return file_location(place)
 
 
 @pytest.fixture(params=["disk", "memory", "postgres"])

@@ -16,8 +16,8 @@ from paygw_batch.core.evidence import (
     Deferral,
     Evidence,
     Finding,
-    judge_claim,
-    unknown_attempt_candidates,
+    assess_claim,
+    candidates_with_unknown_attempt,
 )
 from paygw_batch.core.lifecycle import (
     Concluded,
@@ -167,7 +167,7 @@ class ModelJournal:
         has_arrivals = False
         for model_row in evidence:
             order_id = model_row.claim.order_id
-            ruling = judge_claim(model_row.claim, self._candidates(order_id), words)
+            ruling = assess_claim(model_row.claim, self._candidates(order_id), words)
             if isinstance(ruling, Deferral):
                 break
             self.evidence += 1 + len(ruling.others)
@@ -256,7 +256,7 @@ class ModelJournal:
     def _candidates(self, order_id: str | None) -> list[Candidate]:
         candidates = self._candidates_by_id(order_id or "")
         if not candidates and (first := first_order_id(order_id or "")) is not None:
-            return unknown_attempt_candidates(first, self._candidates_by_id(first))
+            return candidates_with_unknown_attempt(first, self._candidates_by_id(first))
         return candidates
 
     def _candidates_by_id(self, order_id: str) -> list[Candidate]:

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.values import BatchRecord
 from paygw_batch.sheet.instructions import to_pages
-from paygw_batch.submit.changes import AMOUNT_OFF, CHANGED_ACCOUNT, NEW_PAYEE, PAYEE_GONE, Comparison, compare_with_past
+from paygw_batch.submit.changes import (
+    CHANGED_ACCOUNT,
+    NEW_PAYEE,
+    PAYEE_GONE,
+    UNUSUAL_AMOUNT,
+    Comparison,
+    compare_with_past,
+)
 from tests.support.journal_rows import due_rows, intent, memory_journal, new_instruction, open_sheet, outcome_of, send
 from tests.support.long_part import example_count
 from tests.support.tested_journal import Journal
@@ -102,7 +109,7 @@ def differences(comparison: Comparison) -> list[tuple[str, str, str, str]]:
 
 NOVEMBER = [
     (CHANGED_ACCOUNT, PEOPLE[3][0], PEOPLE[3][1], "20000.00"),
-    (AMOUNT_OFF, PEOPLE[4][0], PEOPLE[4][1], "20000.00"),
+    (UNUSUAL_AMOUNT, PEOPLE[4][0], PEOPLE[4][1], "20000.00"),
     (NEW_PAYEE, "Ghost Kamau", "", ""),
     (PAYEE_GONE, PEOPLE[29][0], PEOPLE[29][1], "20000.00"),
 ]
@@ -114,7 +121,7 @@ TINY_TO_ALL = [(name, account if n != 3 else "0712999003", "10") for n, (name, a
 BESIDE_AT_AMOUNT = [(PEOPLE[3][0], "0712999003", "20000"), (PEOPLE[4][0], PEOPLE[4][1], "80000")]
 
 
-def test_payroll_changes_survive_batches_between(past: PaidHistory) -> None:
+def test_payroll_changes_are_found_across_other_batches(past: PaidHistory) -> None:
     october = past.add_batch("oct.xlsx", PEOPLE)
     for name, rows in (("bonus.csv", BONUS), ("other.csv", DEPARTMENT), ("tiny.csv", TINY_TO_CHANGED)):
         past.add_batch(name, rows)
@@ -148,15 +155,15 @@ HISTORIES: Mapping[str, tuple[Sequence[Sequence[Row]], Sequence[Row], Sequence[t
     "a second payee of an account is missing": (
         [[*PEOPLE, GHOST]], with_account(PEOPLE), [MOVED, (PAYEE_GONE, *GHOST[:2], "15000.00")]),
     "a bonus is compared with the last bonus": (
-        [BONUS, PEOPLE], MORE_BONUS, [(AMOUNT_OFF, PEOPLE[7][0], PEOPLE[7][1], "500.00")]),
+        [BONUS, PEOPLE], MORE_BONUS, [(UNUSUAL_AMOUNT, PEOPLE[7][0], PEOPLE[7][1], "500.00")]),
     "a second account and a double payment are known": ([REPEATED], REPEATED, []),
     "a second account is changed": (
         [REPEATED], [*REPEATED[:-1], (SECOND[0], "0755000002", "3000")], [(CHANGED_ACCOUNT, *SECOND[:2], "3000.00")]),
     "a third payment is too much": (
-        [REPEATED], [*REPEATED, PEOPLE[0]], [(AMOUNT_OFF, PEOPLE[0][0], PEOPLE[0][1], "40000.00")]),
+        [REPEATED], [*REPEATED, PEOPLE[0]], [(UNUSUAL_AMOUNT, PEOPLE[0][0], PEOPLE[0][1], "40000.00")]),
     "a second name on an account hides no amount": (
         [PEOPLE], [*PEOPLE, ("Number Three", PEOPLE[3][1], "60000")],
-        [(AMOUNT_OFF, "Number Three", PEOPLE[3][1], "20000.00")]),
+        [(UNUSUAL_AMOUNT, "Number Three", PEOPLE[3][1], "20000.00")]),
     "departments are compared with their own batches": ([PEOPLE[:12], PEOPLE[12:], BONUS], PEOPLE, []),
 }  # fmt: skip
 
@@ -170,7 +177,7 @@ def test_changes_are_found_in_each_history(past: PaidHistory, history: str) -> N
     assert differences(past.compare(rows)) == found
 
 
-def test_bonus_with_equal_payment_shows_changed_account(past: PaidHistory) -> None:
+def test_bonus_with_same_payment_shows_changed_account(past: PaidHistory) -> None:
     past.add_batch("oct.xlsx", PEOPLE)
     past.add_batch("beside.csv", [(PEOPLE[3][0], "0712999003", "500")])
     assert differences(past.compare(with_account(BONUS)))[0] == MOVED
@@ -186,9 +193,7 @@ def test_comparison_prefers_approved_batch(past: PaidHistory) -> None:
 @pytest.mark.parametrize(
     ("stranger", "codes"), [(("Ghost Kamau", "0799000777", "15000"), [NEW_PAYEE]), (DEPARTMENT[0], [])]
 )
-def test_unrelated_sheet_is_compared_only_with_known_payee(
-    past: PaidHistory, stranger: Row, codes: Sequence[str]
-) -> None:
+def test_unrelated_sheet_is_compared_if_payee_is_known(past: PaidHistory, stranger: Row, codes: Sequence[str]) -> None:
     past.add_batch("oct.xlsx", PEOPLE, approved=True)
     past.add_batch("blind.csv", DEPARTMENT[:1])
     comparison = past.compare([stranger])
@@ -197,14 +202,14 @@ def test_unrelated_sheet_is_compared_only_with_known_payee(
     assert compared == (None if codes else ("oct.xlsx", 0))
 
 
-def test_payees_of_other_countries_are_not_missing(past: PaidHistory) -> None:
+def test_payee_in_another_country_is_not_reported_missing(past: PaidHistory) -> None:
     october = past.add_batch("oct.xlsx", PEOPLE, approved=True)
     dakar = [(f"Awa Diop{n}", f"22177{n:07}", "150000") for n in range(3)]
     assert {change.code for change in past.compare(dakar, country="SN").changes} == {NEW_PAYEE}
     assert {change.code for change in past.compare(dakar, against=october, country="SN").changes} == {NEW_PAYEE}
 
 
-def test_staff_number_distinguishes_people_of_same_name(past: PaidHistory) -> None:
+def test_staff_number_distinguishes_people_with_same_name(past: PaidHistory) -> None:
     twins = [("Achieng Otieno", "0712000001", "20000"), ("Achieng Otieno", "0712000002", "20000")]
     past.add_batch("oct.xlsx", twins, staff=("E1", "E2"))
     moved = [twins[0], (twins[1][0], "0712999002", "20000")]
@@ -217,7 +222,7 @@ def test_staff_number_distinguishes_people_of_same_name(past: PaidHistory) -> No
     assert [change.code for change in past.compare(newcomer).changes] == [CHANGED_ACCOUNT]  # compared by name only
 
 
-def test_missing_payees_need_half_overlap(past: PaidHistory) -> None:
+def test_missing_payees_are_reported_only_with_half_overlap(past: PaidHistory) -> None:
     past.add_batch("oct.xlsx", PEOPLE)
     assert [change.code for change in past.compare(PEOPLE[:2]).changes] == [PAYEE_GONE] * 28
     assert PAYEE_GONE not in {change.code for change in past.compare([*PEOPLE[:2], *DEPARTMENT[:3]]).changes}
@@ -256,7 +261,7 @@ def test_respelled_name_counts_as_same_person(past: PaidHistory, name: str) -> N
     assert differences(past.compare(rows)) == [(CHANGED_ACCOUNT, name, PEOPLE[3][1], "20000.00")]
 
 
-def test_account_of_other_payee_counts_as_changed(past: PaidHistory) -> None:
+def test_account_of_another_payee_counts_as_changed(past: PaidHistory) -> None:
     past.add_batch("oct.xlsx", PEOPLE)
     (changed,) = past.compare(with_account(PEOPLE, PEOPLE[9][1])).changes
     assert (changed.code, changed.name, changed.before.account) == (CHANGED_ACCOUNT, PEOPLE[3][0], PEOPLE[3][1])
@@ -287,7 +292,7 @@ def test_overlap_shows_less_than_half_paid_before(past: PaidHistory) -> None:
     assert (comparison.overlap.found, comparison.people, comparison.overlap.paid_before) == (10, 30, 10)
 
 
-def test_first_run_has_new_payees_without_overlap(past: PaidHistory) -> None:
+def test_first_run_reports_new_payees_but_no_overlap(past: PaidHistory) -> None:
     comparison = past.compare(PEOPLE[:2])
     assert (comparison.overlap, {change.code for change in comparison.changes}) == (None, {NEW_PAYEE})
 

@@ -42,7 +42,7 @@ class FakeJournal:
         assert batch == BATCH
         return [row for row in self.rows if row.row > after_row][:limit]
 
-    def judge_arrivals(
+    def process_arrivals(
         self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
     ) -> Counter[Finding]:
         assert words == WORDS
@@ -82,7 +82,7 @@ def next_numbers(journal: SingleRun, limit: int) -> list[int]:
     ]
 
 
-def test_each_row_is_given_once_in_order() -> None:
+def test_worker_gets_each_row_once_in_order() -> None:
     with closing(SingleRun(FakeJournal(1, 2, 3, 4, 5), lambda _: True)) as journal:
         assert [next_numbers(journal, 2), next_numbers(journal, 2), next_numbers(journal, 2)] == [[1, 2], [3, 4], [5]]
         assert next_numbers(journal, 2) == []
@@ -114,14 +114,14 @@ def test_intent_for_row_moved_elsewhere_is_held() -> None:
     assert [row.instruction for row in worker.facts.entries] == [1, 2, 3]
 
 
-def test_outcome_of_moved_row_is_not_moved() -> None:
+def test_outcome_for_moved_row_has_no_effect() -> None:
     worker = Worker(FakeJournal(1))
     worker.facts.answers = {1: MoveResult.NOT_MOVED}
     assert worker.append(outcome_of(1, 1, OutcomeKind.PAID)) == [MoveResult.NOT_MOVED]
 
 
-def test_journal_judges_waiting_notifications() -> None:
+def test_journal_processes_pending_notifications() -> None:
     facts = FakeJournal(1)
     with closing(SingleRun(facts, lambda _: True)) as journal:
-        assert asyncio.run(journal.judge_arrivals(WORDS, at=AT)) == {Finding.MOVED: 1}
+        assert asyncio.run(journal.process_arrivals(WORDS, at=AT)) == {Finding.MOVED: 1}
     assert facts.judged_at == [AT]

@@ -101,7 +101,7 @@ def test_intent_contains_no_personal_data() -> None:
     assert call_lines(staged_values(intent_of(11)), "d_") == call_lines(staged_values(intent_of(11)), "r_") == []
 
 
-def test_personal_data_of_answer_has_salted_digest() -> None:
+def test_personal_data_in_reply_has_salted_digest() -> None:
     staged = staged_values(outcome_of(12, 1, OutcomeKind.PAID, at(6)), rejected_outcome(11))
     _, fact = call_lines(staged, "f_")
     (text_line,) = call_lines(staged, "d_")
@@ -129,7 +129,7 @@ def test_text_loses_only_unstorable_characters() -> None:
     json.dumps([json.loads(one) for one in staged.values[2:]]).encode()
 
 
-def test_times_of_chain_never_decrease() -> None:
+def test_chain_times_never_decrease() -> None:
     staged = stage_facts([rejected_outcome(12, at(5)), rejected_outcome(13, at(9))], Link(9, b"d" * 32, at(7)))
     assert [(line["seq"], line["at"]) for line in call_lines(staged, "f_")] == [(10, at(7)), (11, at(9))]
     for prefix in ("d_", "r_"):

@@ -31,7 +31,7 @@ from tests.support.journal_rows import (
     OPERATION,
     at,
     due_rows,
-    file_place,
+    file_location,
     intent,
     journal_path,
     new_instruction,
@@ -56,7 +56,7 @@ def kept(place: Path) -> Iterator[SqliteJournal]:
         journal.close()
 
 
-def test_forgetting_leaves_no_byte_in_files(kept: SqliteJournal, place: Path) -> None:
+def test_forgetting_leaves_no_personal_bytes_in_files(kept: SqliteJournal, place: Path) -> None:
     assert secrets_in(place.rglob("*")) == list(SECRETS)
     forget_old_batches(kept)
     assert secrets_in(place.rglob("*")) == []
@@ -124,7 +124,7 @@ def test_change_after_forgetting_is_detected(kept: SqliteJournal, place: Path, f
     forget_old_batches(kept)
     said_later = Evidence(EvidenceSource.NOTIFICATION, Claim("A-1", "1", "KES", "approved"), "later")
     kept.record_evidence([said_later], {}, at=LATER)
-    with file_place(place).open_note_recorder() as keep:
+    with file_location(place).open_note_recorder() as keep:
         keep([Arrival("waits", LATER)])
     kept.close()
     tamper(journal_path(place), forgery).close()
@@ -139,7 +139,7 @@ def forgotten(journal: Journal) -> Journal:
     return journal
 
 
-def test_row_of_forgotten_payee_is_conflict(forgotten: Journal) -> None:
+def test_row_of_forgotten_payee_is_clash(forgotten: Journal) -> None:
     paid = secret_row(2, "B-1")
     rows = [(2, paid.client_orderid, paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other")]
     known, clashes = forgotten.compare(OPERATION, rows)
@@ -178,7 +178,7 @@ def test_recent_batch_is_not_forgotten(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
-def test_batch_with_open_row_is_not_forgotten(journal: Journal, kind: OutcomeKind) -> None:
+def test_batch_with_unfinished_row_is_not_forgotten(journal: Journal, kind: OutcomeKind) -> None:
     open_sheet(journal, "b1", 2)
     due = due_rows(journal, 1)
     journal.append([intent(row, at(1)) for row in due])
@@ -204,7 +204,7 @@ def test_batch_with_contradicting_evidence_is_not_forgotten(journal: Journal) ->
     assert journal.forgettable_payments(before=BEFORE, cutoff=WHEN).waiting == [1]
 
 
-def test_row_in_younger_batch_is_not_forgotten(journal: Journal) -> None:
+def test_row_shared_with_newer_batch_is_not_forgotten(journal: Journal) -> None:
     open_sheet(journal, "b1", 2)
     send(journal, 1, OutcomeKind.PAID, at(1))
     open_sheet(journal, "b2", 0, known=[KnownRow(2, 1, State.PAID)], opened_at=LATER)
@@ -229,23 +229,21 @@ def test_only_orders_naming_forgotten_rows_are_removed(kept: SqliteJournal, plac
     assert ([len(kept.signed_orders(batch.batch)) for batch in kept.batches()]) == [0, 0, 1]
 
 
-def test_judged_notifications_are_forgotten(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal, file_place(place).open_note_recorder() as keep:
+def test_processed_notifications_are_forgotten(place: Path) -> None:
+    with closing(open_journal_at(place)) as journal, file_location(place).open_note_recorder() as keep:
         fill_journal(journal)
         content = encode_notification(
             Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", Claim("nobody-knows-this"))
         )
         keep([Arrival(content, at(0))])
-        assert journal.judge_arrivals({}, at=at(6)) == {Finding.UNKNOWN_ORDER: 1}
+        assert journal.process_arrivals({}, at=at(6)) == {Finding.UNKNOWN_ORDER: 1}
         keep([Arrival("someone else", at(7))])
         forget_old_batches(journal)
         assert secrets_in(place.rglob("*")) == []
         assert journal.verify()["notifications_waiting"] == 1
 
 
-def test_log_read_by_others_is_scrubbed_later(
-    kept: SqliteJournal, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_in_use_is_scrubbed_later(kept: SqliteJournal, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.sqlite.connect._BUSY_TIMEOUT_MS", 100)
     kept._connection.set_busy_timeout(100)
     with closing(apsw.Connection(str(journal_path(place)))) as reader:
@@ -258,7 +256,7 @@ def test_log_read_by_others_is_scrubbed_later(
     assert secrets_in(place.rglob("*")) == []
 
 
-def test_old_statement_is_known_after_rows_are_forgotten(journal: Journal) -> None:
+def test_statement_is_recognised_after_rows_are_forgotten(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     claim = Claim("nobody", "1", "KES", "approved")
     content = '{"amount":"1","by":"amina","line":2,"order_id":"x","sha256":"abc","statement":"s.csv"}'
@@ -274,7 +272,7 @@ def test_old_statement_is_known_after_rows_are_forgotten(journal: Journal) -> No
 def test_journal_opens_again_after_forgetting(kept: SqliteJournal, place: Path) -> None:
     forget_old_batches(kept)
     kept.close()
-    with closing(file_place(place).open_to_write("a test")) as journal:
+    with closing(file_location(place).open_to_write("a test")) as journal:
         open_sheet(journal, "again", [new_instruction(2, "E-1")], opened_at=LATER)
         send(journal, 4, OutcomeKind.PAID, LATER)
         assert journal.verify()["instructions"] == 6

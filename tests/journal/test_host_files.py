@@ -11,8 +11,8 @@ from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalTooOld, OpenRollCall, SentLogDamaged
 from paygw_batch.journal.postgres.hosts import (
-    HostLife,
-    LifeOver,
+    IncarnationChanged,
+    IncarnationFile,
     ProcessSentLog,
     check_sent_log,
     commit_counts,
@@ -49,15 +49,15 @@ class FactTable:
         check_sent_log(cast("Connection[Any]", self), SERVER, place)
 
 
-def open_process_log(place: Path, life: HostLife | None = None) -> ProcessSentLog:
-    return ProcessSentLog(place, life or HostLife(place), now=AT, command="work")
+def open_process_log(place: Path, life: IncarnationFile | None = None) -> ProcessSentLog:
+    return ProcessSentLog(place, life or IncarnationFile(place), now=AT, command="work")
 
 
 def file_names(place: Path) -> list[str]:
     return sorted(path.name for path in place.iterdir())
 
 
-def test_each_process_writes_own_host_file(place: Path) -> None:
+def test_each_process_has_its_own_sent_log(place: Path) -> None:
     first, second = open_process_log(place), open_process_log(place)
     assert [name for name in file_names(place) if name.startswith("left-")] == [
         *("left-1.1", "left-1.lock", "left-2.1", "left-2.lock")
@@ -107,7 +107,7 @@ def test_database_without_last_commit_is_refused(place: Path) -> None:
     second.close()
 
 
-def test_host_file_detects_replaced_fact(place: Path) -> None:
+def test_replaced_fact_is_detected(place: Path) -> None:
     with closing(open_process_log(place)) as found:
         found.log_commit(3, digest(3), AT)
     table = FactTable()
@@ -135,9 +135,10 @@ def test_damaged_host_id_is_not_recreated(place: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(JournalError) as raised:
         load_host_id(place)
-    assert raised.value.message == f"{path} is damaged: it does not contain this host's id."
+    assert raised.value.message == f"{path} is damaged: this host's id is missing from it."
     assert raised.value.hint == (
-        "Nothing was sent. Remove the file. This host then counts as a new one, and the roll-call asks for the old one."
+        "Nothing was sent. Remove the file. This host then counts as a new one, and the old one is missing from the "
+        "roll-call."
     )
     assert path.read_text() == content
 
@@ -171,13 +172,13 @@ LIFE, AFTER = "7417 00000001 16384", "7417 0000000A 16384"
 ELSEWHERE = ("7418 00000001 16384", "7417 00000001 16385")
 
 
-def test_commit_of_earlier_server_life_is_not_logged(place: Path) -> None:
-    ours, others = HostLife(place), HostLife(place)
+def test_commit_of_earlier_incarnation_is_not_logged(place: Path) -> None:
+    ours, others = IncarnationFile(place), IncarnationFile(place)
     ours.enter(LIFE)
     with closing(open_process_log(place, ours)) as frozen:
         frozen.log_commit(3, digest(3), AT)
         others.enter(AFTER)
-        with pytest.raises(LifeOver):
+        with pytest.raises(IncarnationChanged):
             frozen.log_commit(4, digest(4), AT)
         assert commit_counts(place) == [1]
         ours.enter(AFTER)
@@ -185,20 +186,20 @@ def test_commit_of_earlier_server_life_is_not_logged(place: Path) -> None:
     assert commit_counts(place) == [2]
 
 
-def test_process_refuses_earlier_server_timeline(place: Path) -> None:
-    HostLife(place).enter(AFTER)
-    late = HostLife(place)
+def test_process_refuses_earlier_timeline(place: Path) -> None:
+    IncarnationFile(place).enter(AFTER)
+    late = IncarnationFile(place)
     with pytest.raises(JournalTooOld, match="newer timeline"):
         late.enter(LIFE)
     for life in (AFTER, *ELSEWHERE):
         late.enter(life)
 
 
-def test_server_life_change_waits_for_logging_process(place: Path) -> None:
-    ours, others = HostLife(place), HostLife(place)
+def test_incarnation_does_not_change_during_logging(place: Path) -> None:
+    ours, others = IncarnationFile(place), IncarnationFile(place)
     ours.enter(LIFE)
-    with ours.lock_life(), pytest.raises(OpenRollCall, match="still recording"):
+    with ours.lock_incarnation(), pytest.raises(OpenRollCall, match="still recording"):
         others.enter(AFTER)
-    with ours.lock_life():
+    with ours.lock_incarnation():
         others.enter(LIFE)
     others.enter(AFTER)

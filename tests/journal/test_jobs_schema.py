@@ -13,12 +13,12 @@ from procrastinate import App, PsycopgConnector
 from procrastinate.schema import SchemaManager
 
 from paygw_batch.cluster import calling, job_worker
-from paygw_batch.cluster.calling import TimedAsyncConnection, call_workers, configure_async_connection, pool_options
+from paygw_batch.cluster.calling import TimedAsyncConnection, configure_async_connection, notify_workers, pool_options
 from paygw_batch.cluster.job_worker import JobWorker, ScheduledCommand, _RepeatingJobManager
 from paygw_batch.errors import JournalError, JournalOutdated
 from paygw_batch.journal import SharedRun
 from paygw_batch.journal.postgres import schema
-from paygw_batch.journal.postgres.schema import check_jobs, jobs_version_in, newest_jobs_version, upgrade_job_tables
+from paygw_batch.journal.postgres.schema import check_jobs, jobs_version, newest_jobs_version, upgrade_job_tables
 from paygw_batch.journal.postgres.session import Server, Session
 from tests.support.patience import wait_until
 from tests.support.wire_proxy import ProxyFault, WireProxy
@@ -66,7 +66,7 @@ def test_old_job_tables_are_refused_until_upgraded(database: str, session: Sessi
         check_jobs(session.connection, session.server)
     with session.connection.transaction():
         assert upgrade_job_tables(session.connection) == (OLDER, newest_jobs_version())
-    assert (query(database, FUNCTIONS), jobs_version_in(session.connection)) == (fresh, newest_jobs_version())
+    assert (query(database, FUNCTIONS), jobs_version(session.connection)) == (fresh, newest_jobs_version())
     with session.connection.transaction():
         assert upgrade_job_tables(session.connection) == (newest_jobs_version(), newest_jobs_version())
 
@@ -78,19 +78,19 @@ def test_newer_job_tables_are_refused(database: str, session: Session) -> None:
 
 
 def test_each_run_is_queued_once_with_priority(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for run in (SharedRun(7, 1, None, is_over=False), SharedRun(8, 2, None, is_over=False, is_urgent=True)):
+    for run in (SharedRun(7, 1, None, is_finished=False), SharedRun(8, 2, None, is_finished=False, is_urgent=True)):
         for _ in range(2):
-            call_workers(database, run)
+            notify_workers(database, run)
         with monkeypatch.context() as earlier:  # as if it had looked a moment earlier
             earlier.setattr("procrastinate.manager.JobManager.list_jobs", lambda *_, **__: [])
-            call_workers(database, run)
+            notify_workers(database, run)
     expected = [("share", urgency, f"share {run}", {"run": run}, "todo") for urgency, run in enumerate((7, 8))]
     assert query(database, JOBS) == expected
 
 
 def test_failed_worker_call_is_ignored(database: str) -> None:
     query(database, "DROP SCHEMA paygw_jobs CASCADE")
-    call_workers(database, SharedRun(7, 1, None, is_over=False))
+    notify_workers(database, SharedRun(7, 1, None, is_finished=False))
 
 
 async def _fail_next_to_queued_job(url: str) -> None:
@@ -152,7 +152,7 @@ def test_next_job_runs_after_connection_failure(
     trouble: ProxyFault,
 ) -> None:
     monkeypatch.setattr(calling, "ANSWER_LIMIT_S", 1.0)
-    monkeypatch.setattr(job_worker, "POLL_EVERY_S", 0.1)
+    monkeypatch.setattr(job_worker, "POLL_INTERVAL_S", 0.1)
     proxy.only, proxy.trouble = request_of, trouble
     done = tmp_path / "done"
     done.touch()

@@ -19,7 +19,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalMissing, JournalTooOld, SentLogDamaged
 from paygw_batch.journal import AcceptedRows
 from paygw_batch.journal.adopt import Adoption
-from paygw_batch.journal.file_place import journal_exists
+from paygw_batch.journal.file_location import journal_exists
 from paygw_batch.journal.known_journals import KnownJournal, KnownJournals, journal_list_sentence
 from paygw_batch.journal.sent_log import RUN, newest_line
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
@@ -30,7 +30,7 @@ from tests.support.journal_rows import (
     at,
     create_journal_at,
     due_rows,
-    file_place,
+    file_location,
     intent,
     journal_path,
     new_instruction,
@@ -48,7 +48,7 @@ OTHER_ID = "f" * 32
 
 
 def open_adoption(place: Path, path: Path | None = None, *, beside: str | None = None, **changes: Any) -> Adoption:
-    return Adoption(replace(file_place(place, path), **{"now": lambda: at(9), **changes}), beside=beside)
+    return Adoption(replace(file_location(place, path), **{"now": lambda: at(9), **changes}), beside=beside)
 
 
 def adopt(place: Path, path: Path | None = None, **changes: Any) -> None:
@@ -94,7 +94,7 @@ def test_adopted_journal_stays_known(place: Path) -> None:
     journal_id, path = make_unknown_journal(place), journal_path(place)
     with closing(open_adoption(place)) as found:
         assert found.is_needed
-        assert (found.journal_id, found.names, found.other_journals) == (journal_id, ["gateway.example"], [])
+        assert (found.journal_id, found.hosts, found.other_journals) == (journal_id, ["gateway.example"], [])
         assert found.last_fact() == (7, AT)
         assert found.counts["facts"] == 7
         found.carry_out("amina")
@@ -150,20 +150,20 @@ def test_adoption_remembers_renamed_endpoint(place: Path) -> None:
     path = journal_path(place)
     message, hint = error_message(lambda: open_journal_at(place, endpoint=RENAMED))
     assert message == (
-        f"The journal {path} belongs to the same merchant at another host: it has gateway.example, but the "
-        "configuration has pay.example."
+        f"The journal {path} belongs to the same merchant at another gateway host. It was created for "
+        "gateway.example, but the configuration has pay.example."
     )
     assert hint == (
-        "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`; a journal in PostgreSQL "
-        "keeps the host it was made with. If not, correct gateway.base_url, or use a separate journal: [journal] path "
-        "or url, or --journal."
+        "If both names belong to the same gateway, confirm it with `paygw-batch journal adopt` (a journal in "
+        "PostgreSQL keeps the host it was created with). If not, correct gateway.base_url, or use a separate journal "
+        "with [journal] path or url, or --journal."
     )
     with closing(open_adoption(place, endpoint=RENAMED)) as found:
         assert found.is_needed
         found.carry_out("amina")
     with closing(open_adoption(place)) as found:
         assert not found.is_needed
-        assert found.names == ["gateway.example", "pay.example"]
+        assert found.hosts == ["gateway.example", "pay.example"]
     for endpoint in (ENDPOINT, RENAMED):
         open_journal_at(place, endpoint=endpoint).close()
     (entry,) = known_journals(place).entries()
@@ -187,8 +187,8 @@ def test_journal_of_another_merchant_is_not_adopted(place: Path) -> None:
     )
     assert message == f"The journal {journal_path(place)} belongs to another merchant, or to another gateway."
     assert hint == (
-        "Use a separate journal for each merchant at a gateway: [journal] path or url, or --journal. A merchant is "
-        "recognised by two of host, endpoint id and consumer key."
+        "Use a separate journal for each merchant at a gateway, with [journal] path or url, or --journal. A merchant "
+        "is recognised by any two of these: host, endpoint id and consumer key."
     )
 
 
@@ -209,7 +209,7 @@ def test_adoption_must_name_newest_journal_of_endpoint(place: Path) -> None:
     open_journal_at(place).close()
 
 
-def test_journal_created_meanwhile_stops_adoption(place: Path) -> None:
+def test_newly_created_journal_stops_adoption(place: Path) -> None:
     make_unknown_journal(place)
     with closing(open_adoption(place)) as found:
         remember_journals(place, KnownJournal(OTHER_ID, (RENAMED,), "/other.sqlite3", AT))
@@ -224,7 +224,7 @@ def test_copy_is_not_adopted_while_original_exists(place: Path) -> None:
     shutil.copy(path, copy)
     message, hint = error_message(lambda: open_adoption(place, copy), JournalTooOld)
     assert message == (
-        f"This is a copy of the journal {path}, which still exists: sending from both could pay rows twice."
+        f"This is a copy of the journal {path}, which still exists. Sending from both could pay rows twice."
     )
     assert hint == f"Use {path}. To move a journal, move its file instead of copying it."
     path.unlink()
@@ -268,7 +268,7 @@ def adopt_older_copy(place: Path) -> AcceptedRows:
     return rows
 
 
-def test_adopted_copy_puts_exactly_sent_rows_in_doubt(place: Path) -> None:
+def test_adoption_puts_only_sent_rows_in_doubt(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=6)
         first, second, third, fourth, *_ = due_rows(journal, 1)
@@ -366,7 +366,7 @@ def test_adoption_holds_orders_of_two_lost_batches(place: Path) -> None:
         assert not due_rows(journal, 1)
 
 
-def test_adoption_needs_log_since_first_row(place: Path) -> None:
+def test_adoption_needs_complete_sent_log(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
     copy = copy_journal(place)
@@ -378,7 +378,7 @@ def test_adoption_needs_log_since_first_row(place: Path) -> None:
     error_message(lambda: open_adoption(place), SentLogDamaged)
 
 
-def test_earlier_decision_does_not_prevent_hold(place: Path) -> None:
+def test_row_is_held_despite_earlier_decision(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED, at(1))
@@ -439,13 +439,13 @@ def test_replaced_known_journal_is_refused_until_adopted(place: Path) -> None:
         open_sheet(journal)
         journal_id = journal.head().journal_id
     other = journal_path(place).with_name("other.sqlite3")
-    created = file_place(place, other).make("a test", beside=journal_id)
+    created = file_location(place, other).create("a test", beside=journal_id)
     assert created is not None
-    with closing(file_place(place, other).open_to_write("a test")) as journal:
+    with closing(file_location(place, other).open_to_write("a test")) as journal:
         open_sheet(journal)
     journal_path(place).unlink()
     other.rename(journal_path(place))
-    for open_it in (partial(open_journal_at, place), lambda: file_place(place).open_to_read()):
+    for open_it in (partial(open_journal_at, place), lambda: file_location(place).open_to_read()):
         error_message(open_it, JournalTooOld)
     with closing(open_adoption(place, beside=journal_id)) as found:
         found.carry_out("amina")
@@ -508,7 +508,7 @@ def test_interrupted_adoption_can_be_repeated(place: Path, monkeypatch: pytest.M
 def test_adopted_copy_opens_without_lost_withdrawal(place: Path) -> None:
     open_journal_at(place).close()
     copy = copy_journal(place)
-    file_place(place).withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
+    file_location(place).withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
     put_back(place, copy)
     adopt_older_copy(place)
 
@@ -575,7 +575,7 @@ def test_adopted_journal_files_must_be_private(place: Path, ending: str) -> None
     path.touch()
     path.chmod(0o644)
     message, hint = error_message(lambda: open_adoption(place))
-    assert message.startswith(f"{path} can be read or written by others")
+    assert message.startswith(f"Other users can read or change {path}")
     assert f"chmod 600 {path}" in hint
 
 
@@ -595,11 +595,11 @@ def test_altered_tables_are_reported_with_path(place: Path) -> None:
 # Known journals
 
 
-def test_forgetting_missing_registry_entry_succeeds(place: Path) -> None:
+def test_removing_missing_registry_entry_succeeds(place: Path) -> None:
     entry = KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)
     remember_journals(place, entry)
     for _ in range(2):
-        known_journals(place).forget(entry)
+        known_journals(place).remove(entry)
     assert list(known_journals(place).entries()) == []
 
 
@@ -650,10 +650,10 @@ def test_damaged_entry_error_explains_recovery(place: Path) -> None:
     path = place / "journals" / OTHER_ID / "journal.json"
     path.write_text("[]")
     message, hint = error_message(lambda: known_journals(place).entries())
-    assert message == f"{path} is damaged. It records the merchant that each journal pays for."
+    assert message == f"{path} is damaged. It records which merchant each journal belongs to."
     assert hint == (
-        "Restore the file from a backup. If there is none, move it away. The next command with that journal writes it "
-        "again."
+        "Restore the file from a backup. If there is none, move the file to another folder. The next command with "
+        "that journal creates it again."
     )
 
 

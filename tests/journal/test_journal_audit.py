@@ -9,20 +9,20 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.cluster.move import move_journal
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import AuditUnwritable, JournalCorrupt
 from paygw_batch.journal import AuditNote, AuditResult
-from paygw_batch.journal.file_place import FilePlace
-from paygw_batch.journal.place import JournalPlace
+from paygw_batch.journal.file_location import FileLocation
+from paygw_batch.journal.location import JournalLocation
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite import connect
 from tests.support.journal_disk import failing_disk
 from tests.support.journal_rows import (
     create_journal_at,
     due_rows,
-    file_place,
+    file_location,
     intent,
     journal_path,
     open_journal_at,
@@ -40,12 +40,12 @@ def audit_note(act: str, *, who: str = "Ben Okello", said: str = "") -> AuditNot
     return AuditNote(who, act, "batch 0123456789abcdef", AuditResult.DONE, said)
 
 
-def note_all(place: JournalPlace, *audit_entries: str) -> None:
+def note_all(place: JournalLocation, *audit_entries: str) -> None:
     for act in audit_entries:
         place.add_audit_entry(audit_note(act), AT)
 
 
-def read_trail(place: JournalPlace) -> list[tuple[int, str]]:
+def read_trail(place: JournalLocation) -> list[tuple[int, str]]:
     """Return the numbers and acts of all entries, oldest first; all of them follow."""
     with closing(place.open_to_read()) as journal:
         entries = journal.audit_entries(limit=1_000)
@@ -53,19 +53,19 @@ def read_trail(place: JournalPlace) -> list[tuple[int, str]]:
     return [(entry.number, entry.act) for entry in reversed(entries)]
 
 
-def change(place: JournalPlace, statement: str) -> None:
+def change(place: JournalLocation, statement: str) -> None:
     """Change the trail as another program could, with its triggers disabled."""
-    if isinstance(place, DatabasePlace):
+    if isinstance(place, DatabaseLocation):
         with psycopg.connect(place.server.url, options="-c search_path=paygw") as owner:
             owner.execute("ALTER TABLE audit DISABLE TRIGGER never_changed")
             owner.execute(statement.encode())
             owner.execute("ALTER TABLE audit ENABLE ALWAYS TRIGGER never_changed")
         return
-    assert isinstance(place, FilePlace)
+    assert isinstance(place, FileLocation)
     tamper(place.path, statement).close()
 
 
-def test_audit_trail_is_paged_newest_first(journal_place: JournalPlace) -> None:
+def test_audit_trail_is_paged_newest_first(journal_place: JournalLocation) -> None:
     note_all(journal_place, "sign in", "approve", "download")
     with closing(journal_place.open_to_read()) as journal:
         assert [entry.number for entry in journal.audit_entries(limit=2)] == [3, 2]
@@ -74,8 +74,8 @@ def test_audit_trail_is_paged_newest_first(journal_place: JournalPlace) -> None:
     assert read_trail(journal_place) == [(1, "sign in"), (2, "approve"), (3, "download")]
 
 
-def test_action_is_audited_during_run(journal_place: JournalPlace) -> None:
-    assert isinstance(journal_place, FilePlace | DatabasePlace)
+def test_action_is_audited_during_run(journal_place: JournalLocation) -> None:
+    assert isinstance(journal_place, FileLocation | DatabaseLocation)
     with closing(journal_place.open_to_write("a test")) as journal:
         open_sheet(journal)
         (due, *_) = due_rows(journal, 1)
@@ -86,7 +86,7 @@ def test_action_is_audited_during_run(journal_place: JournalPlace) -> None:
     assert read_trail(journal_place) == [(1, "pause"), (2, "continue")]
 
 
-def test_concurrent_notes_form_single_trail(journal_place: JournalPlace) -> None:
+def test_concurrent_entries_form_single_trail(journal_place: JournalLocation) -> None:
     start = threading.Barrier(4)
 
     def note_act_as(who: str) -> None:
@@ -121,28 +121,28 @@ CHANGES = [
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("statement", CHANGES)
-def test_changed_or_missing_audit_entry_is_detected(journal_place: JournalPlace, statement: str) -> None:
+def test_changed_or_missing_audit_entry_is_detected(journal_place: JournalLocation, statement: str) -> None:
     note_all(journal_place, "sign in", "approve", "download")
     change(journal_place, statement)
     with closing(journal_place.open_to_read()) as journal, pytest.raises(JournalCorrupt, match="audit trail"):
         journal.verify()
 
 
-def test_audit_trail_of_other_journal_is_detected(place: Path, database: str) -> None:
+def test_audit_trail_of_another_journal_is_detected(place: Path, database: str) -> None:
     create_journal_at(place)
-    note_all(file_place(place), "approve")
-    with closing(file_place(place).open_to_read()) as journal:
+    note_all(file_location(place), "approve")
+    with closing(file_location(place).open_to_read()) as journal:
         (entry,) = journal.audit_entries(limit=1)
-    database_place = postgres_place(database, place)
-    change(database_place, f"INSERT INTO audit VALUES {tuple(entry)}")  # noqa: S608 - a test's own
-    with closing(database_place.open_to_read()) as journal, pytest.raises(JournalCorrupt, match="another journal"):
+    database_location = postgres_place(database, place)
+    change(database_location, f"INSERT INTO audit VALUES {tuple(entry)}")  # noqa: S608 - a test's own
+    with closing(database_location.open_to_read()) as journal, pytest.raises(JournalCorrupt, match="another journal"):
         journal.verify()
 
 
-def test_audit_entries_cannot_be_changed_or_removed(journal_place: JournalPlace) -> None:
+def test_audit_entries_cannot_be_changed_or_removed(journal_place: JournalLocation) -> None:
     note_all(journal_place, "approve")
     for statement in ("UPDATE audit SET who = ''", "DELETE FROM audit"):
-        if isinstance(journal_place, DatabasePlace):
+        if isinstance(journal_place, DatabaseLocation):
             options = "-c search_path=paygw -c session_replication_role=replica"
             with (
                 psycopg.connect(journal_place.server.url, options=options) as owner,
@@ -150,7 +150,7 @@ def test_audit_entries_cannot_be_changed_or_removed(journal_place: JournalPlace)
             ):
                 owner.execute(statement)
             continue
-        assert isinstance(journal_place, FilePlace)
+        assert isinstance(journal_place, FileLocation)
         with (
             closing(sqlite3.connect(journal_place.path)) as database,
             pytest.raises(sqlite3.IntegrityError, match="never"),
@@ -158,7 +158,7 @@ def test_audit_entries_cannot_be_changed_or_removed(journal_place: JournalPlace)
             database.execute(statement)
 
 
-def test_audit_entry_is_shortened_to_one_line(journal_place: JournalPlace) -> None:
+def test_audit_entry_is_shortened_to_one_line(journal_place: JournalLocation) -> None:
     journal_place.add_audit_entry(audit_note("send back", said="a\nb\x1b[31m\udcff\0" + "x" * 1000), AT)
     with closing(journal_place.open_to_read()) as journal:
         (entry,) = journal.audit_entries(limit=1)
@@ -169,18 +169,18 @@ def test_audit_entry_is_shortened_to_one_line(journal_place: JournalPlace) -> No
 
 def test_unwritable_trail_prevents_action(place: Path) -> None:
     create_journal_at(place)
-    note_all(file_place(place), "sign in")
+    note_all(file_location(place), "sign in")
     with failing_disk() as disk:
         disk.fail_at = disk.operations + 1
         with pytest.raises(AuditUnwritable, match="Nothing was done"):
-            note_all(file_place(place), "approve")
-    note_all(file_place(place), "approve")
-    assert read_trail(file_place(place)) == [(1, "sign in"), (2, "approve")]
+            note_all(file_location(place), "approve")
+    note_all(file_location(place), "approve")
+    assert read_trail(file_location(place)) == [(1, "sign in"), (2, "approve")]
 
 
 def test_audit_entry_without_journal_is_refused(place: Path) -> None:
     with pytest.raises(AuditUnwritable, match=r"no journal at .*Nothing was done"):
-        note_all(file_place(place), "sign in")
+        note_all(file_location(place), "sign in")
     assert not journal_path(place).exists()
 
 
@@ -191,40 +191,40 @@ def test_audit_entry_is_refused_during_long_commit(place: Path, monkeypatch: pyt
         journal._write_transaction(),
         pytest.raises(AuditUnwritable, match="A run is writing"),
     ):
-        note_all(file_place(place), "approve")
-    assert read_trail(file_place(place)) == []
+        note_all(file_location(place), "approve")
+    assert read_trail(file_location(place)) == []
 
 
 def test_moved_journal_keeps_audit_trail(place: Path, postgres_server: PostgresServer) -> None:
     name = postgres_server.new_database()
-    database_place = postgres_place(postgres_server.url(name), place)
+    database_location = postgres_place(postgres_server.url(name), place)
     create_journal_at(place)
-    note_all(file_place(place), "sign in", "approve")
-    move_journal(file_place(place), database_place, {}, "amina")
-    note_all(database_place, "download")
-    assert read_trail(database_place) == [(1, "sign in"), (2, "approve"), (3, "download")]
+    note_all(file_location(place), "sign in", "approve")
+    move_journal(file_location(place), database_location, {}, "amina")
+    note_all(database_location, "download")
+    assert read_trail(database_location) == [(1, "sign in"), (2, "approve"), (3, "download")]
     with pytest.raises(AuditUnwritable, match="was moved to the database"):
-        note_all(file_place(place), "late")
+        note_all(file_location(place), "late")
     postgres_server.drop_database(name)
 
 
 def test_hosts_share_trail_hidden_from_workers(database: str, place: Path, postgres_server: PostgresServer) -> None:
-    database_place = postgres_place(database, place)
+    database_location = postgres_place(database, place)
     name = database.rpartition("/")[2]
-    database_place.grant_rights()
+    database_location.grant_rights()
     for role in ("desk", "worker", "reader"):
         postgres_server.execute(f"CREATE ROLE {name}_{role}_1 LOGIN IN ROLE {name}_{role}")
 
-    def host(number: int, role: str) -> DatabasePlace:
+    def host(number: int, role: str) -> DatabaseLocation:
         theirs = postgres_place(postgres_server.url(name, user=f"{name}_{role}_1"), place / f"host {number}")
         return replace(theirs, server=Server(theirs.server.url))
 
     note_all(host(1, "desk"), "approve")
     note_all(host(2, "desk"), "start")
     for role in ("worker", "reader"):
-        with pytest.raises(AuditUnwritable, match="is not allowed"):
+        with pytest.raises(AuditUnwritable, match="does not have permission"):
             note_all(host(3, role), "forged")
-    for place_of_host in (database_place, host(2, "desk"), host(3, "reader")):
+    for place_of_host in (database_location, host(2, "desk"), host(3, "reader")):
         assert read_trail(place_of_host) == [(1, "approve"), (2, "start")]
     with closing(host(3, "worker").open_to_read()) as journal:
         assert "audit_entries" not in journal.verify()

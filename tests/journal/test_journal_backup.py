@@ -18,7 +18,7 @@ from tests.support.journal_disk import failing_disk
 from tests.support.journal_rows import (
     AT,
     due_rows,
-    file_place,
+    file_location,
     intent,
     open_journal_at,
     open_sheet,
@@ -27,7 +27,7 @@ from tests.support.journal_rows import (
 )
 
 
-def test_copy_during_run_is_whole_private_and_verifies(place: Path) -> None:
+def test_copy_made_during_run_is_complete_and_private(place: Path) -> None:
     copy = place / "copy.sqlite3"
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=50)
@@ -38,19 +38,19 @@ def test_copy_during_run_is_whole_private_and_verifies(place: Path) -> None:
         journal.append([])
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert sorted(path.name for path in place.iterdir()) == ["copy.sqlite3", "journals", "state"]
-    with closing(file_place(place, copy).open_to_read()) as reader:
+    with closing(file_location(place, copy).open_to_read()) as reader:
         assert reader.head() == head
         assert reader.verify()["paid"] == 50
 
 
-def test_run_continues_after_making_copy(place: Path) -> None:
+def test_run_continues_after_copy(place: Path) -> None:
     copy = place / "copy.sqlite3"
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal)
         journal.backup(copy)
         (due, *_) = due_rows(journal, 1)
         assert list(journal.append([intent(due)])) == [MoveResult.MOVED]
-    with closing(file_place(place, copy).open_to_read()) as reader:
+    with closing(file_location(place, copy).open_to_read()) as reader:
         assert {row.state for row in reader.rows(1)} == {State.READY}
 
 
@@ -88,7 +88,7 @@ def test_unwritable_copy_leaves_no_file(place: Path) -> None:
 
 def test_copied_outbox_repeats_and_loses_nothing(place: Path) -> None:
     copy, now = place / "copy.sqlite3", datetime.fromisoformat(AT)
-    with closing(open_journal_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
         open_sheet(journal)
         for subject in ("sent", "waits"):
             outbox.add([NewNotice(Occasion.PLAN_WAITS, subject, "b1", ["ada@example.com"], {})], AT)
@@ -96,7 +96,7 @@ def test_copied_outbox_repeats_and_loses_nothing(place: Path) -> None:
         assert outbox.claim(sent, {}, now)
         outbox.record_sent(sent, AT)
         journal.backup(copy)
-    with file_place(place, copy).outbox(write=True) as restored:
+    with file_location(place, copy).outbox(write=True) as restored:
         assert [due_notice.id for due_notice in restored.due(now, limit=9)] == [waits.id]
         restored.add([NewNotice(Occasion.PLAN_WAITS, "sent", "b1", ["ada@example.com"], {})], AT)
         assert [due_notice.id for due_notice in restored.due(now, limit=9)] == [waits.id], "it was told before"

@@ -129,7 +129,7 @@ def test_unprintable_characters_of_name_are_not_stored() -> None:
 
 
 @pytest.mark.parametrize("details", ["{}", "[]", '{"totals":1}', '{"totals":{"KES":[1]}}', "x"])
-def test_noncanonical_batch_opening_is_damage(details: str) -> None:
+def test_noncanonical_batch_opening_is_rejected(details: str) -> None:
     with pytest.raises(JournalCorrupt, match=r"^The fact that opens a batch cannot be read\.$"):
         decode_batch(details)
 
@@ -175,7 +175,7 @@ def test_times_in_chain_never_decrease() -> None:
 
 @pytest.mark.parametrize("details", ["{", "[]", '["one"]', "7", None])
 @pytest.mark.parametrize("kind", [NoteKind.CARRIED_OUT, NoteKind.CLOCK, NoteKind.NAMED, NoteKind.TAKEN_IN])
-def test_unreadable_note_is_damage(kind: NoteKind, details: str | None) -> None:
+def test_unreadable_note_is_rejected(kind: NoteKind, details: str | None) -> None:
     with pytest.raises(JournalCorrupt, match="cannot be read"):
         parse_note(kind, "amina", None, details, None, "2026-11-20T10:00:00.000Z")
 

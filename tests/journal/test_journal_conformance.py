@@ -67,7 +67,7 @@ def test_due_rows_are_paged_in_sheet_order(journal: Journal) -> None:
     assert first[0].instruction.fields["phone"] == "+254700000002"
 
 
-def test_intent_takes_due_row_only_once(journal: Journal) -> None:
+def test_due_row_accepts_only_one_intent(journal: Journal) -> None:
     open_sheet(journal)
     first, second, _ = due_rows(journal, 1)
     results = [*journal.append([intent(first), intent(second), intent(first)])]
@@ -167,7 +167,7 @@ def test_interrupted_run_leaves_rows_in_doubt(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("rows", [65, 129, long(1_000)])
-def test_many_rows_in_flight_are_in_doubt(journal: Journal, rows: int) -> None:
+def test_interruption_puts_many_rows_in_doubt(journal: Journal, rows: int) -> None:
     open_sheet(journal, new=rows + 1)
     due = due_rows(journal, 1)
     journal.append([intent(row, at(1)) for row in due[:-1]])
@@ -201,9 +201,7 @@ def test_settlement_by_person_moves_row_in_doubt(journal: Journal, resolution: R
     (row,) = journal.rows(1)
     assert (row.state, row.gateway_status, row.error_code) == (state, "odd", None)
     mark = " [possible duplicate of attempt 1]" if resolution is Resolution.REJECTED else ""
-    assert (
-        render_record(row.message or "") == f"Resolved as {resolution.value} by amina: statement of 21 November{mark}"
-    )
+    assert render_record(row.message or "") == f"Settled by amina as {resolution.value}: statement of 21 November{mark}"
 
 
 def test_release_gives_next_suffix_to_rejected_rows_only(journal: Journal) -> None:
@@ -219,7 +217,7 @@ def test_release_gives_next_suffix_to_rejected_rows_only(journal: Journal) -> No
     assert journal.release(1, None, suffix=True, by="amina", at=AT) == 0
 
 
-def test_release_skips_suffix_of_other_rows(journal: Journal) -> None:
+def test_release_skips_suffix_used_by_another_row(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "A"), new_instruction(3, "A-r2"), new_instruction(4, "A-r4")])
     send(journal, 1, OutcomeKind.REJECTED)
     used = ["A", "A-r2", "A-r4"]
@@ -246,7 +244,7 @@ def test_compare_separates_known_clashing_and_new_rows(journal: Journal) -> None
     assert journal.compare("payin", rows) == ([], [])
 
 
-def test_released_order_id_clashes_and_is_unamendable(journal: Journal) -> None:
+def test_released_order_id_clashes_and_cannot_be_amended(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, None, suffix=True, by="amina", at=AT)
@@ -341,7 +339,7 @@ def test_mismatched_amendment_opens_no_batch(journal: Journal, amendment: Amendm
     assert journal.head().seq == 1
 
 
-def test_batch_includes_known_rows_of_other_batch(journal: Journal) -> None:
+def test_batch_includes_known_rows_of_another_batch(journal: Journal) -> None:
     open_sheet(journal, new=3)
     first = due_rows(journal, 1)[0]
     journal.append([intent(first), outcome_of(first.number, 1, OutcomeKind.PAID)])
@@ -440,7 +438,7 @@ def test_verify_counts_every_kind_of_content(journal: Journal) -> None:
     assert {name: count for name, count in counts.items() if count} == {**expected, "ready": 2, "in_flight": 1}
 
 
-def test_payments_of_page_are_keyed_by_row(journal: Journal) -> None:
+def test_payments_on_page_are_keyed_by_row(journal: Journal) -> None:
     open_sheet(journal, new=4)
     first = next(iter(due_rows(journal, 1)))
     journal.append([intent(first)])
@@ -451,7 +449,7 @@ def test_payments_of_page_are_keyed_by_row(journal: Journal) -> None:
     assert journal.payments(1, []) == {}
 
 
-def test_rows_do_not_depend_on_read_size(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_depend_on_page_size(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sheet(journal, new=7)
     send(journal, 1, OutcomeKind.REJECTED)
     whole = [line for lines in journal.batch_lines(1) for line in lines]
@@ -476,7 +474,7 @@ def test_content_ending_with_fields_is_recognised(journal: Journal, fields: str)
     assert journal.verify()["instructions"] == 2
 
 
-def test_engine_gets_due_rows_once_in_order(journal: Journal) -> None:
+def test_engine_gets_each_due_row_once_in_order(journal: Journal) -> None:
     open_sheet(journal, new=5)
     (first, *_) = due_rows(journal, 1)
 

@@ -226,11 +226,11 @@ FOUND: dict[str, dict[str, str]] = {
         "the endpoint": "UPDATE identity SET endpoint = 'https://elsewhere.example/1'",
         "the consumer key": "UPDATE identity SET consumer_key_sha256 = ''",
     },
-    "The journal {path} has no valid time of its creation.": {
+    "The journal {path} does not have a valid creation time.": {
         "when it was made": "UPDATE migration SET applied_at = '2026-11-20T08:00:00.000Z' WHERE version = 1",
         "its version": "DELETE FROM migration WHERE version = 1",
     },
-    "The journal {path} has no valid times of its upgrades.": {
+    "The journal {path} does not have valid upgrade times.": {
         "when it was brought up": "INSERT INTO migration VALUES (2, '2026-11-20T08:00:00.000Z')"
     },
 }
@@ -360,7 +360,7 @@ def test_opening_finds_damage_near_chain_end(full_journal: Path, place: Path, ch
         "UPDATE state SET state = 'ready', attempt = 0, intent = NULL, fact = NULL WHERE instruction = 1",
     ],
 )
-def test_row_disagreeing_with_newest_fact_is_not_sent(place: Path, change: str) -> None:
+def test_row_contradicting_newest_fact_is_not_sent(place: Path, change: str) -> None:
     """This includes a fact that is too old to be checked when the journal is opened."""
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, "b1", 300)
@@ -412,7 +412,7 @@ def test_flipped_byte_is_detected_or_harmless(full_journal: Path, place: Path) -
     assert missed < 100
 
 
-def test_file_cut_short_is_refused(full_journal: Path, place: Path) -> None:
+def test_truncated_file_is_refused(full_journal: Path, place: Path) -> None:
     whole = full_journal.read_bytes()
     last_byte = len(whole.rstrip(b"\0")) - 1  # cutting off the empty end of the last page loses nothing
     for size in (1, 99, 100, 4096, len(whole) // 2, len(whole) - 4096, last_byte):

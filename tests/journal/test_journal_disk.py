@@ -18,7 +18,7 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalTooOld, JournalUnwritable
-from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteEngineJournal, SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult, StatementNote
 from tests.support.journal_disk import Disk, failing_disk
@@ -152,7 +152,7 @@ def test_rows_stay_readable_after_failed_write(place: Path) -> None:
         assert journal.head().seq == 2
 
 
-def test_reader_sees_fixed_state_during_run(place: Path) -> None:
+def test_reader_sees_one_snapshot_during_run(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=50)
         with closing(read_journal_at(place)) as reader:
@@ -166,7 +166,7 @@ def test_reader_sees_fixed_state_during_run(place: Path) -> None:
             assert reader.head() == journal.head()
 
 
-def test_rolled_back_move_is_forgotten(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rolled_back_move_leaves_no_trace(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt = Mock(side_effect=KeyboardInterrupt)
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal)
@@ -234,7 +234,7 @@ def cut_offsets(size: int, places: Collection[int]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("places", [(0, 24), long((-1, 1, 23, 2000))])
-def test_log_cut_at_any_byte_restores_earlier_state(run: Run, place: Path, places: Collection[int]) -> None:
+def test_log_truncated_anywhere_restores_earlier_state(run: Run, place: Path, places: Collection[int]) -> None:
     seen_states = set()
     for size in cut_offsets((place / "stopped" / "state" / run.log.name).stat().st_size, places):
         run.put_back(size)
@@ -257,7 +257,7 @@ def test_log_missing_committed_facts_is_refused(run: Run, place: Path) -> None:
     open_journal_at(place).close()
     for size in (0, whole // 2, whole - 1):
         run.put_back(size)
-        with pytest.raises(JournalTooOld, match=f"fact {max(run.states)} was already written"):
+        with pytest.raises(JournalTooOld, match=f"fact {max(run.states)} had been written"):
             open_journal_at(place)
 
 
@@ -289,7 +289,7 @@ class TimedDisk:
         return commit_and_record
 
 
-def test_commits_run_in_event_loop_on_quick_disk() -> None:
+def test_commits_run_in_event_loop_on_fast_disk() -> None:
     journal = in_memory_journal()
     disk = TimedDisk(journal)
     engine_journal = SqliteEngineJournal(journal, disk.clock)

@@ -58,7 +58,7 @@ def test_proven_evidence_moves_row_only_once(journal: Journal) -> None:
     row = next(iter(journal.rows(1)))
     assert (row.gateway_status, row.gateway_reference) == ("approved", "ref")
     assert json.loads(row.message or "") == ["notification", journal.head().seq - 3]
-    assert journal.head().last_judged_arrival == 3
+    assert journal.head().last_processed_arrival == 3
     assert journal.message_counts() == {"moved": 1, "repeated": 1, "late": 1}
     assert journal.message_counts(1) == journal.message_counts()
     assert list(journal.messages().contradictions) == []
@@ -114,7 +114,7 @@ def test_unknown_later_attempt_holds_row(journal: Journal) -> None:
     journal.verify()
 
 
-def test_unproven_evidence_waits_until_row_moves(journal: Journal) -> None:
+def test_unproven_evidence_is_listed_until_row_moves(journal: Journal) -> None:
     accept_rows(journal)
     journal.record_evidence([build_evidence(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))
     (waiting,) = journal.messages(1).waiting
@@ -126,14 +126,14 @@ def test_unproven_evidence_waits_until_row_moves(journal: Journal) -> None:
     assert list(journal.messages(1).waiting) == []
 
 
-def test_simultaneously_proven_evidence_never_waits(journal: Journal) -> None:
+def test_evidence_proven_in_same_call_is_not_listed(journal: Journal) -> None:
     accept_rows(journal)
     journal.record_evidence([build_evidence(1, proof=Proof.UNPROVEN), build_evidence(2)], WORDS, at=at(5))
     assert journal.message_counts(1) == {"to_confirm": 1, "moved": 1}
     assert list(journal.messages(1).waiting) == []
 
 
-def test_evidence_is_recorded_up_to_row_in_flight(journal: Journal) -> None:
+def test_recording_evidence_stops_at_row_in_flight(journal: Journal) -> None:
     open_sheet(journal)
     first, second, _ = due_rows(journal, 1)
     journal.append([intent(first), intent(second)])
@@ -144,7 +144,7 @@ def test_evidence_is_recorded_up_to_row_in_flight(journal: Journal) -> None:
         build_evidence(3, "processing", order_id="ORD-3"),
     ]
     assert list(journal.record_evidence(evidence, WORDS, at=at(5))) == [Finding.MOVED]
-    assert journal.head().last_judged_arrival == 1
+    assert journal.head().last_processed_arrival == 1
     journal.append([outcome_of(first.number, 1, OutcomeKind.UNKNOWN, at(6))])
     assert list(journal.record_evidence(evidence[1:], WORDS, at=at(7))) == [Finding.MOVED, Finding.LATE]
     assert states(journal) == [State.PAID, State.PAID, State.READY]
@@ -251,7 +251,9 @@ def test_ambiguous_evidence_holds_payout_and_collection(journal: Journal, word: 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("source", [EvidenceSource.NOTIFICATION, EvidenceSource.ENQUIRY, EvidenceSource.STATEMENT])
-def test_ambiguous_evidence_settles_no_accepted_payment(journal: Journal, word: str, source: EvidenceSource) -> None:
+def test_ambiguous_evidence_does_not_settle_accepted_payment(
+    journal: Journal, word: str, source: EvidenceSource
+) -> None:
     accept_rows(journal)
     open_sheet(journal, operation="payin", batch="other")
     send(journal, 2, OutcomeKind.ACCEPTED)

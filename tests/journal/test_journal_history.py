@@ -35,7 +35,7 @@ def test_journal_agrees_with_model_in_any_history(data: st.DataObject) -> None:
 
 @settings(max_examples=example_count(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_interleaved_intents_take_each_row_once(data: st.DataObject) -> None:
+def test_interleaved_intents_send_each_row_once(data: st.DataObject) -> None:
     """Due rows that were read twice and claimed in any order and grouping are each sent once."""
     with open_pair() as pair:
         pair.open_batch([(order_id, "1.00") for order_id in IDS], AT)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from paygw_batch.cluster import move
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.cluster.move import JournalMove, move_journal
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import Concluded, Resolution, State
@@ -19,7 +19,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, PaygwError
 from paygw_batch.journal.evidence import Notification, encode_notification
-from paygw_batch.journal.file_place import FilePlace
+from paygw_batch.journal.file_location import FileLocation
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.known_journals import KnownJournals
 from paygw_batch.journal.sqlite import connect
@@ -37,7 +37,7 @@ from tests.support.journal_rows import (
     AT,
     at,
     due_rows,
-    file_place,
+    file_location,
     intent,
     journal_path,
     new_instruction,
@@ -62,8 +62,8 @@ def empty_database(postgres_server: PostgresServer, place: Path) -> Any:
     postgres_server.drop_database(name)
 
 
-def move_to_database(place: Path, to: DatabasePlace) -> JournalMove:
-    return move_journal(file_place(place), to, WORDS, "amina")
+def move_to_database(place: Path, to: DatabaseLocation) -> JournalMove:
+    return move_journal(file_location(place), to, WORDS, "amina")
 
 
 def make_full_journal(place: Path) -> None:
@@ -86,7 +86,7 @@ def make_full_journal(place: Path) -> None:
         rejected = new_instruction(3, "ORD-9", amount="99.00")
         open_sheet(journal, "b2", [new_instruction(2, "Ünïcode-1"), rejected], known=[KnownRow(4, 1, State.PAID)],
                    amendments=[Amendment(3, 8, "")])  # fmt: skip
-        with file_place(place).open_note_recorder() as keep:
+        with file_location(place).open_note_recorder() as keep:
             claim = Claim("ORD-3", "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
             content = encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))
             keep([Arrival(content, AT)])
@@ -113,18 +113,18 @@ def visible_content(journal: JournalReader) -> list[object]:
             )
             for record in journal.batches()
         ),
-        journal.orders("ORD-9"),
+        journal.candidates("ORD-9"),
         journal.head().newest_time,
-        journal.head().last_judged_arrival,
+        journal.head().last_processed_arrival,
         journal.head().seq,
     ]
 
 
-def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: DatabasePlace) -> None:
+def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: DatabaseLocation) -> None:
     make_full_journal(place)
     with closing(open_journal_at(place)) as journal:
         journal.mark_interrupted(AT)
-        journal.judge_arrivals(WORDS, at=AT)
+        journal.process_arrivals(WORDS, at=AT)
         before, counts, head = visible_content(journal), journal.verify(), journal.head()
     result = move_to_database(place, empty_database)
     assert (result.identity.journal_id, result.facts) == (head.journal_id, head.seq)
@@ -140,7 +140,7 @@ def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: Databas
         assert connection.execute(query).fetchall() == [(bytes.fromhex(head.hash), bytes.fromhex(head.hash))]
 
 
-def test_moved_batch_continues_without_double_sending(place: Path, empty_database: DatabasePlace) -> None:
+def test_moved_batch_continues_without_double_sending(place: Path, empty_database: DatabaseLocation) -> None:
     make_full_journal(place)
     move_to_database(place, empty_database)
     with closing(open_postgres(empty_database)) as journal:
@@ -155,7 +155,7 @@ def test_moved_batch_continues_without_double_sending(place: Path, empty_databas
         assert counts["in_doubt"] == counts["in_flight"] == 0
 
 
-def test_moved_file_refers_to_database(place: Path, empty_database: DatabasePlace) -> None:
+def test_moved_file_refers_to_database(place: Path, empty_database: DatabaseLocation) -> None:
     make_full_journal(place)
     older = journal_path(place).read_bytes()
     move_to_database(place, empty_database)
@@ -169,10 +169,10 @@ def test_moved_file_refers_to_database(place: Path, empty_database: DatabasePlac
     journal_path(place).write_bytes(older)
     with pytest.raises(JournalError):  # an older copy at its path is not known here
         open_journal_at(place)
-    assert empty_database.make("a test") is None
+    assert empty_database.create("a test") is None
 
 
-def usable_journals(place: Path, to: DatabasePlace) -> list[str]:
+def usable_journals(place: Path, to: DatabaseLocation) -> list[str]:
     """Return the journals that a run could open now."""
     found = []
     openers: list[tuple[str, Callable[[], Any]]] = [
@@ -189,8 +189,8 @@ def usable_journals(place: Path, to: DatabasePlace) -> list[str]:
 
 
 STEPS = (
-    *("Session", "FilePlace.open_to_write", "copy_journal", "load_identity", "finish_move"),
-    *("_record_new_location", "KnownJournal"),
+    *("Session", "FileLocation.open_to_write", "copy_journal", "load_identity", "finish_move"),
+    *("_record_new_place", "KnownJournal"),
 )
 
 
@@ -199,7 +199,7 @@ STEPS = (
     "is_after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.long)]
 )
 def test_killed_move_leaves_exactly_one_usable_journal(
-    place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
+    place: Path, empty_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
 ) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=4)
@@ -208,7 +208,7 @@ def test_killed_move_leaves_exactly_one_usable_journal(
     name = step
     if "." in step:
         owner_name, _, name = step.partition(".")
-        owner = {"FilePlace": FilePlace, "SqliteJournal": type(journal)}[owner_name]
+        owner = {"FileLocation": FileLocation, "SqliteJournal": type(journal)}[owner_name]
     real = getattr(owner, name)
 
     def die(*given: Any, **named: Any) -> Any:
@@ -237,7 +237,7 @@ def test_killed_move_leaves_exactly_one_usable_journal(
 
 
 def test_file_cannot_be_written_during_move(
-    place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
+    place: Path, empty_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
@@ -246,7 +246,7 @@ def test_file_cannot_be_written_during_move(
 
     def copy_after_write(*given: Any, **named: Any) -> Any:
         result = real(*given, **named)
-        file_place(place).withdraw(withdrawal)
+        file_location(place).withdraw(withdrawal)
         return result
 
     monkeypatch.setattr(move, "copy_journal", copy_after_write)
@@ -255,15 +255,15 @@ def test_file_cannot_be_written_during_move(
         move_to_database(place, empty_database)
     monkeypatch.undo()
     assert usable_journals(place, empty_database) == ["file"]
-    file_place(place).withdraw(withdrawal)
+    file_location(place).withdraw(withdrawal)
     move_to_database(place, empty_database)
     with closing(read_postgres(empty_database)) as reader:
         assert [withdrawal.sha256 for withdrawal in reader.withdrawals()] == ["1" * 64]
     with pytest.raises(JournalError, match="was moved to the database"):
-        file_place(place).withdraw(Withdrawal("2" * 64, "cleo", "{}", AT))
+        file_location(place).withdraw(Withdrawal("2" * 64, "cleo", "{}", AT))
 
 
-def test_move_is_refused_when_unsafe(place: Path, empty_database: DatabasePlace, database: str) -> None:
+def test_move_is_refused_when_unsafe(place: Path, empty_database: DatabaseLocation, database: str) -> None:
     with pytest.raises(JournalMissing):
         move_to_database(place, empty_database)
     with closing(open_journal_at(place)) as journal:
@@ -275,6 +275,6 @@ def test_move_is_refused_when_unsafe(place: Path, empty_database: DatabasePlace,
     assert usable_journals(place, empty_database) == ["file"]
     move_to_database(place, empty_database)
     assert move_to_database(place, empty_database).facts == 1, "a move that is done is done"
-    with pytest.raises(JournalError, match="and not to"):
+    with pytest.raises(JournalError, match=", not to"):
         move_to_database(place, postgres_place(database, place))
     assert empty_database.holder() is None

@@ -19,7 +19,7 @@ from paygw_batch.journal.sent_log import RUN, SentLogLine, newest_line, read_lin
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Identity
 from tests.support.journal_disk import failing_disk
-from tests.support.journal_rows import AT, ENDPOINT, file_place, journal_path, open_sheet
+from tests.support.journal_rows import AT, ENDPOINT, file_location, journal_path, open_sheet
 from tests.support.long_part import long, share
 
 STEPS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir")
@@ -32,12 +32,12 @@ each_step = pytest.mark.parametrize("step_size", [4, long(1)])
 def make_journal(
     place: Path, name: str = "journal.sqlite3", *, beside: str | None = None, **changes: Any
 ) -> Identity | None:
-    at_name = replace(file_place(place, journal_path(place).with_name(name)), **changes)
-    return at_name.make("journal new", beside=beside)
+    at_name = replace(file_location(place, journal_path(place).with_name(name)), **changes)
+    return at_name.create("journal new", beside=beside)
 
 
 def open_journal(place: Path, name: str = "journal.sqlite3") -> SqliteJournal:
-    return file_place(place, journal_path(place).with_name(name)).open_to_write("a test")
+    return file_location(place, journal_path(place).with_name(name)).open_to_write("a test")
 
 
 def entries(place: Path) -> list[KnownJournal]:
@@ -81,7 +81,7 @@ def kill_at_each_step(place: Path, work: Callable[[], object], step_size: int = 
 
 
 @each_step
-def test_killed_creation_is_repeatable_at_same_place(place: Path, step_size: int) -> None:
+def test_killed_creation_can_be_repeated(place: Path, step_size: int) -> None:
     for number in kill_at_each_step(place, lambda: make_journal(place), step_size):
         made = make_journal(place)
         with closing(open_journal(place)) as journal:
@@ -130,7 +130,7 @@ def test_abandoned_new_journal_needs_adoption(place: Path) -> None:
 
 
 @each_step
-def test_killed_replacement_of_lost_journal_is_repeatable(place: Path, step_size: int) -> None:
+def test_killed_replacement_of_lost_journal_can_be_repeated(place: Path, step_size: int) -> None:
     lost: list[str] = []
 
     def prepare() -> None:
@@ -201,7 +201,7 @@ def test_unregistered_journal_at_default_path_blocks_new_journal(place: Path) ->
 def test_unregistered_journal_blocks_new_journal_under_any_name(place: Path) -> None:
     made, renamed = make_journal(place), EndpointIdentity.create("gateway.example", "9", "merchant")
     assert made is not None
-    file_place(place, endpoint=renamed).open_to_write("a test").close()
+    file_location(place, endpoint=renamed).open_to_write("a test").close()
     shutil.rmtree(place / "journals")
     with pytest.raises(JournalError, match=made.journal_id):
         make_journal(place, "second.sqlite3", endpoint=EndpointIdentity.create("gateway.example", "9", "another login"))
@@ -219,10 +219,10 @@ def test_damaged_entry_blocks_new_journals(place: Path) -> None:
     path.write_text(path.read_text()[:-20])
     for attempt in (partial(make_journal, place, "second.sqlite3"), partial(open_journal, place)):
         with pytest.raises(
-            JournalError, match=r"is damaged\. It records the merchant that each journal pays for"
+            JournalError, match=r"is damaged\. It records which merchant each journal belongs to"
         ) as raised:
             attempt()
-        assert "move it away" in raised.value.hint
+        assert "move the file to another folder" in raised.value.hint
     path.unlink()
     with pytest.raises(JournalNotAdopted):
         open_journal(place)

@@ -112,7 +112,7 @@ def orphan_pid(place: Path) -> Iterator[int]:
                 os.kill(child, signal.SIGKILL)
 
 
-def test_lock_inherited_by_child_is_waited_for(place: Path, orphan_pid: int) -> None:
+def test_process_waits_for_lock_inherited_by_child(place: Path, orphan_pid: int) -> None:
     waits = []
 
     def sleep(seconds: float) -> None:
@@ -140,7 +140,7 @@ def test_wait_for_abandoned_lock_is_limited(place: Path, orphan_pid: int) -> Non
     os.kill(orphan_pid, 0)
 
 
-def test_live_holder_is_not_waited_for(place: Path) -> None:
+def test_process_does_not_wait_for_live_holder(place: Path) -> None:
     sleep = Mock(side_effect=AssertionError("it was waited for"))
     lock = RunLock(place / "a.lock", now=AT, command="a test")
     with closing(lock), pytest.raises(JournalHeld) as raised:
@@ -148,7 +148,7 @@ def test_live_holder_is_not_waited_for(place: Path) -> None:
     assert "has ended" not in raised.value.message
 
 
-def test_holder_on_other_machine_counts_as_alive(place: Path, orphan_pid: int) -> None:
+def test_holder_on_another_machine_counts_as_alive(place: Path, orphan_pid: int) -> None:
     path = place / "a.lock"
     holder = json.loads(path.read_text())
     path.write_text(json.dumps({**holder, "host": "another-machine"}))
@@ -208,7 +208,7 @@ def test_only_one_of_four_runs_gets_journal(place: Path) -> None:
         assert journal.mark_interrupted(AT) == 1
 
 
-def test_fact_by_other_process_stops_run(place: Path) -> None:
+def test_fact_by_another_process_stops_run(place: Path) -> None:
     """If the lock file is deleted during a run, the chain still lets only one of two runs continue."""
     with closing(open_journal_at(place)) as first:
         open_sheet(first)
@@ -264,13 +264,13 @@ def count_waits(place: Path, pid: int) -> int:
     return waits[0]
 
 
-def test_unreaped_process_counts_as_dead(place: Path) -> None:
+def test_zombie_process_counts_as_dead(place: Path) -> None:
     with subprocess.Popen(["/bin/true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended but remains a zombie
         assert count_waits(place, child.pid) > 0
 
 
-def test_process_of_other_user_counts_as_living(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_of_another_user_counts_as_alive(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_signal = Mock(side_effect=PermissionError)
     monkeypatch.setattr("paygw_batch.journal.lock.os.kill", refuse_signal)
     assert count_waits(place, 1) == 0
@@ -281,4 +281,4 @@ def test_unwritable_lock_error_names_reason(place: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("paygw_batch.journal.lock.os.pwrite", fail_with_full_disk)
     with pytest.raises(JournalError, match=r"a\.lock cannot be written: No space left on device\.") as raised:
         RunLock(place / "a.lock", now=AT, command="a test")
-    assert raised.value.hint == "Free some disk space, then run again."
+    assert raised.value.hint == "Free some disk space, then try again."

@@ -154,7 +154,10 @@ def test_refused_settlement_names_moved_row_until_repeated(journal: Journal, mon
         late = [outcome_of(first.number, 1, OutcomeKind.PAID, at(3))]
         refusal = settle_with_late_answers(journal, meanwhile, late, 2, 3)
     assert refusal.exit_code == 7
-    assert refusal.message == "Row 2 is paid now: the gateway's answer arrived at the same moment. Nothing was settled."
+    assert (
+        refusal.message
+        == "Row 2 is now paid, because the gateway's answer arrived at the same time. Nothing was settled."
+    )
     assert "status BATCH --row 2" in refusal.hint
     assert [row.state for row in journal.rows(1)] == [State.PAID, State.IN_DOUBT, State.IN_DOUBT]
     assert journal.carried_out_statements("b1") == []

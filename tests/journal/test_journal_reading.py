@@ -29,7 +29,7 @@ from tests.support.journal_rows import (
     arrival,
     at,
     due_rows,
-    file_place,
+    file_location,
     intent,
     memory_journal,
     new_instruction,
@@ -127,7 +127,7 @@ def test_journal_returns_signed_orders_of_batch_in_order(journal: Journal) -> No
     assert list(journal.signed_orders()) == []
 
 
-def test_journal_gives_customer_page_of_latest_attempt(journal: Journal) -> None:
+def test_journal_returns_payment_page_of_latest_attempt(journal: Journal) -> None:
     send_outcomes(journal, (OutcomeKind.REJECTED, 1), (OutcomeKind.ACCEPTED, 2), customer_url="https://pay.example/1")
     assert dict(journal.customer_urls(1)) == {2: "https://pay.example/1", 3: "https://pay.example/1"}
     journal.release(1, None, suffix=True, by="amina", at=at(3))
@@ -158,20 +158,20 @@ def test_raw_replies_are_stored_by_attempt(journal: Journal) -> None:
     assert journal.verify()["in_doubt"] == 1
 
 
-def test_notifications_are_judged_up_to_row_in_flight(place: Path) -> None:
+def test_processing_notifications_stops_at_row_in_flight(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         send_outcomes(journal, *[(OutcomeKind.ACCEPTED, 1)] * 3)
         open_sheet(journal, "b2", [new_instruction(2, "FLYING")], opened_at=at(2))
         (flying,) = due_rows(journal, 2)
         journal.append([intent(flying, at(3))])
-        with file_place(place).open_note_recorder() as keep:
+        with file_location(place).open_note_recorder() as keep:
             keep([arrival(order_id) for order_id in ("ORD-2", "ORD-3", "FLYING", "ORD-4")])
-        assert journal.judge_arrivals(WORDS, at=at(4), at_most=1) == {Finding.MOVED: 2}
-        assert journal.judge_arrivals(WORDS, at=at(4)) == {}
+        assert journal.process_arrivals(WORDS, at=at(4), at_most=1) == {Finding.MOVED: 2}
+        assert journal.process_arrivals(WORDS, at=at(4)) == {}
         assert [row.state for row in journal.rows(1)] == [State.PAID, State.PAID, State.ACCEPTED]
         assert row_of(journal, 1, 2).updated_at == at(4)
         journal.append([outcome_of(flying.number, 1, OutcomeKind.UNKNOWN, at(5))])
-        assert journal.judge_arrivals(WORDS, at=at(6)) == {Finding.MOVED: 2}
+        assert journal.process_arrivals(WORDS, at=at(6)) == {Finding.MOVED: 2}
         assert {row.state for batch in (1, 2) for row in journal.rows(batch)} == {State.PAID}
         assert journal.verify()["notifications_waiting"] == 0
 
@@ -197,7 +197,7 @@ def conclude_row(journal: Journal, batch: BatchRecord, row: int, kind: OutcomeKi
     return number
 
 
-def test_history_lists_human_acts_in_order(journal: Journal) -> None:
+def test_history_lists_actions_in_order(journal: Journal) -> None:
     batch = open_first_batch(journal)
     doubtful = conclude_row(journal, batch, 2, OutcomeKind.UNKNOWN, 1)
     conclude_row(journal, batch, 3, OutcomeKind.REJECTED, 2)
@@ -218,7 +218,7 @@ def test_history_lists_human_acts_in_order(journal: Journal) -> None:
     journal.verify()
 
 
-def test_act_on_shared_row_appears_in_both_histories(journal: Journal) -> None:
+def test_action_on_shared_row_appears_in_both_histories(journal: Journal) -> None:
     open_sheet(journal, new=2)
     send(journal, 1, OutcomeKind.REJECTED)
     open_sheet(journal, "b2", [new_instruction(2, "NEW")], known=[KnownRow(7, 2, State.REJECTED)])
@@ -268,5 +268,5 @@ def count_steps(ask: Callable[[Journal], object], rows: int) -> int:
     ],
     ids=["row", "page", "rows in a state", "in doubt", "deeds", "deeds of a small batch", "pages to pay"],
 )
-def test_query_about_few_rows_ignores_batch_size(ask: Callable[[Journal], object]) -> None:
+def test_query_cost_does_not_depend_on_batch_size(ask: Callable[[Journal], object]) -> None:
     assert count_steps(ask, 4000) <= count_steps(ask, 40) + 2

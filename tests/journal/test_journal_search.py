@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import pytest
 
-from paygw_batch.core.batch import payee_mark
+from paygw_batch.core.batch import payee_tag
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import normalise_spelling
@@ -173,10 +173,10 @@ def used_ids(journal: Journal, *order_ids: str, operation: str = OPERATION) -> l
 def derived_row(row: int, reference: str) -> NewInstruction:
     """Return a row whose order id was derived from a reference."""
     new = new_instruction(row)
-    return new._replace(client_orderid=f"{reference}-{payee_mark(reference, new.payee)}-1")
+    return new._replace(client_orderid=f"{reference}-{payee_tag(reference, new.payee)}-1")
 
 
-def test_used_id_is_found_in_every_spelling(journal: Journal) -> None:
+def test_used_order_id_is_found_in_every_spelling(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "José-1"), new_instruction(3, "PAY-7")])
     assert used_ids(journal, *SPELLINGS) == [(one, "José-1") for one in SPELLINGS]
     assert used_ids(journal, "pay-7", "Pay\u20127", "\uff30AY-7") == [
@@ -185,7 +185,7 @@ def test_used_id_is_found_in_every_spelling(journal: Journal) -> None:
     assert used_ids(journal, "José-2", "Jose-1", "PAY-70", "PAY 7") == []
 
 
-def test_exactly_used_id_has_no_other_spelling(journal: Journal) -> None:
+def test_same_spelling_is_not_reported_as_different(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "PAY-7"), new_instruction(3, "pay-7")])
     assert used_ids(journal, "PAY-7", "pay-7") == []
     assert used_ids(journal, "Pay-7") == [("Pay-7", "pay-7")]
@@ -200,7 +200,7 @@ def test_payouts_and_collections_have_separate_order_ids(journal: Journal) -> No
 
 
 @pytest.mark.parametrize("base", ["PAY", "PAYÉ"])
-def test_ids_of_later_attempts_are_order_ids_too(journal: Journal, base: str) -> None:
+def test_ids_of_later_attempts_count_as_used(journal: Journal, base: str) -> None:
     open_sheet(journal, new=[new_instruction(2, base)])
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, None, suffix=True, by="amina", at=at(3))
@@ -208,7 +208,7 @@ def test_ids_of_later_attempts_are_order_ids_too(journal: Journal, base: str) ->
     assert journal.verify()["order_ids"] == 2
 
 
-def test_later_attempt_avoids_ids_in_other_spelling(journal: Journal) -> None:
+def test_later_attempt_avoids_used_ids_in_any_spelling(journal: Journal) -> None:
     open_sheet(
         journal, new=[new_instruction(2, "PAY"), new_instruction(3, "pay-R2"), new_instruction(4, "PAY\u2010r3")]
     )
@@ -274,12 +274,12 @@ def test_verify_finds_changed_spellings_and_references(place: Path, change: str)
         journal.verify()
 
 
-def test_journal_without_order_ids_asks_no_row(place: Path) -> None:
+def test_journal_without_order_ids_queries_no_rows(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         assert list(journal.used_spellings(OPERATION, (1 / 0 for _ in [0]))) == []  # type: ignore[misc]  # never asked
 
 
-def test_used_spelling_names_newest_order_id(journal: Journal) -> None:
+def test_reused_spelling_reports_newest_order_id(journal: Journal) -> None:
     open_sheet(journal, "b1", [new_instruction(2, "PAY-7")], opened_at=at(1))
     open_sheet(journal, "b2", [new_instruction(2, "pay-7")], opened_at=at(2))
     assert list(journal.used_spellings(OPERATION, [(9, "Pay-7", "pay-7")])) == [UsedSpelling(9, "pay-7", "b2", at(2))]

@@ -13,7 +13,7 @@ from tests.support.journal_rows import memory_journal
 
 JOURNAL = ROOT / "paygw_batch" / "journal"
 OF_ONE_STORE = {
-    "evidence.sql": {"left_in_flight", "lock_rows", "withdraw_in_turn"},
+    "evidence.sql": {"left_in_flight", "lock_rows", "lock_withdrawals"},
     "replay.sql": {"all_facts", "ends", "last_facts"},
     "outbox.sql": {"newest_of_run", "end_runs", "may_decide"},
     "journal.sql": {
@@ -52,7 +52,7 @@ def test_query_is_rendered_for_each_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_each_statement_has_sentence_and_unique_name(path: Path) -> None:
+def test_each_statement_has_comment_and_unique_name(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     names = re.findall(r"^-- (?:name|part): (\w+)$", text, re.MULTILINE)
     assert (

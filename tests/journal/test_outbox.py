@@ -19,14 +19,14 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal import NewNotice, Occasion, Outbox, StoredNotice
+from paygw_batch.journal.location import JournalLocation
 from paygw_batch.journal.outbox import FIRST_PAUSE, GIVEN_UP_AFTER, LONGEST_PAUSE, next_try_at
-from paygw_batch.journal.place import JournalPlace
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import MoveResult
 from tests.support.journal_rows import (
     create_journal_at,
     due_rows,
-    file_place,
+    file_location,
     intent,
     journal_path,
     open_journal_at,
@@ -42,7 +42,7 @@ RUN = NewNotice(Occasion.RUN_ENDED, "a run", "b1", ["ada@example.com"])
 
 
 @pytest.fixture
-def outbox(journal_place: JournalPlace) -> Iterator[Outbox]:
+def outbox(journal_place: JournalLocation) -> Iterator[Outbox]:
     with journal_place.outbox(write=True) as opened:
         yield opened
 
@@ -102,7 +102,7 @@ def test_notice_is_retried_at_growing_pauses_then_abandoned(outbox: Outbox) -> N
     assert [due_notice.id for due_notice in due(outbox, now)] == [notice.id]
 
 
-def test_hurry_skips_notice_being_sent(outbox: Outbox) -> None:
+def test_marking_due_skips_notice_being_sent(outbox: Outbox) -> None:
     sending, failed = add_notice(outbox, NOTICE, replace(NOTICE, subject="another"))
     for notice in (sending, failed):
         outbox.claim(notice, {}, NOW)
@@ -122,7 +122,7 @@ def test_outbox_returns_newest_subject_of_batch(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("tries", [1, 2, 7, 40, 10_000])
-def test_notice_retries_are_delayed_until_abandoned(tries: int) -> None:
+def test_pause_between_notice_retries_is_bounded(tries: int) -> None:
     later = next_try_at(tries, timestamp(NOW), NOW)
     assert later is not None
     assert FIRST_PAUSE <= datetime.fromisoformat(later) - NOW <= LONGEST_PAUSE
@@ -139,7 +139,7 @@ class _Killed(Exception):
 class _Scenario:
     """Processes that send due notices, and receivers that count them by id."""
 
-    def __init__(self, place: JournalPlace, seed: int) -> None:
+    def __init__(self, place: JournalLocation, seed: int) -> None:
         self.place, self.chance, self.now = place, random.Random(seed), NOW  # noqa: S311 - a test's
         self.received: Counter[str] = Counter()
         self.killed_after: set[str] = set()
@@ -169,18 +169,18 @@ class _Scenario:
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(6))
-def test_kills_do_not_lose_notices(journal_place: JournalPlace, seed: int) -> None:
+def test_killed_process_loses_no_notices(journal_place: JournalLocation, seed: int) -> None:
     play(journal_place, seed)
 
 
-def test_planted_send_without_claim_is_detected(journal_place: JournalPlace) -> None:
+def test_send_without_claim_is_detected(journal_place: JournalLocation) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Outbox, "claim", lambda *_: True)
         with pytest.raises(AssertionError):
             play(journal_place, 0)
 
 
-def test_planted_early_record_is_detected(journal_place: JournalPlace) -> None:
+def test_record_before_send_is_detected(journal_place: JournalLocation) -> None:
     claim = Outbox.claim
 
     def record_before_sending(outbox: Outbox, notice: StoredNotice, content: Mapping[str, Any], now: datetime) -> bool:
@@ -195,13 +195,13 @@ def test_planted_early_record_is_detected(journal_place: JournalPlace) -> None:
             play_some(journal_place, 20)
 
 
-def play_some(journal_place: JournalPlace, seeds: int) -> None:
+def play_some(journal_place: JournalLocation, seeds: int) -> None:
     """Play several seeds."""
     for seed in range(seeds):
         play(journal_place, seed)
 
 
-def play(journal_place: JournalPlace, seed: int) -> None:
+def play(journal_place: JournalLocation, seed: int) -> None:
     """Let processes send due notices for days, with occasional kills, and compare the received and written notices."""
     company = _Scenario(journal_place, seed)
     for number in range(8):
@@ -220,7 +220,7 @@ def play(journal_place: JournalPlace, seed: int) -> None:
     assert {notice for notice, count in company.received.items() if count > 1} <= company.killed_after
 
 
-def test_concurrent_senders_claim_each_notice_once(journal_place: JournalPlace) -> None:
+def test_concurrent_senders_claim_each_notice_once(journal_place: JournalLocation) -> None:
     with journal_place.outbox(write=True) as outbox:
         outbox.add([replace(NOTICE, subject=f"{number}") for number in range(5)], timestamp(NOW))
     claimed: list[str] = []
@@ -243,7 +243,7 @@ def test_concurrent_senders_claim_each_notice_once(journal_place: JournalPlace) 
 # Runs: a notice is written before the first row leaves, and is due when the run is over.
 
 
-def test_run_notice_is_due_when_journal_closes(journal_place: JournalPlace) -> None:
+def test_run_notice_is_due_when_journal_closes(journal_place: JournalLocation) -> None:
     with closing(journal_place.open_to_write("a test")) as journal:
         journal.schedule_end_notices([RUN], timestamp(NOW))
         with journal_place.outbox(write=True) as outbox:
@@ -256,28 +256,28 @@ def test_run_notice_is_due_when_journal_closes(journal_place: JournalPlace) -> N
 def test_notice_of_killed_run_is_due(place: Path) -> None:
     create_journal_at(place)
     if (child := os.fork()) == 0:
-        journal = file_place(place).open_to_write("a test")
+        journal = file_location(place).open_to_write("a test")
         journal.schedule_end_notices([RUN], timestamp(NOW))
         os._exit(9)
     os.waitpid(child, 0)
-    with file_place(place).outbox(write=True) as outbox:
+    with file_location(place).outbox(write=True) as outbox:
         assert [due_notice.subject for due_notice in due(outbox)] == ["a run"]
 
 
-def test_running_command_withholds_only_own_notice(place: Path) -> None:
+def test_running_command_withholds_only_its_own_notice(place: Path) -> None:
     create_journal_at(place)
     for subject in ("killed", "living"):
-        journal = file_place(place).open_to_write("a test")
+        journal = file_location(place).open_to_write("a test")
         journal.schedule_end_notices([replace(RUN, subject=subject)], timestamp(NOW))
         if subject == "killed":
             journal.close()
-    with closing(journal), file_place(place).outbox(write=True) as outbox:
+    with closing(journal), file_location(place).outbox(write=True) as outbox:
         assert [due_notice.subject for due_notice in due(outbox)] == ["killed"]
 
 
 @pytest.mark.parametrize("write", [False, True])
 def test_missing_journal_has_no_outbox(place: Path, write: bool) -> None:
-    with pytest.raises(JournalMissing), file_place(place).outbox(write=write):
+    with pytest.raises(JournalMissing), file_location(place).outbox(write=write):
         pass
     assert not journal_path(place).exists()
 
@@ -285,14 +285,14 @@ def test_missing_journal_has_no_outbox(place: Path, write: bool) -> None:
 def test_notice_in_file_is_never_removed(place: Path) -> None:
     create_journal_at(place)
     with ExitStack() as opened:
-        outbox = opened.enter_context(file_place(place).outbox(write=True))
+        outbox = opened.enter_context(file_location(place).outbox(write=True))
         add_notice(outbox)
         opened.enter_context(pytest.raises(apsw.ConstraintError, match="never removed"))
         outbox._connection.execute("DELETE FROM notice")
 
 
 def test_run_waits_for_notice_writer(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
         open_sheet(journal)
         (due_row, *_) = due_rows(journal, 1)
         with outbox._write_transaction():
@@ -307,7 +307,7 @@ def test_run_waits_for_notice_writer(place: Path) -> None:
 
 
 def test_collecting_notices_does_not_block_run(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
 
         def claimed() -> Iterator[NewNotice]:
             open_sheet(journal)
@@ -318,7 +318,7 @@ def test_collecting_notices_does_not_block_run(place: Path) -> None:
 
 
 def test_moved_journal_refuses_new_notice(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
         with journal.move_transaction("another place"):
             pass
         with pytest.raises(JournalError, match="was moved to the database"):
@@ -329,12 +329,12 @@ def test_moved_journal_refuses_new_notice(place: Path) -> None:
 
 
 def test_shared_run_withholds_notice_until_end(database: str, place: Path) -> None:
-    database_place = postgres_place(database, place)
-    with closing(open_postgres(database_place)) as opener:
+    database_location = postgres_place(database, place)
+    with closing(open_postgres(database_location)) as opener:
         batch = open_sheet(opener, "b1")
         opener.schedule_end_notices([RUN], timestamp(NOW))
         assert opener.start_shared_run(batch.number, waits=True) is not None
-    with database_place.outbox(write=True) as outbox:
+    with database_location.outbox(write=True) as outbox:
         assert due(outbox) == []
         with psycopg.connect(database, autocommit=True) as owner:
             owner.execute("UPDATE paygw.run SET ended_at = clock_timestamp()")
@@ -342,13 +342,13 @@ def test_shared_run_withholds_notice_until_end(database: str, place: Path) -> No
 
 
 def test_plan_and_its_notice_are_stored_together(database: str, place: Path) -> None:
-    database_place = postgres_place(database, place)
-    assert database_place.store_plan("code", "{}", notices=[NOTICE])
-    kept = database_place.newest_plan("code")
+    database_location = postgres_place(database, place)
+    assert database_location.store_plan("code", "{}", notices=[NOTICE])
+    kept = database_location.newest_plan("code")
     assert kept is not None
-    assert database_place.store_plan("code", "{1}", kept)
-    assert not database_place.store_plan("code", "{2}", kept, notices=[replace(NOTICE, subject="of nothing")])
-    with database_place.outbox(write=False) as outbox:
+    assert database_location.store_plan("code", "{1}", kept)
+    assert not database_location.store_plan("code", "{2}", kept, notices=[replace(NOTICE, subject="of nothing")])
+    with database_location.outbox(write=False) as outbox:
         assert [notice.subject for notice in outbox.list_notices(limit=9)] == ["a plan"]
 
 
@@ -356,14 +356,14 @@ def test_plan_and_its_notice_are_stored_together(database: str, place: Path) -> 
 def test_worker_and_reader_cannot_send_notices(
     database: str, place: Path, postgres_server: PostgresServer, role: str
 ) -> None:
-    database_place = postgres_place(database, place)
+    database_location = postgres_place(database, place)
     name = database.rpartition("/")[2]
-    database_place.grant_rights()
+    database_location.grant_rights()
     postgres_server.execute(f"CREATE ROLE {name}_{role}_of_notices LOGIN IN ROLE {name}_{role}")
-    with database_place.outbox(write=True) as outbox:
+    with database_location.outbox(write=True) as outbox:
         (notice,) = add_notice(outbox)
         assert outbox.may_send
-    other_place = replace(database_place, server=Server(postgres_server.url(name, user=f"{name}_{role}_of_notices")))
+    other_place = replace(database_location, server=Server(postgres_server.url(name, user=f"{name}_{role}_of_notices")))
     audit_entries: Sequence[Callable[[Outbox], object]] = (
         lambda outbox: outbox.add([replace(NOTICE, subject="forged")], timestamp(NOW)),
         lambda outbox: outbox.claim(notice, {}, NOW),

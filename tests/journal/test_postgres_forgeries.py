@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from paygw_batch.cluster.database_place import DatabasePlace, WorkerJournal
+from paygw_batch.cluster.database_location import DatabaseLocation, WorkerJournal
 from paygw_batch.core.lifecycle import TRANSITIONS
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
@@ -166,7 +166,7 @@ _KEPT = "SELECT * FROM paygw.contradiction ORDER BY fact"
 class Scenario:
     """A scenario: a journal with rows in every state, logins of each role, and a judge."""
 
-    place: DatabasePlace
+    place: DatabaseLocation
     logins: Mapping[str, str]
     forger: Forger
 
@@ -191,7 +191,7 @@ class Scenario:
         return [due.number for due in sent]
 
 
-def _build_scenario(place: DatabasePlace, server: PostgresServer, name: str, undo: ExitStack) -> Scenario:
+def _build_scenario(place: DatabaseLocation, server: PostgresServer, name: str, undo: ExitStack) -> Scenario:
     place.grant_rights()
     logins = {}
     for login in (*ROLES, "other"):
@@ -279,7 +279,7 @@ def test_every_table_is_writable_by_right_roles(scenario: Scenario) -> None:
             assert scenario.forger.query_rows(privilege_query, scenario.logins[role], sequence) == [(False,)]
 
 
-def test_owner_functions_fix_path_and_accept_no_names(scenario: Scenario) -> None:
+def test_owner_functions_set_path_and_take_no_names(scenario: Scenario) -> None:
     query = """SELECT p.proname, p.proconfig, p.proargtypes::oid[]::regtype[]::text[] FROM pg_proc p
         WHERE p.pronamespace = 'paygw'::regnamespace AND p.prosecdef"""
     found = scenario.forger.query_rows(query)
@@ -556,7 +556,7 @@ def test_lock_of_live_process_cannot_be_taken(scenario: Scenario) -> None:
         opener.withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
 
 
-def test_lawful_worker_facts_are_accepted(scenario: Scenario) -> None:
+def test_valid_worker_facts_are_accepted(scenario: Scenario) -> None:
     """Not everything is refused: the lawful counterpart of each forgery succeeds."""
     forger = scenario.forger
     forger.fact(MINE_IN_FLIGHT, "paid", PersonalData("a text", reply_sha256=PAGE))
@@ -586,7 +586,7 @@ def test_gateway_text_is_kept_with_any_escapes(scenario: Scenario, text: str) ->
         journal.verify()
 
 
-def test_roll_call_waits_for_unseen_hosts_within_limit(scenario: Scenario) -> None:
+def test_login_cannot_add_unlimited_hosts_to_roll_call(scenario: Scenario) -> None:
     """A host's first commits may be lost, so the roll-call waits for it. A login cannot invent unlimited hosts."""
     forger = scenario.forger
     calls = forger.query_rows("SELECT count(*) FROM paygw.roll_call")
@@ -711,7 +711,7 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = (
 
 
 @pytest.mark.parametrize("every", [8, long(1)])
-def test_removing_any_forgery_guard_admits_forgery(scenario: Scenario, every: int) -> None:
+def test_removing_any_guard_allows_forgery(scenario: Scenario, every: int) -> None:
     """Planted bugs of the database: without any one guard, a worker's forgery is not refused."""
     owner, missed = scenario.forger.owner, []
     for planted in TAKEN_AWAY[::every]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.cluster.move import move_journal
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
@@ -34,7 +34,7 @@ from tests.support.journal_rows import (
     OPERATION,
     at,
     due_rows,
-    file_place,
+    file_location,
     intent,
     new_instruction,
     open_journal_at,
@@ -51,7 +51,7 @@ PLAN = '{"document": "plan", "content": {"operation": "payout", "batch": "%s", "
 
 
 @pytest.fixture
-def journal(at_database: DatabasePlace) -> Iterator[PostgresJournal]:
+def journal(at_database: DatabaseLocation) -> Iterator[PostgresJournal]:
     """Yield a journal in PostgreSQL with an old batch, a paid one and a new one."""
     opened = open_postgres(at_database)
     fill_journal(opened)
@@ -69,7 +69,7 @@ def table_files(server: PostgresServer) -> list[Path]:
     return [path for path in data.rglob("*") if data / "pg_wal" not in path.parents]
 
 
-def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
+def test_forgetting_leaves_no_personal_bytes_in_tables(place: Path) -> None:
     with new_server() as server:
         shared = postgres_place(server.url(server.new_database()), place)
         make_postgres(shared)
@@ -91,7 +91,7 @@ def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
             assert reader.verify()["evidence"] > 0
 
 
-def test_forgetting_keeps_plans_of_other_people(journal: PostgresJournal, at_database: DatabasePlace) -> None:
+def test_forgetting_keeps_plans_of_other_people(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
     for code in ("old", "new", "never-submitted"):
         assert at_database.store_plan(code, PLAN % code)
     forget_old_batches(journal, before="2026-11-22")
@@ -125,7 +125,7 @@ FORGERIES = [
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_change_after_forgetting_is_detected(
-    journal: PostgresJournal, at_database: DatabasePlace, forgery: str
+    journal: PostgresJournal, at_database: DatabaseLocation, forgery: str
 ) -> None:
     forget_old_batches(journal)
     (due,) = due_rows(journal, 3)
@@ -198,7 +198,7 @@ REFUSED: Sequence[Sequence[str]] = [
 ]
 
 
-def is_refused(place: DatabasePlace, statements: Sequence[str]) -> bool:
+def is_refused(place: DatabaseLocation, statements: Sequence[str]) -> bool:
     """Run statements as the owner in one transaction and roll it back; return whether the tables refused one."""
     with psycopg.connect(place.server.url) as owner:
         try:
@@ -213,7 +213,7 @@ def is_refused(place: DatabasePlace, statements: Sequence[str]) -> bool:
     return False
 
 
-def test_tables_refuse_every_change_except_forgetting(journal: PostgresJournal, at_database: DatabasePlace) -> None:
+def test_tables_refuse_every_change_except_forgetting(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
     record_unknown_evidence(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
     assert at_database.store_plan("new", PLAN % "new")
@@ -247,9 +247,7 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize("every", [4, long(1)])
-def test_removing_any_forgetting_guard_admits_change(
-    journal: PostgresJournal, at_database: DatabasePlace, every: int
-) -> None:
+def test_removing_any_guard_allows_change(journal: PostgresJournal, at_database: DatabaseLocation, every: int) -> None:
     """Planted bugs of the database: without any one guard, some change succeeds."""
     record_unknown_evidence(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
@@ -268,7 +266,7 @@ def test_removing_any_forgetting_guard_admits_change(
     assert missed == list(TAKEN_AWAY[::every])
 
 
-def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal, at_database: DatabasePlace) -> None:
+def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
     forget_old_batches(journal)
     with pytest.raises(psycopg.Error, match="never changed"):
         execute_as_owner(at_database, "BEGIN", BEGIN, forgetting_statement(1, ("fields = NULL", "fields = '{}'")))
@@ -279,7 +277,7 @@ def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal,
 
 @pytest.mark.parametrize("role", ["desk", "worker", "reader"])
 def test_only_deciding_role_forgets_people(
-    journal: PostgresJournal, at_database: DatabasePlace, postgres_server: PostgresServer, role: str
+    journal: PostgresJournal, at_database: DatabaseLocation, postgres_server: PostgresServer, role: str
 ) -> None:
     journal.close()
     at_database.grant_rights()
@@ -298,7 +296,7 @@ def test_only_deciding_role_forgets_people(
                 connection.execute(statement.encode())
 
 
-def test_batch_changed_meanwhile_is_not_forgotten(journal: PostgresJournal) -> None:
+def test_concurrently_changed_batch_is_not_forgotten(journal: PostgresJournal) -> None:
     chosen = journal.forgettable_payments(before=BEFORE, cutoff=WHEN)
     journal.release(1, None, suffix=True, by="amina", at=WHEN)
     with pytest.raises(StaleRows):
@@ -308,7 +306,7 @@ def test_batch_changed_meanwhile_is_not_forgotten(journal: PostgresJournal) -> N
     assert journal.verify()["instructions"] == 5
 
 
-def test_moved_journal_keeps_forgetting(at_database: DatabasePlace, place: Path) -> None:
+def test_moved_journal_keeps_forgetting(at_database: DatabaseLocation, place: Path) -> None:
     execute_as_owner(at_database, "DROP SCHEMA paygw CASCADE")
     with closing(open_journal_at(place)) as kept:
         fill_journal(kept)
@@ -317,7 +315,7 @@ def test_moved_journal_keeps_forgetting(at_database: DatabasePlace, place: Path)
         send(kept, 4, OutcomeKind.PAID, LATER)
         counts = kept.verify()
     elsewhere = replace(at_database, known_dir=place / "other" / "journals")
-    moved = move_journal(file_place(place), elsewhere, {}, "amina")
+    moved = move_journal(file_location(place), elsewhere, {}, "amina")
     assert {**moved.counts, "notifications_waiting": 0} == counts
     paid = secret_row(2, "B-1")
     with closing(open_postgres(elsewhere)) as journal:

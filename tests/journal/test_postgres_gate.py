@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.cluster.shared_pacing import SharedPacing
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -81,7 +81,7 @@ def test_each_sending_process_gets_its_share(workers: Workers) -> None:
     assert (workers.ask(third)["senders"], workers.ask(third)["before"]) == (1, 0)
 
 
-def test_pause_applies_to_every_worker_until_over(workers: Workers) -> None:
+def test_pause_applies_to_every_worker_until_it_ends(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     assert workers.ask(first, rest_s=60)["rest_s"] == pytest.approx(60, abs=1)
     assert workers.ask(second, rest_s=1)["rest_s"] == pytest.approx(60, abs=2), "the longest counts"
@@ -89,10 +89,10 @@ def test_pause_applies_to_every_worker_until_over(workers: Workers) -> None:
     assert workers.ask(second)["rest_s"] == 0
 
 
-def test_gateway_reason_may_be_any_text(at_database: DatabasePlace) -> None:
+def test_gateway_reason_may_be_any_text(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as journal, closing(journal.gate()) as gate:
         told = [CountedOutcomes(CountedKind.REJECTED, "no funds \0 \ud800 é", 2)]
-        share = gate.ask(GateReport(5, 2, outcomes=told))
+        share = gate.request_share(GateReport(5, 2, outcomes=told))
         assert share.stop == GateStop(GateStopKind.REJECTED, 2, "no funds ? ? é")
 
 
@@ -107,7 +107,7 @@ def test_workers_receive_limits_set_by_person(workers: Workers) -> None:
 # The breaker.
 
 
-def test_consecutive_doubts_are_counted_across_workers(workers: Workers) -> None:
+def test_consecutive_rows_in_doubt_are_counted_across_workers(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     workers.ask(first, in_doubt=3, told=[("unknown", "", 2)])
     workers.ask(second, in_doubt=3, told=[("answered", "", 1), ("unknown", "", 2)])
@@ -164,7 +164,7 @@ def test_gate_stops_worker_like_its_own_breakers(workers: Workers, outcomes: lis
 # Runs.
 
 
-def test_stop_by_any_worker_holds_new_intents(at_database: DatabasePlace, workers: Workers) -> None:
+def test_stop_by_any_worker_holds_new_intents(at_database: DatabaseLocation, workers: Workers) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = due_rows(journal, 1)
@@ -213,7 +213,7 @@ async def send_by_worker(journal: PostgresJournal, batch: int, counting: Request
         return end.stop_reason
 
 
-async def send_by_two_workers(at: DatabasePlace, counting: RequestCounter, pace: Pace) -> list[str | None]:
+async def send_by_two_workers(at: DatabaseLocation, counting: RequestCounter, pace: Pace) -> list[str | None]:
     """Send two batches by two concurrent workers; return the stop reason of each."""
     with closing(open_postgres(at)) as opener:
         open_sheet(opener, new=40)
@@ -233,7 +233,7 @@ async def send_by_two_workers(at: DatabasePlace, counting: RequestCounter, pace:
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
-def test_two_workers_keep_limits_and_send_once(at_database: DatabasePlace, is_changed: bool) -> None:
+def test_two_workers_keep_limits_and_send_once(at_database: DatabaseLocation, is_changed: bool) -> None:
     counting, limit = RequestCounter(), 2 if is_changed else 3
     if is_changed:
         at_database.change_limits(LimitChange("amina", rate_per_s=500, concurrency=limit))
@@ -242,7 +242,7 @@ def test_two_workers_keep_limits_and_send_once(at_database: DatabasePlace, is_ch
     assert (len(counting.heard), set(counting.heard.values()), counting.most <= limit) == (80, {1}, True)
 
 
-def test_doubts_of_one_worker_stop_all_workers(at_database: DatabasePlace) -> None:
+def test_rows_in_doubt_at_one_worker_stop_all(at_database: DatabaseLocation) -> None:
     counting = RequestCounter(lose_after=10)
     ends = asyncio.run(send_by_two_workers(at_database, counting, Pace(concurrency=4, stop_after_in_doubt=1)))
     # The count of rows in doubt varies, because simultaneous rows are reported together.
@@ -258,13 +258,13 @@ def test_doubts_of_one_worker_stop_all_workers(at_database: DatabasePlace) -> No
 # Limits set by people.
 
 
-def test_verify_finds_tampered_limits(at_database: DatabasePlace) -> None:
+def test_verify_finds_tampered_limits(at_database: DatabaseLocation) -> None:
     assert at_database.limits().set_by == ""
     state = at_database.change_limits(LimitChange("amina", rate_per_s=100, concurrency=64))
     assert (state.rate_per_s, state.concurrency, state.set_by) == (100, 64, "amina")
     state = at_database.change_limits(LimitChange("chidi", concurrency=32))
     assert (state.rate_per_s, state.concurrency, state.set_by) == (100, 32, "chidi")
-    state = at_database.change_limits(LimitChange("chidi", is_as_configured=True))
+    state = at_database.change_limits(LimitChange("chidi", clears_others=True))
     assert (state.rate_per_s, state.concurrency) == (None, None)
     with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
         execute_as_owner(at_database, "UPDATE limit_change SET by = 'nobody'")

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from paygw_batch.clock import elapsed_s
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Concluded, Replaced, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -73,7 +73,7 @@ def is_blocked(url: str) -> bool:
 # A second process.
 
 
-def test_frozen_run_keeps_answers_and_decides_nothing(at_database: DatabasePlace) -> None:
+def test_frozen_run_records_replies_but_no_decisions(at_database: DatabaseLocation) -> None:
     frozen = open_postgres(at_database)
     open_sheet(frozen, new=3)
     first, second, third = due_rows(frozen, 1)
@@ -93,7 +93,7 @@ def test_frozen_run_keeps_answers_and_decides_nothing(at_database: DatabasePlace
         assert taker.verify()["facts"] == taker.head().seq == 8
 
 
-def test_request_with_old_intent_is_not_sent(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_with_old_intent_is_not_sent(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = open_postgres(replace(at_database, intent_lives_s=600.0))
     with closing(frozen), frozen.open_engine_journal() as engine:
         assert engine.may_send(0.0)
@@ -117,7 +117,7 @@ def test_age_of_intent_includes_machine_sleep(monkeypatch: pytest.MonkeyPatch) -
     assert system_runtime().elapsed_s is elapsed_s
 
 
-def test_all_chunks_of_dead_run_are_in_doubt(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_chunks_of_dead_run_are_in_doubt(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = open_postgres(at_database)
     open_sheet(frozen, new=6)
     frozen.append([intent(row) for row in due_rows(frozen, 1)[:-1]])
@@ -130,7 +130,7 @@ def test_all_chunks_of_dead_run_are_in_doubt(at_database: DatabasePlace, monkeyp
 
 @pytest.mark.parametrize("facts", [1, 2])
 def test_postgres_process_stops_writing_after_failed_commit(
-    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, facts: int
+    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch, facts: int
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=3)
@@ -148,7 +148,7 @@ def test_postgres_process_stops_writing_after_failed_commit(
         assert states(journal) == [State.READY] * 3
 
 
-def test_table_refuses_second_intent_of_attempt(at_database: DatabasePlace) -> None:
+def test_table_refuses_second_intent_of_attempt(at_database: DatabaseLocation) -> None:
     """As the last guard, the table refuses a second intent for an attempt."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
@@ -160,7 +160,7 @@ def test_table_refuses_second_intent_of_attempt(at_database: DatabasePlace) -> N
         execute_as_owner(at_database, copied)
 
 
-def test_live_process_keeps_its_rows(at_database: DatabasePlace) -> None:
+def test_live_process_keeps_its_rows(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = due_rows(journal, 1)
@@ -174,7 +174,7 @@ def test_live_process_keeps_its_rows(at_database: DatabasePlace) -> None:
                 other.append([outcome_of(1, 1, OutcomeKind.NOT_SENT)])
 
 
-def send_over_takeover(at: DatabasePlace) -> Counter[str]:
+def send_over_takeover(at: DatabaseLocation) -> Counter[str]:
     """Send a batch by a run that freezes midway and by another that takes over; return the gateway's record."""
     record: Counter[str] = Counter()
     with closing(open_postgres(at)) as frozen:
@@ -189,11 +189,11 @@ def send_over_takeover(at: DatabasePlace) -> Counter[str]:
     return record
 
 
-def test_takeover_does_not_resend_rows_in_flight(at_database: DatabasePlace) -> None:
+def test_takeover_does_not_resend_rows_in_flight(at_database: DatabaseLocation) -> None:
     assert send_over_takeover(at_database) == Counter({f"ORD-{row}": 1 for row in range(2, 8)})
 
 
-def test_only_sender_resets_rows_in_flight(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_sender_resets_rows_in_flight(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: the process that takes over calls rows in flight not sent. The database refuses it."""
     put_back = Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
     monkeypatch.setattr("paygw_batch.journal.postgres.fact_writer.Interrupted", lambda: put_back)
@@ -205,7 +205,9 @@ def test_only_sender_resets_rows_in_flight(at_database: DatabasePlace, monkeypat
 
 
 @pytest.mark.parametrize("trouble", [ProxyFault.LOSE_ANSWER, ProxyFault.LOSE_REQUEST, ProxyFault.SILENCE])
-def test_unanswered_commit_is_made_once(at_database: DatabasePlace, proxy: WireProxy, trouble: ProxyFault) -> None:
+def test_unacknowledged_commit_applies_once(
+    at_database: DatabaseLocation, proxy: WireProxy, trouble: ProxyFault
+) -> None:
     server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
     with closing(open_postgres(replace(at_database, server=server))) as journal:
         open_sheet(journal, new=2)
@@ -219,7 +221,7 @@ def test_unanswered_commit_is_made_once(at_database: DatabasePlace, proxy: WireP
 
 
 def test_row_put_in_doubt_is_not_sent(
-    at_database: DatabasePlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
+    at_database: DatabaseLocation, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit succeeded, but its answer is looked up so late that the row is in doubt, by the age of its intent."""
     through = replace(at_database, server=Server(proxy.url(at_database.server.url)))
@@ -244,7 +246,9 @@ def test_row_put_in_doubt_is_not_sent(
         assert states(journal) == [State.IN_DOUBT]
 
 
-def test_late_answered_commit_is_made_once(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_acknowledged_commit_is_applied_once(
+    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer is lost, and the call still waits for a lock while it is looked up."""
     call = FactWriter._call
     calls: list[Future[list[Row]]] = []
@@ -276,8 +280,8 @@ def test_late_answered_commit_is_made_once(at_database: DatabasePlace, monkeypat
 
 
 @pytest.mark.parametrize("is_copied", [False, True])
-def test_commit_is_refused_in_new_server_life(
-    at_database: DatabasePlace,
+def test_commit_is_refused_by_promoted_standby(
+    at_database: DatabaseLocation,
     proxy: WireProxy,
     postgres_server: PostgresServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -302,7 +306,7 @@ def test_commit_is_refused_in_new_server_life(
         (due,) = due_rows(journal, 1)
         lose_answer.setattr(GuardedSession, "reconnect", take_over)
         proxy.trouble = ProxyFault.LOSE_ANSWER
-        with pytest.raises(JournalTooOld, match="lacks commits of this process"):
+        with pytest.raises(JournalTooOld, match="commits from this process are missing"):
             journal.append([intent(due)])
         assert not journal.writer.may_send(0.0)
         with pytest.raises(JournalUnwritable):
@@ -312,7 +316,7 @@ def test_commit_is_refused_in_new_server_life(
 
 
 def test_unanswered_read_times_out(
-    at_database: DatabasePlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
+    at_database: DatabaseLocation, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command that follows workers reads for hours. Without the limit it would hang for ever."""
     monkeypatch.setattr(session, "_SILENCE_LIMIT_S", 0.5)
@@ -323,7 +327,7 @@ def test_unanswered_read_times_out(
     assert proxy.trouble is ProxyFault.NONE
 
 
-def test_global_lock_is_free_after_lost_answer(at_database: DatabasePlace, proxy: WireProxy) -> None:
+def test_global_lock_is_free_after_lost_response(at_database: DatabaseLocation, proxy: WireProxy) -> None:
     server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
     proxy.only, proxy.trouble = b"pg_try_advisory_lock", ProxyFault.SILENCE
     with (
@@ -341,14 +345,14 @@ def test_global_lock_is_free_after_lost_answer(at_database: DatabasePlace, proxy
     wait_until(is_free)
 
 
-def test_session_sets_keepalives_against_vanished_host(at_database: DatabasePlace) -> None:
+def test_session_sets_keepalives_against_vanished_host(at_database: DatabaseLocation) -> None:
     """Without them, the server would keep the locks of that host for two hours."""
     with closing(session.connect(at_database.server, write=False)) as connection:
         names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
         assert [session.fetch(connection, f"SHOW {name}") for name in names] == [[("10",)], [("5",)], [("3",)]]
 
 
-def test_process_updates_heartbeat_until_end(at_database: DatabasePlace) -> None:
+def test_process_updates_heartbeat_until_end(at_database: DatabaseLocation) -> None:
     query = "SELECT extract(epoch FROM now() - seen_at) < 2 FROM process WHERE number = %s"
     with closing(open_postgres(replace(at_database, intent_lives_s=0.6))) as journal:
         number = journal.writer.process
@@ -376,7 +380,7 @@ def test_server_crash_and_restart_lose_nothing(place: Path) -> None:
             assert journal.verify()["facts"] == 6
 
 
-def append_until_confirmed(at: DatabasePlace) -> PostgresJournal:
+def append_until_confirmed(at: DatabaseLocation) -> PostgresJournal:
     make_postgres(at)
     return open_postgres(at)
 
@@ -384,12 +388,12 @@ def append_until_confirmed(at: DatabasePlace) -> PostgresJournal:
 # An older copy.
 
 
-def withdraw_by_run(place: DatabasePlace) -> None:
+def withdraw_by_run(place: DatabaseLocation) -> None:
     with closing(open_postgres(place)) as journal:
         journal.withdraw(withdrawal())
 
 
-def record_hold(place: DatabasePlace) -> None:
+def record_hold(place: DatabaseLocation) -> None:
     """Record evidence that the gateway has an order that is ready here."""
     claim = Claim("ORD-2", "1500.50", "KES", "approved", "ref", Proof.PROVEN)
     with closing(open_postgres(place)) as journal:
@@ -397,18 +401,18 @@ def record_hold(place: DatabasePlace) -> None:
         assert journal.holds(1)
 
 
-def withdraw_during_run(place: DatabasePlace) -> None:
+def withdraw_during_run(place: DatabaseLocation) -> None:
     place.withdraw(withdrawal())
 
 
-def put_row_in_flight(place: DatabasePlace) -> None:
+def put_row_in_flight(place: DatabaseLocation) -> None:
     with closing(open_postgres(place)) as journal:
         journal.append([intent(due_rows(journal, 1)[0])])
 
 
 @pytest.mark.parametrize("write", [put_row_in_flight, record_hold, withdraw_during_run, withdraw_by_run])
 def test_restored_database_is_refused_until_loss_accepted(
-    at_database: DatabasePlace, postgres_server: PostgresServer, write: Callable[[DatabasePlace], None]
+    at_database: DatabaseLocation, postgres_server: PostgresServer, write: Callable[[DatabaseLocation], None]
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
@@ -425,14 +429,14 @@ def test_restored_database_is_refused_until_loss_accepted(
 
 
 @pytest.mark.parametrize("write", [record_hold, withdraw_during_run, withdraw_by_run])
-def test_failed_note_of_evidence_keeps_journal_valid(
-    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, write: Callable[[DatabasePlace], None]
+def test_failed_evidence_recording_keeps_journal_valid(
+    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch, write: Callable[[DatabaseLocation], None]
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
     fail = Mock(side_effect=OSError(5, "Input/output error"))
     with monkeypatch.context() as cut:
-        cut.setattr("paygw_batch.cluster.database_place.log_concurrent_fact", fail)
+        cut.setattr("paygw_batch.cluster.database_location.log_concurrent_fact", fail)
         cut.setattr(hosts.ProcessSentLog, "log_commit", fail)
         with pytest.raises(JournalUnwritable):
             write(at_database)
@@ -444,7 +448,7 @@ def test_failed_note_of_evidence_keeps_journal_valid(
 
 @pytest.mark.parametrize(("deadlocks", "calls"), [(2, 3), (1_000, 11)])
 def test_commit_after_deadlocks_is_retried_within_limit(
-    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, deadlocks: int, calls: int
+    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch, deadlocks: int, calls: int
 ) -> None:
     called, call = [], FactWriter._call
 
@@ -454,7 +458,7 @@ def test_commit_after_deadlocks_is_retried_within_limit(
             raise psycopg.errors.DeadlockDetected
         return call(writer, staged)
 
-    monkeypatch.setattr(fact_writer, "_AFTER_DEADLOCK_S", 0)
+    monkeypatch.setattr(fact_writer, "_DEADLOCK_PAUSE_S", 0)
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         (due,) = due_rows(journal, 1)
@@ -470,7 +474,7 @@ def test_servers_on_different_ports_are_different_places() -> None:
     assert (one, other) == ("paygw on db.example", "paygw on db.example:5433")
 
 
-def test_next_commit_detects_restored_database(at_database: DatabasePlace) -> None:
+def test_next_commit_detects_restored_database(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = due_rows(journal, 1)
@@ -485,7 +489,7 @@ def test_next_commit_detects_restored_database(at_database: DatabasePlace) -> No
             journal.append([intent(second)])
 
 
-def test_replaced_postgres_journal_is_refused(at_database: DatabasePlace, postgres_server: PostgresServer) -> None:
+def test_replaced_postgres_journal_is_refused(at_database: DatabaseLocation, postgres_server: PostgresServer) -> None:
     open_postgres(at_database).close()
     name = at_database.server.url.rpartition("/")[2]
     postgres_server.drop_database(name)
@@ -504,7 +508,7 @@ KEPT = ("fact", "instruction", "batch", "page", "known", "identity", "migration"
 
 
 @pytest.mark.parametrize("role", ["origin", "replica"])
-def test_database_refuses_changed_or_removed_facts(at_database: DatabasePlace, role: str) -> None:
+def test_database_refuses_changed_or_removed_facts(at_database: DatabaseLocation, role: str) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.PAID)
@@ -535,7 +539,7 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
     [
         ("UPDATE fact SET cause = 'x' WHERE kind = 'paid'", "or the one before it was changed"),
         ("DELETE FROM fact WHERE kind = 'paid'", "Fact 6 is missing"),
-        ("DELETE FROM fact WHERE kind = 'rejected'", "does not end at"),
+        ("DELETE FROM fact WHERE kind = 'rejected'", "does not end where"),
         ("UPDATE state SET state = 'rejected'", "does not match its facts"),
         ("UPDATE state SET minor = minor + 1 WHERE instruction = 1", "does not match its facts"),
         ("UPDATE state SET first_sent = NULL", "does not match its facts"),
@@ -554,19 +558,19 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
         ("DELETE FROM process", "facts belong to process 1, which the journal does not have"),
         ("UPDATE instruction SET payee = 'me'", "An instruction of batch number 1 was changed"),
         ("UPDATE batch SET sheet_name = 'x'", "sheet_name differs"),
-        ("UPDATE process SET head_seq = 1", "does not end at"),
-        ("UPDATE process SET head_hash = sha256('x')", "does not end at"),
+        ("UPDATE process SET head_seq = 1", "does not end where"),
+        ("UPDATE process SET head_hash = sha256('x')", "does not end where"),
         ("UPDATE process SET nonce = substr(sha256('x'), 1, 16)", "or the one before it was changed"),
         ("UPDATE state SET batch = 2 WHERE instruction = 4", r"Instruction 4 .* does not"),
-        ("UPDATE fact SET process = 99", "The chain of process 1 does not end at"),
-        (COPIED, "The chain of process 99 does not end at"),
+        ("UPDATE fact SET process = 99", "The chain of process 1 does not end where"),
+        (COPIED, "The chain of process 99 does not end where"),
         ("UPDATE order_id SET order_id = 'x' WHERE instruction = 1", "order ids of instruction 1"),
         ("UPDATE payee_words SET words = ''", "index of payees"),
         ("INSERT INTO reply VALUES (2, 1, '', '')", "stored reply of fact 2 was changed"),
         ("INSERT INTO state (instruction, batch, country, currency, minor) VALUES (9, 1, 'KE', 'K', 5)", "table state"),
     ],
 )
-def test_verify_finds_change_by_database_owner(at_database: DatabasePlace, statement: str, found: str) -> None:
+def test_verify_finds_change_by_database_owner(at_database: DatabaseLocation, statement: str, found: str) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=4)
         send(journal, 1, OutcomeKind.PAID)
@@ -586,7 +590,7 @@ def test_verify_finds_change_by_database_owner(at_database: DatabasePlace, state
         journal.verify()
 
 
-def test_chain_copied_to_other_process_is_detected(at_database: DatabasePlace) -> None:
+def test_chain_copied_to_another_process_is_detected(at_database: DatabaseLocation) -> None:
     at_database.withdraw(withdrawal())
     facts = "INSERT INTO fact (process, seq, at, kind, details, hash) SELECT 99, seq, at, kind, details, hash FROM fact"
     for copied in (COPIED, facts):
@@ -595,7 +599,7 @@ def test_chain_copied_to_other_process_is_detected(at_database: DatabasePlace) -
         journal.verify()
 
 
-def test_unwritable_note_ends_postgres_run(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_sent_log_ends_postgres_run(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with_full_disk = Mock(side_effect=OSError(28, "No space left on device"))
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
@@ -610,7 +614,7 @@ def test_unwritable_note_ends_postgres_run(at_database: DatabasePlace, monkeypat
         assert journal.mark_interrupted(AT) == 1
 
 
-def test_notifications_from_several_hosts_are_applied_once(at_database: DatabasePlace) -> None:
+def test_notifications_from_several_hosts_are_applied_once(at_database: DatabaseLocation) -> None:
     with (
         closing(open_postgres(at_database)) as journal,
         at_database.open_note_recorder() as record_here,
@@ -622,8 +626,8 @@ def test_notifications_from_several_hosts_are_applied_once(at_database: Database
         record_there([arrival()])
         record_here([arrival()])
         words = {"approved": OutcomeKind.PAID}
-        assert journal.judge_arrivals(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 2})
-        assert journal.judge_arrivals(words, at=AT) == Counter()
+        assert journal.process_arrivals(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 2})
+        assert journal.process_arrivals(words, at=AT) == Counter()
         assert states(journal) == [State.PAID]
         assert (journal.verify()["evidence"], journal.has_arrivals()) == (3, False)
 
@@ -632,7 +636,7 @@ _END_OTHERS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE pid <> pg_backend_pid() AND datname = current_database()"""
 
 
-def test_lost_connection_does_not_lose_notifications(at_database: DatabasePlace) -> None:
+def test_lost_connection_does_not_lose_notifications(at_database: DatabaseLocation) -> None:
     with at_database.open_note_recorder() as keep:
         keep([arrival()])
         with psycopg.connect(at_database.server.url, autocommit=True) as connection:
@@ -642,7 +646,7 @@ def test_lost_connection_does_not_lose_notifications(at_database: DatabasePlace)
         assert journal.verify()["notifications_waiting"] == 2
 
 
-def test_notifications_are_numbered_as_they_commit(at_database: DatabasePlace) -> None:
+def test_notifications_are_numbered_as_they_commit(at_database: DatabaseLocation) -> None:
     """Otherwise, one that commits late would have a number that is already judged."""
     with (
         at_database.open_note_recorder() as keep,
@@ -657,7 +661,7 @@ def test_notifications_are_numbered_as_they_commit(at_database: DatabasePlace) -
         later.result(PATIENCE_S)
 
 
-def test_reordered_facts_of_chain_are_detected(at_database: DatabasePlace) -> None:
+def test_reordered_facts_of_chain_are_detected(at_database: DatabaseLocation) -> None:
     """Only their numbers show which of two facts moved a row. A paid row must not become a rejected one."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
@@ -683,7 +687,7 @@ def test_reordered_facts_of_chain_are_detected(at_database: DatabasePlace) -> No
         journal.verify()
 
 
-def test_facts_move_rows_in_order_of_chain(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_move_rows_in_order_of_chain(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     def stage_reversed(entries: Sequence[Entry], end: Link) -> StagedFacts:
         staged = stage_facts(entries, end)
         seq, digest, facts, texts, replies = staged.values
@@ -700,7 +704,7 @@ def test_facts_move_rows_in_order_of_chain(at_database: DatabasePlace, monkeypat
 
 
 @pytest.mark.parametrize("sent", [OutcomeKind.PAID, None])
-def test_row_can_be_replaced_only_once(at_database: DatabasePlace, sent: OutcomeKind | None) -> None:
+def test_row_can_be_replaced_only_once(at_database: DatabaseLocation, sent: OutcomeKind | None) -> None:
     """A second such fact does not change the state of the replacing row."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
@@ -718,7 +722,7 @@ def test_row_can_be_replaced_only_once(at_database: DatabasePlace, sent: Outcome
 GHOST = "f" * 32
 
 
-def call_roll_with_ghost(at: DatabasePlace) -> None:
+def call_roll_with_ghost(at: DatabaseLocation) -> None:
     """Call the roll with a host that does not answer."""
     execute_as_owner(
         at,
@@ -728,7 +732,7 @@ def call_roll_with_ghost(at: DatabasePlace) -> None:
     assert [one.name for one in at.roll_call()] == ["ghost"]
 
 
-def test_missing_host_stops_new_intents(at_database: DatabasePlace) -> None:
+def test_missing_host_stops_new_intents(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = due_rows(journal, 1)
@@ -747,7 +751,7 @@ def test_missing_host_stops_new_intents(at_database: DatabasePlace) -> None:
         assert [*journal.append([intent(second)])] == [MoveResult.MOVED]
 
 
-def test_missing_host_blocks_opening_batch(at_database: DatabasePlace) -> None:
+def test_missing_host_blocks_opening_batch(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         call_roll_with_ghost(at_database)
@@ -757,7 +761,7 @@ def test_missing_host_blocks_opening_batch(at_database: DatabasePlace) -> None:
         assert len(reader.batches()) == 1
 
 
-def test_missing_host_blocks_decision_lock(at_database: DatabasePlace) -> None:
+def test_missing_host_blocks_decision_lock(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as journal:
         journal.writer.release_decision_lock()
         call_roll_with_ghost(at_database)
@@ -765,7 +769,7 @@ def test_missing_host_blocks_decision_lock(at_database: DatabasePlace) -> None:
             journal.reacquire_lock()
 
 
-def test_plan_is_withdrawn_despite_missing_host(at_database: DatabasePlace) -> None:
+def test_plan_is_withdrawn_despite_missing_host(at_database: DatabaseLocation) -> None:
     open_postgres(at_database).close()
     call_roll_with_ghost(at_database)
     at_database.withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
@@ -773,7 +777,7 @@ def test_plan_is_withdrawn_despite_missing_host(at_database: DatabasePlace) -> N
         assert [withdrawal.sha256 for withdrawal in reader.withdrawals()] == ["1" * 64]
 
 
-def test_program_older_than_tables_sends_nothing(at_database: DatabasePlace) -> None:
+def test_program_older_than_tables_sends_nothing(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = due_rows(journal, 1)

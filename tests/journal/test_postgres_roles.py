@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.core.lifecycle import Released, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, PaygwError
@@ -20,7 +20,7 @@ from tests.support.journal_rows import AT, due_rows, intent, open_sheet, outcome
 from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres, work_on_run
 from tests.support.postgres_server import PostgresServer
 
-As = Callable[[str], DatabasePlace]
+As = Callable[[str], DatabaseLocation]
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def as_role(database: str, place: Path, postgres_server: PostgresServer) -> As:
     owner.grant_rights()
     owner.grant_rights()  # repeating it changes nothing
 
-    def place_for_role(role: str) -> DatabasePlace:
+    def place_for_role(role: str) -> DatabaseLocation:
         login = f"{name}_{role}_login"
         postgres_server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {name}_{role}")
         return replace(owner, server=Server(postgres_server.url(name, user=login)))
@@ -38,7 +38,7 @@ def as_role(database: str, place: Path, postgres_server: PostgresServer) -> As:
     return place_for_role
 
 
-def check_refused(place: DatabasePlace, *statements: str) -> None:
+def check_refused(place: DatabaseLocation, *statements: str) -> None:
     """Check that the server refuses each statement to a login."""
     with psycopg.connect(place.server.url, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
@@ -84,9 +84,9 @@ def test_worker_role_cannot_decide(as_role: As) -> None:
         send(journal, 1, OutcomeKind.REJECTED)
     assert worker.role() == "worker"
     check_refused(worker, *OWNING)
-    with pytest.raises(JournalError, match="is not allowed to do this"):
+    with pytest.raises(JournalError, match="does not have permission to do this"):
         open_postgres(worker)
-    with pytest.raises(JournalError, match="is not allowed to do this"):
+    with pytest.raises(JournalError, match="does not have permission to do this"):
         worker.change_limits(LimitChange("w", 5))
     with closing(read_postgres(worker)) as journal:
         assert journal.verify()["rejected"] == 1
@@ -99,12 +99,12 @@ def test_worker_reports_but_cannot_record_decisions(as_role: As) -> None:
         send(journal, 1, OutcomeKind.REJECTED)
         gate = PostgresGate(worker.server, journal.writer.process)
         with closing(gate), pytest.raises(JournalError, match="another login enrolled"):
-            gate.ask(GateReport(5, 10))
+            gate.request_share(GateReport(5, 10))
         with psycopg.connect(worker.server.url, options="-c search_path=paygw", autocommit=True) as connection:
             query = "SELECT number FROM enrol('host', 'boot', 1, 'a test', 'worker', 30, 1, %s)"
             ((number,),) = connection.execute(query.encode(), (bytes(16),)).fetchall()
         with closing(PostgresGate(worker.server, number)) as gate:
-            assert gate.ask(GateReport(5, 10)).senders == 1
+            assert gate.request_share(GateReport(5, 10)).senders == 1
         # Only the login of this commit is wrong.
         release = Entry(1, 1, Released("ORD-2-r2", "nobody"), AT)
         journal._session.server = worker.server  # the next connection has the other login
@@ -146,7 +146,7 @@ def test_reader_role_cannot_write(as_role: As) -> None:
         reader, "INSERT INTO paygw_jobs.procrastinate_workers DEFAULT VALUES", "TRUNCATE paygw_jobs.paygw_result"
     )
     assert reader.timetable_jobs() == []
-    with pytest.raises(JournalError, match="is not allowed to do this"):
+    with pytest.raises(JournalError, match="does not have permission to do this"):
         open_postgres(reader)
 
 

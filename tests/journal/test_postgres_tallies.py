@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.core.evidence import Proof
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, PostgresReader
-from paygw_batch.journal.postgres.workers import is_waiting, load_run, start_run
+from paygw_batch.journal.postgres.workers import load_run, needs_worker, start_run
 from paygw_batch.journal.values import KnownRow, TallyKind
 from tests.support.journal_rows import (
     WORDS,
@@ -31,7 +31,7 @@ READ = """SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) FRO
 
 
 @pytest.fixture
-def at_database(database: str, place: Path) -> DatabasePlace:
+def at_database(database: str, place: Path) -> DatabaseLocation:
     """Return a database with a batch of 10 rows, of which six were sent."""
     found = postgres_place(database, place)
     with closing(open_postgres(found)) as journal:
@@ -44,7 +44,7 @@ def at_database(database: str, place: Path) -> DatabasePlace:
 
 
 @pytest.fixture
-def reader(at_database: DatabasePlace) -> Iterator[PostgresReader]:
+def reader(at_database: DatabaseLocation) -> Iterator[PostgresReader]:
     with closing(read_postgres(at_database)) as journal:
         yield journal
 
@@ -103,19 +103,19 @@ def test_last_due_row_is_found_in_few_reads(finished_batches: PostgresJournal) -
         assert [*finished_batches.due(1, after_row=LONG + 1, limit=1)] == []
 
 
-def test_waiting_run_is_found_without_reading_rows(finished_batches: PostgresJournal) -> None:
+def test_run_needing_worker_is_found_without_reading_rows(finished_batches: PostgresJournal) -> None:
     connection = finished_batches._session.connection
     run = start_run(connection, batch=1, process=finished_batches.writer.process)
     with reading_at_most(finished_batches, 40):
-        assert is_waiting(connection, run)
+        assert needs_worker(connection, run)
     finished_batches.append([intent(due) for due in due_rows(finished_batches, 1)])
     with reading_at_most(finished_batches, 40):
-        assert not is_waiting(connection, run)
-        assert not load_run(connection, run.number).is_over, "a row is in flight"
+        assert not needs_worker(connection, run)
+        assert not load_run(connection, run.number).is_finished, "a row is in flight"
     finished_batches.append([outcome_of(LONG, 1, OutcomeKind.PAID)])
     with reading_at_most(finished_batches, 40):
-        assert not is_waiting(connection, run)
-        assert load_run(connection, run.number).is_over
+        assert not needs_worker(connection, run)
+        assert load_run(connection, run.number).is_finished
 
 
 def test_rows_of_other_batches_are_not_read(finished_batches: PostgresJournal) -> None:

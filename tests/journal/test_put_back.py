@@ -15,7 +15,7 @@ from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import DocumentWithdrawn, JournalTooOld, JournalUnwritable
 from paygw_batch.journal.adopt import Adoption
-from paygw_batch.journal.file_place import FilePlace
+from paygw_batch.journal.file_location import FileLocation
 from paygw_batch.journal.sent_log import NOTES, SentLog, newest_line
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
@@ -26,7 +26,7 @@ from tests.support.journal_rows import (
     arrival,
     create_journal_at,
     due_rows,
-    file_place,
+    file_location,
     intent,
     journal_path,
     open_journal_at,
@@ -67,11 +67,11 @@ WRITES: dict[str, Write] = {
 
 
 def withdraw_during_run(place: Path, sha256: str) -> None:
-    file_place(place).withdraw(withdrawal(sha256))
+    file_location(place).withdraw(withdrawal(sha256))
 
 
 def record_during_run(place: Path) -> None:
-    with file_place(place).open_note_recorder() as keep:
+    with file_location(place).open_note_recorder() as keep:
         keep([arrival()])
 
 
@@ -109,9 +109,9 @@ def write_everything(place: Path) -> Iterator[Path]:
         yield copy_journal(place, "withdrawn beside the run")
         record_during_run(place)
         yield copy_journal(place, "a notification beside the run")
-        journal.judge_arrivals(WORDS, at=AT)
+        journal.process_arrivals(WORDS, at=AT)
         yield copy_journal(place, "a notification that was judged")
-    with closing(Adoption(file_place(place, endpoint=OTHER_NAME), beside=None)) as adoption:
+    with closing(Adoption(file_location(place, endpoint=OTHER_NAME), beside=None)) as adoption:
         adoption.carry_out("ada")
     yield copy_journal(place, "adopted under another name")
 
@@ -143,11 +143,11 @@ def test_withdrawal_blocks_older_copy_of_moved_journal(place: Path, is_moved: bo
     before = copy_journal(place, "before")
     if is_moved:  # no run has opened it there yet
         path = path.rename(path.with_name("kept.sqlite3"))
-    file_place(place, path).withdraw(withdrawal("1" * 64))
+    file_location(place, path).withdraw(withdrawal("1" * 64))
     path.unlink()
     shutil.copy(before / journal_path(place).name, path)
     with pytest.raises(JournalTooOld):
-        file_place(place, path).open_to_write("a test")
+        file_location(place, path).open_to_write("a test")
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(5, "Input/output error")])
@@ -174,7 +174,7 @@ def test_run_logs_missed_withdrawal(place: Path, monkeypatch: pytest.MonkeyPatch
     open_journal_at(place).close()
     before = copy_journal(place, "before")
     with monkeypatch.context() as cut:
-        cut.setattr("paygw_batch.journal.file_place.log_concurrent_fact", lambda *_: None)
+        cut.setattr("paygw_batch.journal.file_location.log_concurrent_fact", lambda *_: None)
         withdraw_during_run(place, "1" * 64)
     open_journal_at(place).close()
     put_back(place, before)
@@ -212,24 +212,24 @@ def test_run_continues_after_concurrent_withdrawal(place: Path) -> None:
 
 def test_withdrawal_during_adoption_is_logged(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_journal_at(place).close()
-    real = FilePlace.open_to_read
+    real = FileLocation.open_to_read
 
-    def adopt_first(self: FilePlace, *, must_be_known: bool = False) -> SqliteReader:
+    def adopt_first(self: FileLocation, *, must_be_known: bool = False) -> SqliteReader:
         reader = real(self, must_be_known=must_be_known)
-        with closing(Adoption(file_place(place, endpoint=OTHER_NAME), beside=None)) as adoption:
+        with closing(Adoption(file_location(place, endpoint=OTHER_NAME), beside=None)) as adoption:
             adoption.carry_out("ada")
         return reader
 
     before = copy_journal(place, "before")
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(FilePlace, "open_to_read", adopt_first)
+        meanwhile.setattr(FileLocation, "open_to_read", adopt_first)
         withdraw_during_run(place, "1" * 64)
     put_back(place, before)
     with pytest.raises(JournalTooOld):
         open_journal_at(place)
 
 
-def test_torn_withdrawal_note_keeps_previous_note(place: Path) -> None:
+def test_torn_line_does_not_hide_previous_withdrawal(place: Path) -> None:
     open_journal_at(place).close()
     for digit in "12":
         withdraw_during_run(place, digit * 64)
@@ -246,7 +246,7 @@ def test_notification_is_logged_before_acknowledgement(place: Path, monkeypatch:
     open_journal_at(place).close()
     fail = Mock(side_effect=OSError(5, "Input/output error"))
     with monkeypatch.context() as cut:
-        cut.setattr("paygw_batch.journal.file_place.log_concurrent_fact", fail)
+        cut.setattr("paygw_batch.journal.file_location.log_concurrent_fact", fail)
         with pytest.raises(JournalUnwritable):
             record_during_run(place)
     record_during_run(place)
@@ -254,7 +254,7 @@ def test_notification_is_logged_before_acknowledgement(place: Path, monkeypatch:
         assert journal.verify()["notifications_waiting"] == 2
 
 
-def test_lost_journal_with_only_withdrawal_is_missed(place: Path) -> None:
+def test_journal_with_only_withdrawal_is_not_recreated(place: Path) -> None:
     open_journal_at(place).close()
     withdraw_during_run(place, "1" * 64)
     for file in journal_path(place).parent.iterdir():
@@ -266,7 +266,7 @@ def test_lost_journal_with_only_withdrawal_is_missed(place: Path) -> None:
 def test_listener_detects_replaced_file(place: Path) -> None:
     open_journal_at(place).close()
     copy = copy_journal(place, "copy")
-    with file_place(place).open_note_recorder() as keep:
+    with file_location(place).open_note_recorder() as keep:
         keep([arrival()])
         put_back(place, copy)
         with pytest.raises(JournalTooOld):

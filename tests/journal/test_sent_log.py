@@ -84,7 +84,7 @@ def expected_lines(noted_by: Sequence[Commit]) -> Read:
 
 @given(commits, st.integers(0, 8))
 @settings(deadline=None, max_examples=example_count(60))
-def test_lines_are_read_newest_first_over_several_processes(noted_by: list[Commit], at: int) -> None:
+def test_lines_of_several_processes_are_read_newest_first(noted_by: list[Commit], at: int) -> None:
     with TemporaryDirectory() as home:
         folder = Path(home)
         log_attempts(folder, noted_by[:at])
@@ -176,7 +176,7 @@ def test_missing_or_merged_durable_line_is_refused(tmp_path: Path, spoil: Callab
 
 @given(st.data(), commits)
 @settings(deadline=None, max_examples=example_count(150), suppress_health_check=[HealthCheck.too_slow])
-def test_damaged_file_never_yields_false_line(data: st.DataObject, noted_by: list[Commit]) -> None:
+def test_damaged_file_never_yields_wrong_line(data: st.DataObject, noted_by: list[Commit]) -> None:
     with TemporaryDirectory() as home:
         folder = Path(home)
         log_attempts(folder, noted_by)
@@ -204,7 +204,7 @@ def test_damaged_file_does_not_count_as_missing(tmp_path: Path, content: bytes) 
             attempt()
 
 
-def test_line_files_are_bounded_by_dropping_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_stay_bounded_by_dropping_oldest_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sent_log, "MAX_BYTES", 3_000)
     noted_by: list[Commit] = [[LoggedAttempt(number, 1, f"ORD-{number}")] for number in range(1, 200)]
     for count in (1, 7, 20, 21, 22, 40, 50, 199):

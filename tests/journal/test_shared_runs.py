@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Replaced, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
@@ -45,19 +45,19 @@ WAITING = """SELECT count(*) FROM pg_stat_activity
 
 
 @pytest.fixture
-def at_database(database: str, place: Path) -> DatabasePlace:
+def at_database(database: str, place: Path) -> DatabaseLocation:
     """Return a database journal whose processes report no signs of life during a test."""
     return postgres_place(database, place, intent_lives_s=600.0)
 
 
 @contextmanager
-def open_worker(at: DatabasePlace) -> Iterator[WorkerJournal]:
+def open_worker(at: DatabaseLocation) -> Iterator[WorkerJournal]:
     with closing(at.open_to_work("a worker")) as journal:
         yield journal
 
 
 @contextmanager
-def joined_run(at: DatabasePlace) -> Iterator[tuple[WorkerJournal, EngineJournal]]:
+def joined_run(at: DatabaseLocation) -> Iterator[tuple[WorkerJournal, EngineJournal]]:
     """Let a worker join a run; yield its journal and its engine's journal."""
     with open_worker(at) as journal:
         assert journal.join_run() is not None
@@ -76,7 +76,7 @@ async def put_in_flight(engine: EngineJournal, limit: int = 1) -> list[DueRow]:
     return due
 
 
-def start_run(at: DatabasePlace, rows: int = 7, *, batch: str = "b1", after: int = 1) -> int:
+def start_run(at: DatabaseLocation, rows: int = 7, *, batch: str = "b1", after: int = 1) -> int:
     """Open a batch and start a shared run; return the batch's number."""
     with closing(open_postgres(at)) as opener:
         record = open_sheet(opener, batch, [new_instruction(row) for row in range(after + 1, after + 1 + rows)])
@@ -84,24 +84,24 @@ def start_run(at: DatabasePlace, rows: int = 7, *, batch: str = "b1", after: int
     return record.number
 
 
-def change_line(at: DatabasePlace, journal: WorkerJournal, change: str) -> None:
+def change_line(at: DatabaseLocation, journal: WorkerJournal, change: str) -> None:
     """Change columns of a process in the database."""
     execute_as_owner(at, f"UPDATE process SET {change} WHERE number = {journal.writer.process}")  # noqa: S608 - a test's
 
 
-def change_number(at: DatabasePlace, journal: WorkerJournal, change: str) -> None:
+def change_number(at: DatabaseLocation, journal: WorkerJournal, change: str) -> None:
     """Change immutable columns of a process."""
     execute_as_owner(at, "ALTER TABLE process DISABLE TRIGGER end_is_final")
     change_line(at, journal, change)
     execute_as_owner(at, "ALTER TABLE process ENABLE ALWAYS TRIGGER end_is_final")
 
 
-def states(at: DatabasePlace, batch: int = 1) -> list[State]:
+def states(at: DatabaseLocation, batch: int = 1) -> list[State]:
     with closing(read_postgres(at)) as journal:
         return [row.state for row in journal.rows(batch)]
 
 
-def test_worker_sends_shared_batch_and_ends_run(at_database: DatabasePlace) -> None:
+def test_worker_sends_shared_batch_and_ends_run(at_database: DatabaseLocation) -> None:
     start_run(at_database)
     with open_worker(at_database) as journal:
         assert work_on_run(journal) == [2, 3, 4, 5, 6, 7, 8]
@@ -119,7 +119,7 @@ def test_worker_sends_shared_batch_and_ends_run(at_database: DatabasePlace) -> N
     assert at_database.dead_workers("2000-01-01T00:00:00Z") == [], "it said its end after all"
 
 
-def test_two_workers_claim_different_rows_of_batch(at_database: DatabasePlace) -> None:
+def test_two_workers_claim_different_rows_of_batch(at_database: DatabaseLocation) -> None:
     batch = start_run(at_database)
     with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
         for journal in (first_worker, second_worker):
@@ -139,7 +139,7 @@ def test_two_workers_claim_different_rows_of_batch(at_database: DatabasePlace) -
         assert 0 < first_worker.sent_rows < 7
 
 
-def test_resumed_worker_claims_each_row_once(at_database: DatabasePlace) -> None:
+def test_resumed_worker_claims_each_row_once(at_database: DatabaseLocation) -> None:
     start_run(at_database)
     with joined_run(at_database) as (journal, engine):
 
@@ -151,7 +151,7 @@ def test_resumed_worker_claims_each_row_once(at_database: DatabasePlace) -> None
         assert asyncio.run(by_pages()) == ([2, 3, 4], [5, 6, 7])
 
 
-def test_second_start_joins_current_run(at_database: DatabasePlace) -> None:
+def test_second_start_joins_current_run(at_database: DatabaseLocation) -> None:
     batch = start_run(at_database)
     with closing(open_postgres(at_database)) as opener:
         second_run = opener.start_shared_run(batch, waits=True)
@@ -161,7 +161,7 @@ def test_second_start_joins_current_run(at_database: DatabasePlace) -> None:
         assert len(work_on_run(journal)) == 7
 
 
-def test_start_does_not_join_ending_run(at_database: DatabasePlace) -> None:
+def test_new_run_starts_while_previous_run_ends(at_database: DatabaseLocation) -> None:
     """A worker finds nothing due and is about to end the run when rows are released and a run is started."""
     batch = start_run(at_database)
     with closing(open_postgres(at_database)) as opener, ThreadPoolExecutor(1) as threads:
@@ -172,13 +172,13 @@ def test_start_does_not_join_ending_run(at_database: DatabasePlace) -> None:
             wait_until(lambda: starting.done() or execute_as_owner(at_database, WAITING) != [(0,)])
         run = starting.result(PATIENCE_S)
         assert run is not None
-        assert not run.read_state().is_over
+        assert not run.read_state().is_finished
     with open_worker(at_database) as journal:
         assert len(work_on_run(journal)) == 7
 
 
 @pytest.mark.parametrize("end", ["leaves", "signs off", "falls silent", "is gone"])
-def test_claims_of_ended_worker_are_free(at_database: DatabasePlace, end: str) -> None:
+def test_claims_of_ended_worker_are_released(at_database: DatabaseLocation, end: str) -> None:
     start_run(at_database)
     with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
         assert first_worker.join_run() is not None
@@ -198,7 +198,7 @@ def test_claims_of_ended_worker_are_free(at_database: DatabasePlace, end: str) -
         assert work_on_run(second_worker) == [2, 3, 4, 5, 6]
 
 
-def test_worker_reclaims_its_earlier_claims(at_database: DatabasePlace) -> None:
+def test_worker_reclaims_its_earlier_claims(at_database: DatabaseLocation) -> None:
     start_run(at_database)
     with joined_run(at_database) as (journal, engine):
         assert asyncio.run(claim_numbers(engine, 5)) == [2, 3, 4, 5, 6]
@@ -206,8 +206,8 @@ def test_worker_reclaims_its_earlier_claims(at_database: DatabasePlace) -> None:
         assert work_on_run(journal) == [2, 3, 4, 5, 6, 7, 8]
 
 
-def test_rows_with_lost_claim_answer_are_sent_later(
-    at_database: DatabasePlace, postgres_server: PostgresServer
+def test_rows_with_lost_claim_response_are_sent_later(
+    at_database: DatabaseLocation, postgres_server: PostgresServer
 ) -> None:
     start_run(at_database)
     with wire_proxy(postgres_server.port) as proxy:
@@ -220,7 +220,7 @@ def test_rows_with_lost_claim_answer_are_sent_later(
             assert journal.runs() == []
 
 
-def test_claimed_row_can_be_sent_by_another_worker(at_database: DatabasePlace) -> None:
+def test_claimed_row_can_be_sent_by_another_worker(at_database: DatabaseLocation) -> None:
     batch = start_run(at_database, 1)
     with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
         assert first_worker.join_run() is not None
@@ -236,7 +236,7 @@ def test_claimed_row_can_be_sent_by_another_worker(at_database: DatabasePlace) -
             assert asyncio.run(send_rows()) == [MoveResult.HELD]
 
 
-def test_opener_sends_batch_without_live_worker(at_database: DatabasePlace) -> None:
+def test_batch_is_not_offered_without_live_worker(at_database: DatabaseLocation) -> None:
     batch = start_run(at_database)
     with closing(open_postgres(at_database)) as opener:
         assert opener.start_shared_run(batch) is None
@@ -247,11 +247,11 @@ def test_opener_sends_batch_without_live_worker(at_database: DatabasePlace) -> N
             assert run.has_workers()
             assert len(work_on_run(journal)) == 7
             assert journal.join_run() is None
-            assert run.read_state().is_over
+            assert run.read_state().is_finished
         assert not run.has_workers()
 
 
-def test_starting_shared_run_releases_lock(at_database: DatabasePlace) -> None:
+def test_starting_shared_run_releases_lock(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as opener:
         record = open_sheet(opener)
         opener.start_shared_run(record.number, waits=True)
@@ -260,7 +260,7 @@ def test_starting_shared_run_releases_lock(at_database: DatabasePlace) -> None:
         assert len(opener.batches()) == 2
 
 
-def test_leaving_run_frees_gate_share(at_database: DatabasePlace) -> None:
+def test_leaving_run_releases_gate_share(at_database: DatabaseLocation) -> None:
     """A lost message to the gate would otherwise leave it a share that it does not use."""
     start_run(at_database, 1)
     with open_worker(at_database) as journal:
@@ -270,7 +270,7 @@ def test_leaving_run_frees_gate_share(at_database: DatabasePlace) -> None:
         assert at_database.limits().workers == []
 
 
-def test_process_without_lock_cannot_change_run(at_database: DatabasePlace) -> None:
+def test_process_without_lock_cannot_change_run(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as frozen:
         batch = open_sheet(frozen, new=1).number
         expire_processes(at_database.server.url)
@@ -285,7 +285,7 @@ def test_process_without_lock_cannot_change_run(at_database: DatabasePlace) -> N
 # Rows in flight.
 
 
-def test_rows_of_dead_worker_are_in_doubt(at_database: DatabasePlace) -> None:
+def test_rows_of_dead_worker_are_in_doubt(at_database: DatabaseLocation) -> None:
     start_run(at_database)
     with joined_run(at_database) as (dying, engine):
         asyncio.run(put_in_flight(engine, 2))
@@ -315,7 +315,7 @@ AGES = {
 
 
 @pytest.mark.parametrize("about", AGES)
-def test_only_stopped_workers_rows_are_in_doubt(at_database: DatabasePlace, about: str) -> None:
+def test_only_stopped_workers_rows_are_in_doubt(at_database: DatabaseLocation, about: str) -> None:
     change, state = AGES[about]
     start_run(at_database, 1)
     with joined_run(at_database) as (journal, engine):
@@ -326,7 +326,7 @@ def test_only_stopped_workers_rows_are_in_doubt(at_database: DatabasePlace, abou
         assert states(at_database) == [state]
 
 
-def test_each_commit_updates_heartbeat(at_database: DatabasePlace) -> None:
+def test_each_commit_updates_heartbeat(at_database: DatabaseLocation) -> None:
     """A failover may lose signs of life, which must not make a young intent look old."""
     batch = start_run(at_database, 2)
     with joined_run(at_database) as (journal, engine):
@@ -341,7 +341,7 @@ def test_each_commit_updates_heartbeat(at_database: DatabasePlace) -> None:
         asyncio.run(send_both())
 
 
-def test_row_settled_after_claim_is_skipped(at_database: DatabasePlace) -> None:
+def test_row_settled_after_claim_is_skipped(at_database: DatabaseLocation) -> None:
     batch = start_run(at_database, 2)
     with joined_run(at_database) as (_, engine):
 
@@ -356,7 +356,7 @@ def test_row_settled_after_claim_is_skipped(at_database: DatabasePlace) -> None:
 # Stops.
 
 
-def test_stop_reaches_every_worker_before_next_row(at_database: DatabasePlace) -> None:
+def test_stop_reaches_every_worker_before_next_row(at_database: DatabaseLocation) -> None:
     batch = start_run(at_database)
     with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
         joined_run = first_worker.join_run()
@@ -370,7 +370,10 @@ def test_stop_reaches_every_worker_before_next_row(at_database: DatabasePlace) -
                 assert [*await second.append([intent(second_row)])] == [MoveResult.MOVED]
                 second_worker.stop_run(joined_run, "the breaker")
                 assert [*await first.append([intent(first_row)])] == [MoveResult.HELD]
-                with closing(open_postgres(at_database)) as opener, pytest.raises(JournalHeld, match="still ending"):
+                with (
+                    closing(open_postgres(at_database)) as opener,
+                    pytest.raises(JournalHeld, match="have not finished stopping"),
+                ):
                     opener.start_shared_run(batch, waits=True)
                 paid = outcome_of(second_row.number, 1, OutcomeKind.PAID)
                 assert [*await second.append([paid])] == [MoveResult.MOVED], "what is in flight is written down"
@@ -390,16 +393,16 @@ def test_stop_reaches_every_worker_before_next_row(at_database: DatabasePlace) -
         assert len(work_on_run(first_worker)) == 6
 
 
-def test_follower_sees_end_of_run_without_workers(at_database: DatabasePlace) -> None:
+def test_follower_sees_end_of_run_without_workers(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as opener:
         run = opener.start_shared_run(open_sheet(opener).number, waits=True)
         assert run is not None
         run.stop("an operator")
         run.stop("another reason")
-        assert (run.read_state().is_over, run.read_state().stop_reason) == (True, "an operator")
+        assert (run.read_state().is_finished, run.read_state().stop_reason) == (True, "an operator")
 
 
-def test_worker_sends_nothing_for_ended_run(at_database: DatabasePlace) -> None:
+def test_worker_sends_nothing_for_ended_run(at_database: DatabaseLocation) -> None:
     batch = start_run(at_database)
     with joined_run(at_database) as (_, engine):
         execute_as_owner(at_database, "UPDATE run SET ended_at = now()")
@@ -410,7 +413,7 @@ def test_worker_sends_nothing_for_ended_run(at_database: DatabasePlace) -> None:
 # Commands concurrent with workers.
 
 
-def test_shared_rows_of_two_runs_are_sent_once(at_database: DatabasePlace) -> None:
+def test_shared_rows_of_two_runs_are_sent_once(at_database: DatabaseLocation) -> None:
     start_run(at_database, 4)
     with closing(open_postgres(at_database)) as opener:
         known = [KnownRow(row, row - 1, State.READY) for row in (2, 3, 4, 5)]
@@ -423,7 +426,7 @@ def test_shared_rows_of_two_runs_are_sent_once(at_database: DatabasePlace) -> No
         assert journal.runs() == []
 
 
-def test_worker_records_clock_only_with_free_lock(at_database: DatabasePlace) -> None:
+def test_worker_records_clock_only_with_free_lock(at_database: DatabaseLocation) -> None:
     with open_worker(at_database) as journal:
         with closing(open_postgres(at_database)), pytest.raises(JournalHeld):
             journal.settle([])
@@ -432,7 +435,7 @@ def test_worker_records_clock_only_with_free_lock(at_database: DatabasePlace) ->
             open_sheet(opener)
 
 
-def test_evidence_arriving_during_claim_holds_row(at_database: DatabasePlace) -> None:
+def test_evidence_arriving_during_claim_holds_row(at_database: DatabaseLocation) -> None:
     """The evidence fits a row of either operation. While it is recorded, a worker commits an intent for one row."""
     batch = start_run(at_database, 1)
     with joined_run(at_database) as (journal, engine):
@@ -487,8 +490,10 @@ def test_evidence_arriving_during_claim_holds_row(at_database: DatabasePlace) ->
     assert states(at_database) == [State.READY]
 
 
-def test_frozen_worker_transaction_holds_no_lock(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{DatabasePlace.__module__}.WORKER_IDLE_LIMIT", "300ms")
+def test_frozen_worker_transaction_holds_no_lock(
+    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{DatabaseLocation.__module__}.WORKER_IDLE_LIMIT", "300ms")
     start_run(at_database)
     with open_worker(at_database) as frozen:
         fetch(frozen._session.connection, "BEGIN")
@@ -504,7 +509,7 @@ MISSING_PID = "pid = 999999999"
 """A process id that no process of this machine has."""
 
 
-def change_process(at: DatabasePlace, change: str) -> None:
+def change_process(at: DatabaseLocation, change: str) -> None:
     """Change the columns of all processes in the database."""
     with psycopg.connect(at.server.url, autocommit=True) as connection:
         connection.execute("ALTER TABLE paygw.process DISABLE TRIGGER end_is_final")
@@ -512,7 +517,7 @@ def change_process(at: DatabasePlace, change: str) -> None:
         connection.execute("ALTER TABLE paygw.process ENABLE ALWAYS TRIGGER end_is_final")
 
 
-def test_process_with_lost_lock_writes_nothing(at_database: DatabasePlace) -> None:
+def test_process_with_lost_lock_writes_nothing(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as journal:
         expire_processes(at_database.server.url)
         with closing(open_postgres(at_database)) as taker:
@@ -527,7 +532,7 @@ def test_process_with_lost_lock_writes_nothing(at_database: DatabasePlace) -> No
         journal.withdraw(withdrawal())
 
 
-def test_ended_process_releases_lock_at_once(at_database: DatabasePlace) -> None:
+def test_ended_process_releases_lock_at_once(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as journal:
         change_process(at_database, MISSING_PID)
         with closing(open_postgres(at_database)) as taker:
@@ -537,7 +542,7 @@ def test_ended_process_releases_lock_at_once(at_database: DatabasePlace) -> None
 
 
 @pytest.mark.parametrize("elsewhere", ["host = 'another'", "boot = 'another'"])
-def test_process_on_other_machine_counts_as_alive(at_database: DatabasePlace, elsewhere: str) -> None:
+def test_process_on_another_machine_counts_as_alive(at_database: DatabaseLocation, elsewhere: str) -> None:
     with closing(open_postgres(at_database)) as journal:
         change_process(at_database, f"{MISSING_PID}, {elsewhere}")
         with pytest.raises(JournalHeld, match="process 999999999"):
@@ -545,7 +550,7 @@ def test_process_on_other_machine_counts_as_alive(at_database: DatabasePlace, el
         journal.withdraw(withdrawal())
 
 
-def test_only_first_of_two_processes_gets_lock(at_database: DatabasePlace) -> None:
+def test_only_first_of_two_processes_gets_lock(at_database: DatabaseLocation) -> None:
     numbers = []
     for _ in range(3):
         with closing(open_postgres(at_database)) as journal:
@@ -569,7 +574,7 @@ def test_only_first_of_two_processes_gets_lock(at_database: DatabasePlace) -> No
         assert second_connection.execute("SELECT process FROM desk").fetchall() == [(first,)]
 
 
-def test_long_transaction_keeps_lock(at_database: DatabasePlace) -> None:
+def test_long_transaction_keeps_lock(at_database: DatabaseLocation) -> None:
     """From its first fact on, signs of life are blocked, because they write the same line of the process."""
     is_alive = "SELECT paygw.is_alive(%s)"
     with closing(open_postgres(replace(at_database, intent_lives_s=0.5))) as journal:
@@ -585,7 +590,7 @@ def test_long_transaction_keeps_lock(at_database: DatabasePlace) -> None:
         assert len(journal.withdrawals()) == 2
 
 
-def test_withdrawal_does_not_wait_for_lock(at_database: DatabasePlace) -> None:
+def test_withdrawal_does_not_wait_for_lock(at_database: DatabaseLocation) -> None:
     """A person withdraws a plan while its batch is being opened by a process that keeps the lock."""
     may_continue, has_begun = threading.Event(), threading.Event()
 
@@ -613,8 +618,8 @@ def test_withdrawal_does_not_wait_for_lock(at_database: DatabasePlace) -> None:
 
 
 @pytest.mark.parametrize("trouble", [ProxyFault.LOSE_ANSWER, ProxyFault.LOSE_REQUEST])
-def test_unanswered_decision_commit_is_made_at_most_once(
-    at_database: DatabasePlace, postgres_server: PostgresServer, trouble: ProxyFault
+def test_unacknowledged_decision_is_committed_at_most_once(
+    at_database: DatabaseLocation, postgres_server: PostgresServer, trouble: ProxyFault
 ) -> None:
     with wire_proxy(postgres_server.port) as proxy:
         server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)

@@ -18,7 +18,7 @@ from tests.support.journal_rows import (
     AT,
     adopt_journal_at,
     due_rows,
-    file_place,
+    file_location,
     intent,
     journal_path,
     open_journal_at,
@@ -55,7 +55,7 @@ def make_journal(place: Path, batch: str = "b1") -> Path:
 
 def open_moved(path: Path, place: Path) -> SqliteJournal:
     """Open the journal of `place` at its new path."""
-    return file_place(place, path).open_to_write("a test")
+    return file_location(place, path).open_to_write("a test")
 
 
 def remove_journal(path: Path) -> None:
@@ -85,7 +85,7 @@ def all_files(place: Path) -> dict[str, bytes]:
 def test_older_copy_is_refused_without_writing(restored_copy: Path, place: Path) -> None:
     before = all_files(place)
     for open_it in (open_journal_at, read_journal_at):
-        with pytest.raises(JournalTooOld, match="ends at fact 1, but fact 7 was already written") as raised:
+        with pytest.raises(JournalTooOld, match="ends at fact 1, but fact 7 had been written") as raised:
             open_it(place)
         assert "`paygw-batch journal adopt`" in raised.value.hint
     assert all_files(place) == before
@@ -99,7 +99,7 @@ def test_removed_or_emptied_journal_is_refused(place: Path, is_empty: bool) -> N
     if is_empty:
         path.touch(mode=0o600)
     for open_it in (partial(open_journal_at, makes=False), read_journal_at):
-        with pytest.raises(JournalTooOld, match="is gone"):
+        with pytest.raises(JournalTooOld, match="is missing"):
             open_it(place)
     assert path.exists() is is_empty
 
@@ -132,20 +132,20 @@ def test_longer_diverged_copy_is_refused(restored_copy: Path, place: Path) -> No
     assert restored_copy.exists()
 
 
-def test_copy_beside_original_can_only_be_read(place: Path) -> None:
+def test_copy_next_to_original_can_only_be_read(place: Path) -> None:
     path = make_journal(place)
     copy = place / "copies" / "journal.sqlite3"
     copy.parent.mkdir(mode=0o700)
     shutil.copy(path, copy)
     with pytest.raises(JournalTooOld, match="copy of the journal"):
-        file_place(place, copy).open_to_write("a test")
-    with closing(file_place(place, copy).open_to_read()) as reader:
+        file_location(place, copy).open_to_write("a test")
+    with closing(file_location(place, copy).open_to_read()) as reader:
         assert reader.verify()["instructions"] == 3
     with closing(open_journal_at(place)) as journal:
         send(journal, 1, OutcomeKind.PAID)
     remove_journal(path)
     with pytest.raises(JournalTooOld, match="older copy"):
-        file_place(place, copy).open_to_write("a test")
+        file_location(place, copy).open_to_write("a test")
 
 
 def test_moved_journal_stays_usable_at_new_path(place: Path) -> None:
@@ -192,10 +192,10 @@ def test_unadopted_journal_can_be_read_with_note(place: Path) -> None:
     assert "has never seen the journal" in note
     assert not sent_log.exists(), "reading makes no journal known"
     with pytest.raises(JournalNotAdopted):
-        file_place(place).open_to_read(must_be_known=True)
+        file_location(place).open_to_read(must_be_known=True)
 
 
-def test_host_records_behind_journal_are_updated(place: Path) -> None:
+def test_sent_log_behind_journal_is_updated(place: Path) -> None:
     make_journal(place)
     behind = log_path(place).read_bytes()
     with closing(open_journal_at(place)) as journal:
@@ -218,7 +218,7 @@ def test_every_commit_is_logged_before_its_call_returns(place: Path) -> None:
             assert newest.attempts == (LoggedAttempt(due.number, 1, due.order_id),)
 
 
-def test_unwritable_note_ends_all_writing(place: Path) -> None:
+def test_unwritable_sent_log_ends_all_writing(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal)
         first, second, _ = due_rows(journal, 1)
@@ -233,7 +233,7 @@ def test_unwritable_note_ends_all_writing(place: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", bytes(4096), b"x" * 100, b"x\n" * 100])
-def test_damaged_record_does_not_count_as_missing(place: Path, content: bytes) -> None:
+def test_damaged_sent_log_does_not_count_as_missing(place: Path, content: bytes) -> None:
     make_journal(place)
     open_journal_at(place).close()
     log_path(place).write_bytes(content)

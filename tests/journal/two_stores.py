@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import IllegalMove, Intended, Resolution, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.shown_states import CODED, encode_record
+from paygw_batch.core.shown_states import CODE_START, encode_record
 from paygw_batch.errors import InternalError, StaleRows
 from paygw_batch.journal import states as journal_states
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
@@ -52,7 +52,7 @@ def normalize_text(text: Any) -> Any:
 
     Omits the fact number of evidence, because a database may leave gaps.
     """
-    if not isinstance(text, str) or not text.startswith(CODED):
+    if not isinstance(text, str) or not text.startswith(CODE_START):
         return text
     code, *values = json.loads(text)
     return encode_record(code) if code in set(EvidenceSource) else encode_record(code, *map(normalize_text, values))

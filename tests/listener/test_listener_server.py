@@ -26,7 +26,7 @@ async def keep(_content: str) -> None:
     await asyncio.sleep(0)
 
 
-def listen(port: int, ready: Callable[[int], None]) -> None:
+def listen(port: int, on_ready: Callable[[int], None]) -> None:
     app = ListenerApp(
         "/paygw/token",
         read_claim=lambda _received: "nothing is sent to it",
@@ -35,19 +35,19 @@ def listen(port: int, ready: Callable[[int], None]) -> None:
         now=lambda: "2026-01-31T12:00:00Z",
         monotonic_s=time.monotonic,
     )
-    asyncio.run(asyncio.wait_for(serve(app, port, client_timeout_s=1.0, ready=ready), timeout=PATIENCE_S))
+    asyncio.run(asyncio.wait_for(serve(app, port, client_timeout_s=1.0, on_ready=on_ready), timeout=PATIENCE_S))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_on_first_connection_ends_listener_cleanly(number: signal.Signals) -> None:
     ports: list[int] = []
 
-    def ready(port: int) -> None:
+    def on_ready(port: int) -> None:
         with socket.create_connection((LOOPBACK, port), timeout=PATIENCE_S):
             ports.append(port)
         signal.raise_signal(number)
 
-    listen(0, ready)
+    listen(0, on_ready)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((LOOPBACK, ports[0]), timeout=PATIENCE_S)
 

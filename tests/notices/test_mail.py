@@ -14,7 +14,7 @@ from paygw_batch.core.text import escape_for_terminal
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.journal import Occasion, StoredNotice
 from paygw_batch.notices.mail import Attachment, MailServer, build_mail
-from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_page, mail_text, notice_words, webhook_body
+from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_page, mail_text, notice_text, webhook_body
 from tests.support.patience import PATIENCE_S
 from tests.support.receivers import PASSWORD, USER, Trust, mail_server, running_peer, stay_silent
 
@@ -30,7 +30,9 @@ def build_server(
     trust: Trust | None, port: int, *, host: str = "127.0.0.1", timeout_s: float = PATIENCE_S, **more: str
 ) -> MailServer:
     context = client_context(trust.bundle if trust else None, protocol=None)
-    return MailServer(host, port, has_tls=bool(more.pop("tls", "")), trust=context, timeout_s=timeout_s, **more)
+    return MailServer(
+        host, port, implicit_tls=bool(more.pop("tls", "")), tls_context=context, timeout_s=timeout_s, **more
+    )
 
 
 def test_mail_is_sent_by_starttls_or_tls(trust: Trust) -> None:
@@ -125,7 +127,7 @@ def test_other_servers_are_not_mistaken_for_mail_servers(trust: Trust, serve: Ca
     assert failure.kind in ({FailureKind.BROKEN} if serve is _hang_up else {FailureKind.BROKEN, FailureKind.REFUSED})
 
 
-def test_plain_text_after_starttls_receives_nothing(trust: Trust) -> None:
+def test_server_replying_without_tls_receives_nothing(trust: Trust) -> None:
     got = []
 
     def promise(connection: socket.socket) -> None:
@@ -181,7 +183,7 @@ def test_hostile_name_adds_no_header_or_recipient(name: str, occasion: Occasion)
     }  # fmt: skip
     at = "2026-11-24T08:00:00.000Z"
     notice = StoredNotice(1, "notice_1", occasion, "s", "b", "webhook", at, content, 0, None, None, None, "")
-    words = notice_words(notice, content)
+    words = notice_text(notice, content)
     sender, attachment = ("Payouts", "payouts@example.com"), Attachment(name, b"x")
     parts = (words.title, mail_text(words), mail_page(words))
     sent = build_mail("notice_1", sender, "ada@example.com", AT, *parts, attachment).as_bytes()

@@ -11,10 +11,10 @@ from paygw_batch.language import language_context, languages
 from paygw_batch.notices.words import (
     DeliveryFailure,
     FailureKind,
-    failure_words,
+    describe_failure,
     mail_page,
     mail_text,
-    notice_words,
+    notice_text,
     webhook_body,
 )
 
@@ -55,7 +55,7 @@ def build_notice(occasion: Occasion) -> StoredNotice:
 def test_every_occasion_has_text_for_every_channel(occasion: Occasion, language: str) -> None:
     content = CONTENT[occasion]
     with language_context(language):
-        words = notice_words(build_notice(occasion), content)
+        words = notice_text(build_notice(occasion), content)
         text, page = mail_text(words), mail_page(words)
         slack, teams = (json.loads(webhook_body(build_notice(occasion), content, kind)) for kind in ("slack", "teams"))
     for shown in (text, page, slack["text"], json.dumps(teams, ensure_ascii=False)):
@@ -75,7 +75,7 @@ def test_webhook_body_contains_unformatted_values(occasion: Occasion) -> None:
 
 
 def test_run_notice_lists_states_with_sums() -> None:
-    words = notice_words(build_notice(Occasion.RUN_ENDED), CONTENT[Occasion.RUN_ENDED])
+    words = notice_text(build_notice(Occasion.RUN_ENDED), CONTENT[Occasion.RUN_ENDED])
     assert list(words.table) == [
         ("not sent yet", "2", "KES 2.00"),
         ("in doubt", "1", "KES 1.00"),
@@ -85,14 +85,14 @@ def test_run_notice_lists_states_with_sums() -> None:
 
 
 @pytest.mark.parametrize("kind", FailureKind)
-def test_every_delivery_failure_has_sentence(kind: FailureKind) -> None:
-    assert failure_words(DeliveryFailure(kind, 550).code).endswith(" (550)")
-    assert failure_words(kind.value)
+def test_every_delivery_failure_has_message(kind: FailureKind) -> None:
+    assert describe_failure(DeliveryFailure(kind, 550).code).endswith(" (550)")
+    assert describe_failure(kind.value)
 
 
-def test_notice_with_file_never_denies_personal_data() -> None:
+def test_notice_with_file_does_not_deny_personal_data() -> None:
     of = (build_notice(Occasion.SHEET_REFUSED), CONTENT[Occasion.SHEET_REFUSED])
     for has_file in (False, True):
-        words = notice_words(*of, has_file=has_file)
+        words = notice_text(*of, has_file=has_file)
         assert ("does not name any payee" in mail_text(words)) is not has_file
         assert ("does not name any payee" in mail_page(words)) is not has_file

@@ -9,7 +9,7 @@ import pytest
 import standardwebhooks
 
 from paygw_batch.gateway.http.tls import client_context
-from paygw_batch.notices.webhook import Webhook, secret_bytes
+from paygw_batch.notices.webhook import Webhook, decode_secret
 from paygw_batch.notices.words import DeliveryFailure, FailureKind
 from tests.support.receivers import SECRET, Trust, running_peer, stay_silent, webhook
 
@@ -18,7 +18,7 @@ BODY = '{"type": "run_ended", "data": {"sheet": "été.csv"}}'.encode()
 
 def build_webhook(url: str, trust: Trust | None = None, *, timeout_s: float = 60.0, is_signed: bool = True) -> Webhook:
     context = client_context(trust.bundle if trust else None)
-    return Webhook(url, context, secret_bytes(SECRET) if is_signed else None, timeout_s)
+    return Webhook(url, context, decode_secret(SECRET) if is_signed else None, timeout_s)
 
 
 def test_standard_webhooks_library_verifies_posts(trust: Trust) -> None:
@@ -113,11 +113,11 @@ def test_silent_and_missing_webhook_receivers_are_distinguished() -> None:
 @pytest.mark.parametrize("secret", ["whsec_", "whsec_!", "whsec_" + b64encode(b"short").decode(), "é" * 40])
 def test_weak_webhook_secret_is_refused_and_hidden(secret: str) -> None:
     with pytest.raises(ValueError, match=r"base64|bytes") as caught:
-        secret_bytes(secret)
+        decode_secret(secret)
     assert secret.removeprefix("whsec_") not in str(caught.value) or secret == "whsec_"
 
 
-def test_webhook_repr_hides_address_and_secret() -> None:
+def test_webhook_repr_hides_url_and_secret() -> None:
     representation = repr(build_webhook("https://hooks.example/T0/B0/secret"))
     assert "secret" not in representation
     assert "hooks.example" not in representation

@@ -9,7 +9,7 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.form import Order
 from paygw_batch.sandbox.reply import (
     Answer,
-    AnswerChoice,
+    AnswerChooser,
     Behaviour,
     Fault,
     Rule,
@@ -25,25 +25,25 @@ def build_order(amount: str = "100", order_id: str = "A-1", country: str = "KE")
     return Order(order_id, country, "KES", amount, "254712345678", "TEST-KE")
 
 
-def parse_choice(text: str) -> AnswerChoice:
-    return AnswerChoice(parse_behaviour(text, name="behaviour.toml"))
+def parse_choice(text: str) -> AnswerChooser:
+    return AnswerChooser(parse_behaviour(text, name="behaviour.toml"))
 
 
 @pytest.mark.parametrize("decimals", ["", ".0", ".99"])
 @pytest.mark.parametrize("rule", shipped_behaviour().rule, ids=lambda rule: str(rule.amount_whole))
-def test_shipped_rules_use_whole_part_of_amount(rule: Rule, decimals: str) -> None:
-    answer = AnswerChoice(shipped_behaviour()).choose(build_order(f"{rule.amount_whole}{decimals}"))
+def test_shipped_rules_use_integer_part_of_amount(rule: Rule, decimals: str) -> None:
+    answer = AnswerChooser(shipped_behaviour()).choose(build_order(f"{rule.amount_whole}{decimals}"))
     assert answer == rule
 
 
 @pytest.mark.parametrize("amount", ["1", "900.1", "9000.99", "9013", "90010", "19001", "999999999999999"])
-def test_other_amounts_are_approved_by_shipped_rules(amount: str) -> None:
-    assert AnswerChoice(shipped_behaviour()).choose(build_order(amount)) == Answer()
-    assert AnswerChoice(Behaviour()).choose(build_order()) == Answer(status="approved", http_status=200, commits=True)
+def test_shipped_rules_approve_other_amounts(amount: str) -> None:
+    assert AnswerChooser(shipped_behaviour()).choose(build_order(amount)) == Answer()
+    assert AnswerChooser(Behaviour()).choose(build_order()) == Answer(status="approved", http_status=200, commits=True)
     assert parse_behaviour("", name="behaviour.toml") == Behaviour()
 
 
-def test_first_matching_rule_answers() -> None:
+def test_first_matching_rule_determines_answer() -> None:
     chosen = parse_choice(
         """
         [[rule]]
@@ -122,8 +122,8 @@ def test_behaviour_file_supports_every_answer_field() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[[rule]]\namount_whol = 1\n", "rule.0.amount_whol is not a known key; did you mean amount_whole?"),
-        ("[[rules]]\n", "rules is not a known key; did you mean rule?"),
+        ("[[rule]]\namount_whol = 1\n", "rule.0.amount_whol is not a known key. Did you mean amount_whole?"),
+        ("[[rules]]\n", "rules is not a known key. Did you mean rule?"),
         ("[default]\namount_whole = 1\n", "default.amount_whole"),
         ("[[rule]]\nstatus = 'x'\n", "a rule needs"),
         ("[[rule]]\namount_whole = '9001'\n", "rule.0.amount_whole"),
@@ -146,7 +146,7 @@ def test_behaviour_file_supports_every_answer_field() -> None:
         ("[default\n", "not TOML"),
     ],
 )
-def test_behaviour_file_error_shows_key(tmp_path: Path, text: str, named: str) -> None:
+def test_behaviour_file_error_names_key(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "behaviour.toml"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as refused:

@@ -66,7 +66,7 @@ def collection_verifier(merchant: Merchant) -> Verifier:
             profile=VerifiedProfile(merchant.profile),
         ),
         clock=lambda: NOW_S,
-        expects=Expectations(amount_is_text=False, control=CONTROL),
+        expectations=Expectations(amount_is_text=False, control=CONTROL),
     )
 
 
@@ -75,7 +75,7 @@ def verify_refused(verifier: Verifier, merchant: Merchant, fields: dict[str, str
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
-def test_collection_needs_every_field_of_country(collection_verifier: Verifier, merchant: Merchant, code: str) -> None:
+def test_collection_needs_all_country_fields(collection_verifier: Verifier, merchant: Merchant, code: str) -> None:
     fields = good_collection(code)
     order = collection_verifier.verify(build_request(merchant, fields, path=PATH))
     payer = fields.get("cell_phone", fields["phone"])

@@ -17,7 +17,7 @@ def settings() -> Settings:
 
 
 @pytest.mark.parametrize("operation", ["payout", "payin"])
-def test_sandbox_configuration_is_complete_without_real_codes(settings: Settings, operation: str) -> None:
+def test_sandbox_configuration_is_complete_without_real_credentials(settings: Settings, operation: str) -> None:
     assert settings.uses_sandbox
     assert settings.missing_for_sending() == settings.missing_for(operation) == []
     for code, rule in load_rules(operation, settings.terms(operation)).items():

@@ -24,7 +24,7 @@ from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rul
 served = (ServedOperation(load_operation("payout"), payout_rules(), Path(sys.argv[2])),)
 key = Path(sys.argv[1]).read_bytes()
 config = SandboxConfig(ENDPOINT_ID, CONSUMER_KEY, key, "json-params", served, shipped_behaviour())
-serve(config, 0, ready=lambda line: print(line, flush=True))
+serve(config, 0, on_ready=lambda line: print(line, flush=True))
 print("left")
 """
 
@@ -46,7 +46,7 @@ def serving(merchant: Merchant, tmp_path: Path) -> Iterator[tuple[subprocess.Pop
         process.kill()
 
 
-def test_record_keeps_answered_orders_after_kill(
+def test_killed_sandbox_keeps_answered_orders_in_record(
     serving: tuple[subprocess.Popen[str], RunningSandbox], merchant: Merchant
 ) -> None:
     process, running = serving

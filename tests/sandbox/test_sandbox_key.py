@@ -14,32 +14,32 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.message import IncomingRequest
 from paygw_batch.gateway.notification import HeaderEncoding, HeaderSignature, SignedHeader
 from paygw_batch.gateway.signing.key import SignatureAlgorithm, load_private_key, parse_gateway_key
-from paygw_batch.sandbox.callback import CallbackHeader, rsa_signer
-from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key, sandbox_key
+from paygw_batch.sandbox.callback import NotificationHeader, rsa_signer
+from paygw_batch.sandbox.throw_away_key import ensure_gateway_key, ensure_sandbox_key
 from tests.support.patience import PATIENCE_S
 
 
 def test_sandbox_keys_are_created_once_and_private(tmp_path: Path) -> None:
     directory = tmp_path / "sandbox-state"
-    path = sandbox_key(directory)
+    path = ensure_sandbox_key(directory)
     content = path.read_bytes()
-    assert sandbox_key(directory) == path
+    assert ensure_sandbox_key(directory) == path
     assert path.read_bytes() == content
     assert list(directory.iterdir()) == [path]
     key = load_pem_private_key(content, password=None)
     assert isinstance(key, RSAPrivateKey)
     assert key.key_size == load_private_key(path).public.bits == 2048
     assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(directory.stat().st_mode)) == (0o600, 0o700)
-    first = sandbox_gateway_key(tmp_path).private_numbers()
-    assert sandbox_gateway_key(tmp_path).private_numbers() == first
+    first = ensure_gateway_key(tmp_path).private_numbers()
+    assert ensure_gateway_key(tmp_path).private_numbers() == first
     for name in ("sandbox-gateway.pem", "sandbox-gateway-public.pem"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("algorithm", list(SignatureAlgorithm))
 @pytest.mark.parametrize("encoding", ["hex", "base64"])
-def test_notifications_have_published_signature(tmp_path: Path, algorithm: SignatureAlgorithm, encoding: str) -> None:
-    proof = CallbackHeader("X-Signature", encoding, "v1=", rsa_signer(algorithm, sandbox_gateway_key(tmp_path)))
+def test_published_key_verifies_notifications(tmp_path: Path, algorithm: SignatureAlgorithm, encoding: str) -> None:
+    proof = NotificationHeader("X-Signature", encoding, "v1=", rsa_signer(algorithm, ensure_gateway_key(tmp_path)))
     public = (tmp_path / "sandbox-gateway-public.pem").read_bytes()
     check = HeaderSignature(
         SignedHeader("X-Signature", HeaderEncoding(encoding), "v1="), parse_gateway_key(public, algorithm, name="it")
@@ -52,8 +52,8 @@ def test_notifications_have_published_signature(tmp_path: Path, algorithm: Signa
 
 def test_concurrent_processes_create_one_sandbox_key(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from paygw_batch.sandbox.throw_away_key import sandbox_key\n"
-        "sys.stdin.readline(); sys.stdout.write(sandbox_key(Path(sys.argv[1])).read_text())\n"
+        "import sys; from pathlib import Path; from paygw_batch.sandbox.throw_away_key import ensure_sandbox_key\n"
+        "sys.stdin.readline(); sys.stdout.write(ensure_sandbox_key(Path(sys.argv[1])).read_text())\n"
     )
     makers = [
         subprocess.Popen(
@@ -77,5 +77,5 @@ def test_concurrent_processes_create_one_sandbox_key(tmp_path: Path) -> None:
 def test_unwritable_key_directory_is_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigurationError) as refused:
-        sandbox_key(tmp_path / "file" / "state")
+        ensure_sandbox_key(tmp_path / "file" / "state")
     assert "private_key" in refused.value.hint

@@ -42,7 +42,7 @@ ROW = {
 }
 
 
-def test_record_keeps_lines_across_runs_and_is_private(tmp_path: Path) -> None:
+def test_record_is_private_and_kept_across_runs(tmp_path: Path) -> None:
     path = tmp_path / "new" / "record.csv"
     lines = [replace(LINE, reference=str(number)) for number in range(3)]
     for number, line in enumerate(lines, 1):
@@ -69,7 +69,7 @@ def test_record_keeps_order_id_unchanged(start: str, text: str) -> None:
         assert strip_formula_guard(written[0]) == order_id
 
 
-def test_processes_append_whole_lines_to_shared_record(tmp_path: Path) -> None:
+def test_concurrent_processes_append_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "record.csv"
     program = (
         "import sys; from pathlib import Path; from paygw_batch.sandbox.record import Record, RecordLine\n"
@@ -85,7 +85,7 @@ def test_processes_append_whole_lines_to_shared_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"name,amount\n", b"received_at,client_orderid\n", b"\xff\xfe\n"])
-def test_other_file_is_refused_as_record(tmp_path: Path, content: bytes) -> None:
+def test_unrelated_file_is_refused_as_record(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "payroll.csv"
     path.write_bytes(content)
     with pytest.raises(ConfigurationError):
@@ -191,7 +191,7 @@ def test_comparison_finds_differences(lines: list[RecordLine], row: Mapping[str,
     assert compare(lines, [{**ROW, **row}]) == ([] if difference is None else [f"A-1: {difference}"])
 
 
-def test_comparison_finds_taken_invalid_row() -> None:
+def test_comparison_finds_invalid_row_accepted_by_gateway() -> None:
     refused = ROW | {"state": "invalid", "amount": "KES 5"}
     difference = "A-1: invalid here, but taken at the gateway, perhaps from an earlier sheet"
     assert compare(TAKEN, [refused]) == [difference]
@@ -217,7 +217,7 @@ def test_compare_command_prints_differences(tmp_path: Path, capsys: pytest.Captu
         assert capsys.readouterr().out == output
 
 
-def test_compare_command_refuses_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command_reports_unreadable_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record, missing = str(tmp_path / "record.csv"), str(tmp_path / "missing.csv")
     with Record(Path(record)):
         pass

@@ -77,7 +77,7 @@ def test_documented_amounts_get_documented_answers(sandbox: RunningSandbox, merc
     assert (line.answer, line.committed) == (rule.status, "yes" if rule.commits else "no")
 
 
-def test_silence_rule_records_order_without_answering(sandbox: RunningSandbox, merchant: Merchant) -> None:
+def test_silence_rule_records_order_but_sends_nothing(sandbox: RunningSandbox, merchant: Merchant) -> None:
     with socket.create_connection(split_address(sandbox.base_url), timeout=PATIENCE_S) as client:
         client.sendall(raw_request(merchant, sandbox.base_url, payout_fields("SILENCE", "9005")))
         wait_for_record(sandbox.record_path, "SILENCE")
@@ -98,7 +98,7 @@ def test_dropped_connection_rule_sends_nothing(
     assert (line.answer, line.committed) == (answer, committed)
 
 
-def test_fault_rules_reply_and_record_order(sandbox: RunningSandbox, merchant: Merchant) -> None:
+def test_fault_rules_determine_reply_and_record(sandbox: RunningSandbox, merchant: Merchant) -> None:
     garbage, body = post(merchant, sandbox.base_url, payout_fields("GARBAGE", "9006"))
     assert garbage.status == 200
     with pytest.raises(json.JSONDecodeError):
@@ -112,7 +112,7 @@ def test_fault_rules_reply_and_record_order(sandbox: RunningSandbox, merchant: M
         assert [line.committed for line in sandbox.recorded(order_id)] == ["yes"]
 
 
-def test_slow_drip_sends_right_answer_byte_by_byte(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
+def test_slow_drip_sends_answer_byte_by_byte(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     behaviour = '[default]\nfault = "slow_drip"\ndrip_interval_s = 0.005\n'
     with (
         running_sandbox(make_config(tmp_path / "record.csv", behaviour=behaviour)) as base_url,
@@ -202,7 +202,7 @@ def test_oversized_or_incomplete_order_is_not_recorded(sandbox: RunningSandbox, 
     assert sandbox.recorded("HALF") == []
 
 
-def test_parallel_orders_are_answered_and_recorded_once(sandbox: RunningSandbox, merchant: Merchant) -> None:
+def test_concurrent_orders_are_answered_and_recorded_once(sandbox: RunningSandbox, merchant: Merchant) -> None:
     statuses: list[int] = []
 
     def pay(worker: int) -> None:
@@ -219,7 +219,7 @@ def test_parallel_orders_are_answered_and_recorded_once(sandbox: RunningSandbox,
     assert len(many) == len(set(many)) == 80
 
 
-def test_end_cuts_connections_and_frees_port(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
+def test_stop_closes_connections_and_port(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     threads_before = set(threading.enumerate())
     with running_sandbox(make_config(tmp_path / "record.csv")) as base_url:
         client = socket.create_connection(split_address(base_url), timeout=PATIENCE_S)
@@ -232,12 +232,12 @@ def test_end_cuts_connections_and_frees_port(make_config: MakeConfig, merchant: 
         socket.create_connection(split_address(base_url), timeout=PATIENCE_S)
 
 
-def test_exception_inside_sandbox_context_is_raised(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_exception_inside_sandbox_context_propagates(make_config: MakeConfig, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), running_sandbox(make_config(tmp_path / "record.csv")):
         raise ZeroDivisionError
 
 
-def test_delayed_answer_does_not_delay_end(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
+def test_delayed_answer_does_not_delay_stop(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     threads_before = set(threading.enumerate())
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 3600\n")
     with running_sandbox(config) as base_url:
@@ -287,7 +287,9 @@ def make_unwritable(path: Path) -> None:
             os.close(reading)
 
 
-def test_used_port_or_profile_is_refused(make_config: MakeConfig, sandbox: RunningSandbox, tmp_path: Path) -> None:
+def test_busy_port_or_unknown_profile_is_refused(
+    make_config: MakeConfig, sandbox: RunningSandbox, tmp_path: Path
+) -> None:
     port, config = split_address(sandbox.base_url)[1], make_config(tmp_path / "r.csv")
     with pytest.raises(ConfigurationError, match=str(port)), running_sandbox(config, port=port):
         pass

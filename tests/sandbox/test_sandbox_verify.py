@@ -17,7 +17,7 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.encode import Supplies
+from paygw_batch.gateway.encode import BodyConstants
 from paygw_batch.gateway.message import Attempt
 from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
 from paygw_batch.gateway.sign import Signer
@@ -44,9 +44,9 @@ KENYA = GOOD["KE"]
 
 
 @pytest.mark.parametrize("signs", PROFILES)
-def test_other_signature_profile_fails(make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, signs: str) -> None:
-    expects = next(profile for profile in PROFILES if profile != signs)
-    verifier = make_verifier(Merchant(merchant_key, expects))
+def test_wrong_profile_is_refused(make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, signs: str) -> None:
+    expectations = next(profile for profile in PROFILES if profile != signs)
+    verifier = make_verifier(Merchant(merchant_key, expectations))
     verdict = require_refusal(verifier.verify(build_request(Merchant(merchant_key, signs), KENYA)))
     assert (verdict.http_status, verdict.code, verdict.order_id) == (401, "signature", KENYA["client_orderid"])
 
@@ -79,7 +79,7 @@ def test_malformed_signature_is_refused(verifier: Verifier, merchant: Merchant, 
     assert (verdict.http_status, verdict.code) == (401, "signature")
 
 
-def test_nonce_is_used_by_signed_requests_alone(verifier: Verifier, merchant: Merchant) -> None:
+def test_only_signed_requests_use_nonce(verifier: Verifier, merchant: Merchant) -> None:
     request = build_request(merchant, KENYA)
     tampered = replace(request, body=encode_body(KENYA | {"amount": "9"}))
     assert require_refusal(verifier.verify(tampered)).code == "signature"
@@ -161,7 +161,7 @@ def test_wrong_signed_parameter_is_refused(
         pytest.param(lambda header: header.replace('oauth_nonce="', 'oauth_nonce="%FF'), id="not UTF-8"),
     ],
 )
-def test_malformed_authorization_fails(verifier: Verifier, merchant: Merchant, spoil: Callable[[str], str]) -> None:
+def test_invalid_authorization_is_refused(verifier: Verifier, merchant: Merchant, spoil: Callable[[str], str]) -> None:
     header = spoil(dict(build_request(merchant, KENYA).headers)["authorization"])
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, headers={"authorization": header})))
     assert (verdict.http_status, verdict.code) == (401, "authorization")
@@ -180,7 +180,7 @@ def test_malformed_authorization_fails(verifier: Verifier, merchant: Merchant, s
         pytest.param({"query": "a=b"}, 404, "path", id="a query"),
     ],
 )
-def test_request_other_than_post_to_endpoint_is_refused(
+def test_wrong_method_or_path_is_refused(
     verifier: Verifier, merchant: Merchant, change: dict[str, Any], http_status: int, code: str
 ) -> None:
     verdict = require_refusal(verifier.verify(replace(build_request(merchant, KENYA), **change)))
@@ -200,13 +200,15 @@ def test_request_other_than_post_to_endpoint_is_refused(
         ("authorization", None, 401),
     ],
 )
-def test_wrong_header_fails(verifier: Verifier, merchant: Merchant, name: str, value: str, http_status: int) -> None:
+def test_invalid_header_is_refused(
+    verifier: Verifier, merchant: Merchant, name: str, value: str, http_status: int
+) -> None:
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, headers={name: value})))
     assert (verdict.http_status, verdict.code) == (http_status, name)
 
 
 @pytest.mark.parametrize("name", ["host", "content-type", "accept", "authorization"])
-def test_doubled_header_is_refused(verifier: Verifier, merchant: Merchant, name: str) -> None:
+def test_repeated_header_is_refused(verifier: Verifier, merchant: Merchant, name: str) -> None:
     request = build_request(merchant, KENYA)
     twice = replace(request, headers=(*request.headers, (name, dict(request.headers)[name])))
     assert require_refusal(verifier.verify(twice)).code == name
@@ -241,7 +243,7 @@ def test_sandbox_accepts_client_signature(
         url=f"http://127.0.0.1:8080{PATH}",
         endpoint_id="1234",
         consumer_key=merchant.consumer_key,
-        supplies=Supplies({"server_callback_url": "https://merchant.example/paygw?a=b&c=ü"}),
+        constants=BodyConstants({"server_callback_url": "https://merchant.example/paygw?a=b&c=ü"}),
         profile=GatewayProfile(profile),
         key=PrivateKey(merchant_key),
     )
@@ -289,7 +291,7 @@ def test_body_other_than_flat_json_object_is_refused(
 
 
 @pytest.mark.parametrize("code", GOOD)
-def test_missing_or_further_field_is_refused(verifier: Verifier, merchant: Merchant, code: str) -> None:
+def test_missing_or_extra_field_is_refused(verifier: Verifier, merchant: Merchant, code: str) -> None:
     for missing in GOOD[code]:
         fields = {name: value for name, value in GOOD[code].items() if name != missing}
         verdict = require_refusal(verifier.verify(build_request(merchant, fields)))
@@ -304,7 +306,7 @@ def test_missing_or_further_field_is_refused(verifier: Verifier, merchant: Merch
         assert name in verdict.message
 
 
-def test_refused_country_or_field_is_not_repeated(verifier: Verifier, merchant: Merchant) -> None:
+def test_refusal_does_not_repeat_country_or_field(verifier: Verifier, merchant: Merchant) -> None:
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA | {"Jane Doe 0712345678": "x"})))
     assert "Jane" not in verdict.message
     phone_of_nowhere = GOOD["CI"] | {"phone": "+254712345678"}
@@ -325,7 +327,7 @@ def test_refused_country_or_field_is_not_repeated(verifier: Verifier, merchant: 
         *(("TZ", "receiver_country_code", "KE"), ("TZ", "receiver_first_name", "")),
     ],
 )
-def test_wrong_value_names_its_field(verifier: Verifier, merchant: Merchant, code: str, name: str, value: str) -> None:
+def test_refusal_names_wrong_field(verifier: Verifier, merchant: Merchant, code: str, name: str, value: str) -> None:
     verdict = require_refusal(verifier.verify(build_request(merchant, GOOD[code] | {name: value})))
     assert (verdict.http_status, verdict.code) == (422, name)
     assert verdict.message.startswith(f"{name} ")
@@ -352,7 +354,7 @@ def test_wrong_type_is_refused(verifier: Verifier, merchant: Merchant, sent: byt
     assert require_refusal(verifier.verify(request)).code == code
 
 
-def test_amount_outside_operators_limits_is_refused(rules: Rules) -> None:
+def test_amount_outside_limits_is_refused(rules: Rules) -> None:
     limited = replace(rules["KE"], min_amount=Decimal(10), max_amount=Decimal(100))
     check = FormCheck({"KE": limited})
 
@@ -366,6 +368,6 @@ def test_amount_outside_operators_limits_is_refused(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("value", ["0712345678", "Jane\nDoe", "+254 712"])
-def test_sandbox_accepts_any_form_of_phone(verifier: Verifier, merchant: Merchant, value: str) -> None:
+def test_sandbox_accepts_any_phone_format(verifier: Verifier, merchant: Merchant, value: str) -> None:
     fields = KENYA | {"account_name": value, "account_number": value, "phone": value}
     assert isinstance(verifier.verify(build_request(merchant, fields)), Order)

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from paygw_batch.core.evidence import Candidate, Claim, Deferral, EvidenceSource, Finding, Proof, judge_claim
+from paygw_batch.core.evidence import Candidate, Claim, Deferral, EvidenceSource, Finding, Proof, assess_claim
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.core.outcome import ContinueRun, OutcomeKind, StopRun
 from paygw_batch.errors import JournalError
@@ -116,7 +116,7 @@ def answer(status: str, *, is_not_found: bool = False) -> EnquiryAnswer:
 NO_ANSWER = EnquiryAnswer(None, "connect.refused", ContinueRun(), has_replied=False)
 
 
-def test_enquiry_answer_moves_only_its_attempt() -> None:
+def test_enquiry_answer_changes_only_its_attempt() -> None:
     scenario = Scenario(answer("approved"))
     scenario.run(lambda: bool(scenario.kept), claim())
     ((_, expected),) = scenario.asked
@@ -124,13 +124,13 @@ def test_enquiry_answer_moves_only_its_attempt() -> None:
     kept = decode_notification(scenario.kept[0])
     assert kept.source is EvidenceSource.ENQUIRY
     assert kept.claim.proof is Proof.PROVEN
-    ruling = judge_claim(kept.claim, [candidate()], WORDS)
+    ruling = assess_claim(kept.claim, [candidate()], WORDS)
     assert not isinstance(ruling, Deferral)
     assert ruling.finding is Finding.MOVED
     scenario = Scenario(answer("declined"))
     scenario.run(lambda: bool(scenario.kept), claim("declined"))
     later = candidate(intended_at="2026-11-22T05:00:00.000Z")
-    ruling = judge_claim(decode_notification(scenario.kept[0]).claim, [later], WORDS)
+    ruling = assess_claim(decode_notification(scenario.kept[0]).claim, [later], WORDS)
     assert not isinstance(ruling, Deferral)
     assert ruling.finding is Finding.SUPERSEDED
     assert ruling.outcome is None
@@ -146,7 +146,7 @@ def test_enquiry_is_repeated_until_answer_or_limit() -> None:
     assert decode_notification(scenario.kept[0]).claim.is_not_found
 
 
-def test_refused_enquiries_pause_after_one_message() -> None:
+def test_refused_enquiry_is_reported_once_and_pauses_others() -> None:
     refused = EnquiryAnswer(None, "http.403", StopRun("it does not accept our signature."), has_replied=True)
     scenario = Scenario(refused, refused, answer("approved"))
     scenario.run(lambda: bool(scenario.kept), claim())
@@ -162,7 +162,7 @@ def test_refused_enquiries_pause_after_one_message() -> None:
         (ValueError("Jane Wanjiku"), "about an unproven notification: unexpected error (ValueError)."),
     ],
 )
-def test_failed_look_is_reported_once_and_retried(error: Exception, sentence: str) -> None:
+def test_failed_lookup_is_reported_once_and_retried(error: Exception, sentence: str) -> None:
     scenario = Scenario(answer("approved"))
     scenario.errors = [error, error]
     scenario.run(lambda: bool(scenario.kept), claim())
@@ -179,7 +179,7 @@ def test_orders_beyond_queue_limit_are_skipped(monkeypatch: pytest.MonkeyPatch) 
     assert "Too many" in scenario.told[0]
 
 
-def test_row_in_flight_is_asked_about_after_outcome() -> None:
+def test_enquiry_waits_for_outcome_of_row_in_flight() -> None:
     scenario = Scenario(answer("approved"))
     scenario.candidates = [candidate(State.IN_FLIGHT)]
     looks = 0

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.core.evidence import Claim, EvidenceSource, Finding, Proof, StatedTimes, TimeInterval, judge_claim
+from paygw_batch.core.evidence import Claim, EvidenceSource, Finding, Proof, StatedTimes, TimeInterval, assess_claim
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import StaleRows
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Amendment, ClockComparison, Entry, KnownRow, StatementNote
-from paygw_batch.settle.match_statement import StatementMatch, StatementReader
+from paygw_batch.settle.match_statement import StatementMatch, StatementMatcher
 from paygw_batch.settle.resolve import Settlement, settle
 from paygw_batch.settle.row_order import Decision, row_content, unsigned_order
 from paygw_batch.settle.statement import Statement, StatementLine, StatementProof, TimeSpan, parse_time_span
@@ -34,8 +34,8 @@ WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "decl
 NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
 SHA = "0123456789abcdef" * 4
 EVIDENCE = "Statement day.csv (SHA-256 0123456789abcdef), line 2: "
-VAGUE = "ORD-2 was sent more than once, the last time at 2026-11-21"
-ASK = "The payee may have the money: do not send it again, and ask the gateway."
+VAGUE = "ORD-2 was sent more than once, most recently at 2026-11-21"
+ASK = "The payee may have the money. Do not send it again. Ask the gateway."
 
 
 def line(order_id: str = "ORD-2", status: str | None = "approved", number: int = 2, **changes: str) -> StatementLine:
@@ -58,10 +58,10 @@ def statement(*lines: StatementLine, proof: StatementProof = StatementProof.UNAS
     return Statement("day.csv", SHA, lines, proof)
 
 
-def reader(journal: SqliteJournal, *, batch: int = 1, now: datetime = NOW, as_of: str = "") -> StatementReader:
+def reader(journal: SqliteJournal, *, batch: int = 1, now: datetime = NOW, as_of: str = "") -> StatementMatcher:
     span, record = parse_time_span(as_of), journal.batches()[batch - 1]
     assert isinstance(span, TimeSpan) or not as_of
-    return StatementReader(
+    return StatementMatcher(
         journal, record, words=WORDS, minor_units={"KES": 2}, quarantine_h=24, now=lambda: now, as_of=span
     )
 
@@ -145,7 +145,7 @@ def test_statement_line_settles_row_without_answer(kind: OutcomeKind | None, wor
     ("answer", "said"),
     [("paid", Resolution.PAID), ("rejected", Resolution.REJECTED), ("not-received", Resolution.NOT_RECEIVED)],
 )
-def test_typed_answer_settles_row_as_person_evidence(answer: str, said: Resolution) -> None:
+def test_typed_answer_counts_as_evidence_from_person(answer: str, said: Resolution) -> None:
     matched = settled_pairs(sent_journal(OutcomeKind.UNKNOWN), line(answer=answer, time="2026-11-21T08:30:00Z"))
     assert matched == Settlement(2, said, f"{EVIDENCE}{answer} at 2026-11-21T08:30:00Z", Basis.PERSON)
 
@@ -166,7 +166,7 @@ def test_proven_later_line_counts_as_gateway_evidence(said: Mapping[str, Any], a
         assert settlement_basis(journal, one, proof, as_of) is (basis if proof.is_proven else Basis.PERSON)
 
 
-def test_statement_line_recorded_as_evidence_moves_nothing() -> None:
+def test_statement_line_recorded_as_evidence_changes_no_state() -> None:
     """A worker may send the row between comparison and recording. The line is then no answer of the gateway."""
     journal, declined = sent_journal(OutcomeKind.UNKNOWN), line(status="declined", time="2026-11-21T08:30:00Z")
     by = reader(journal)
@@ -175,7 +175,7 @@ def test_statement_line_recorded_as_evidence_moves_nothing() -> None:
     assert next(iter(journal.rows(1))).state is State.IN_DOUBT
 
 
-def test_missing_or_unfinished_rows_stay_unsettled() -> None:
+def test_rows_missing_from_statement_stay_unsettled() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN, rows=2)
     matched = match(journal, line(status="processing"), line("ORD-3", number=3, answer=""))
     assert (matched.waiting, matched.settlements, matched.differences) == (2, [], [])
@@ -187,16 +187,16 @@ def test_missing_or_unfinished_rows_stay_unsettled() -> None:
 
 
 @pytest.mark.parametrize("proof", [StatementProof.UNASKED, StatementProof.SIGNED])
-def test_not_received_waits_for_quarantine(proof: StatementProof) -> None:
+def test_resolving_as_not_received_waits_for_quarantine(proof: StatementProof) -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
     answer = statement(line(answer="not-received", time="2026-11-21T08:30:00Z"), proof=proof)
     opens = datetime(2026, 11, 22, 8, 1, tzinfo=UTC)
     early = reader(journal, now=opens.replace(minute=0)).match(answer)
-    assert "settle it as not received from 2026-11-22T08:01:00.000Z on" in early.differences[0].sentence
+    assert "From 2026-11-22T08:01:00.000Z (" in early.differences[0].sentence
     assert not early.settlements
     assert len(reader(journal, now=opens).match(answer).settlements) == 1
     wrong = only_difference(sent_journal(OutcomeKind.ACCEPTED), line(answer="not-received"))
-    assert wrong == "Row 2 is with the gateway in the journal, and not received in the statement."
+    assert wrong == "Row 2 is with the gateway in the journal and not received in the statement."
 
 
 @pytest.mark.parametrize(
@@ -214,15 +214,15 @@ def test_unlisted_status_settles_nothing(said: Mapping[str, Any], sentence: str)
 @pytest.mark.parametrize(
     ("money", "sentence"),
     [
-        ({"currency": "UGX"}, "The statement has ORD-2 in UGX; it was sent in KES."),
-        ({"currency": ""}, "The statement has ORD-2 in no currency; it was sent in KES."),
-        ({"amount": "much"}, "The amount 'much' of ORD-2 is not a plain amount, such as 1500.50."),
-        ({"amount": "15000.50"}, "The statement has ORD-2 with KES 15,000.50; it was sent with KES 1,500.50."),
+        ({"currency": "UGX"}, "The statement shows ORD-2 in UGX, but we sent it in KES."),
+        ({"currency": ""}, "The statement shows ORD-2 in no currency, but we sent it in KES."),
+        ({"amount": "much"}, "The amount 'much' of ORD-2 is not a plain number, such as 1500.50."),
+        ({"amount": "15000.50"}, "The statement shows KES 15,000.50 for ORD-2, but we sent KES 1,500.50."),
         ({"amount": "1500.5"}, None),
     ],
 )
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.PAID])
-def test_statement_line_with_different_amount_is_difference(
+def test_different_amount_in_statement_is_reported(
     money: Mapping[str, Any], sentence: str | None, kind: OutcomeKind
 ) -> None:
     matched = match(sent_journal(kind), line(**money))
@@ -230,11 +230,11 @@ def test_statement_line_with_different_amount_is_difference(
     assert len(matched.settlements) == (sentence is None and kind is OutcomeKind.UNKNOWN)
 
 
-def test_repeated_or_missing_order_id_is_difference() -> None:
+def test_repeated_or_missing_order_id_is_reported() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
     matched = match(journal, line(), line(number=3, status="declined"))
     assert [difference.sentence for difference in matched.differences] == [
-        "The statement has 2 lines for ORD-2: which one is right?"
+        "The statement has 2 lines for ORD-2. Which one is right?"
     ] * 2
     assert ([difference.line for difference in matched.differences], matched.settlements) == ([2, 3], [])
     matched = match(sent_journal(OutcomeKind.UNKNOWN), line(""), line("", number=3))
@@ -246,11 +246,11 @@ def test_repeated_or_missing_order_id_is_difference() -> None:
 @pytest.mark.parametrize(
     ("when", "sentence"),
     [
-        ({"time": "20/11/2026"}, "The time '20/11/2026' is unclear: write it as "),
-        ({"sent_at": "Friday"}, "The time 'Friday' is unclear: write it as "),
+        ({"time": "20/11/2026"}, "The time '20/11/2026' is unclear. Write it as "),
+        ({"sent_at": "Friday"}, "The time 'Friday' is unclear. Write it as "),
         (
             {"time": "2026-11-22T09:11:00Z"},
-            "The time 2026-11-22T09:11:00Z is in the future: our clock shows 2026-11-22T09:00:00.000Z.",
+            "The time 2026-11-22T09:11:00Z is in the future. Our clock shows 2026-11-22T09:00:00.000Z.",
         ),
         (
             {"time": "2026-11-21T08:00:59Z"},
@@ -258,7 +258,7 @@ def test_repeated_or_missing_order_id_is_difference() -> None:
         ),
         (
             {"sent_at": "2026-11-21T08:02:00Z"},
-            "No attempt of ORD-2 was sent at 2026-11-21T08:02:00Z: the latest was sent at 2026-11-21",
+            "No attempt of ORD-2 was sent at 2026-11-21T08:02:00Z. The latest was sent at 2026-11-21",
         ),
     ],
 )
@@ -307,7 +307,7 @@ def test_line_is_dated_by_first_use_of_statement() -> None:
     assert only_difference(reapplied, line(status="declined")).startswith(VAGUE)
 
 
-def test_only_same_file_counts_as_applied() -> None:
+def test_only_same_file_counts_as_already_applied() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN, minute=20)
     journal.settle([], note=StatementNote("b1", "day.csv", "f" * 64, "amina", at(7)))
     assert settled_pairs(journal, line()).resolution is Resolution.PAID
@@ -333,7 +333,7 @@ def apply_statement(journal: SqliteJournal, *lines: StatementLine, batch: int = 
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
 @pytest.mark.parametrize("word", ["approved", "declined"])
-def test_file_read_before_intent_never_settles_attempt(word: str, *, is_carried_out: bool) -> None:
+def test_file_read_before_attempt_never_settles_it(word: str, *, is_carried_out: bool) -> None:
     """Seed 7,032,239: an untrue "paid" about a row that was not sent; then it leaves, by a clock that is behind."""
     journal = memory_journal()
     open_sheet(journal, new=1)
@@ -349,7 +349,7 @@ def test_file_read_before_intent_never_settles_attempt(word: str, *, is_carried_
     assert [(matched.row, matched.basis) for matched in newer.settlements] == [(2, Basis.PERSON)]
 
 
-def test_file_of_other_batch_never_settles_later_attempt() -> None:
+def test_file_of_another_batch_never_settles_later_attempt() -> None:
     """The row is in both batches: the file was carried out for the one, and now for the other."""
     journal = memory_journal()
     first = open_sheet(journal, new=1)
@@ -371,10 +371,10 @@ def test_file_of_other_batch_never_settles_later_attempt() -> None:
 def test_claim_from_file_read_before_attempt_is_superseded(attempts: dict[int, int], finding: Finding) -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
     claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True, attempts=attempts)
-    assert getattr(judge_claim(claim, journal.orders("ORD-2"), WORDS), "finding", None) is finding
+    assert getattr(assess_claim(claim, journal.candidates("ORD-2"), WORDS), "finding", None) is finding
 
 
-def test_slow_clock_postpones_attempt_time() -> None:
+def test_attempt_time_is_corrected_for_slow_clock() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN, minute=30)
     journal.settle([], note=ClockComparison(at(30), "2026-11-21T09:30:00.000Z", -3600))
     wrong = only_difference(journal, line(time="2026-11-21T09:29:00Z"))
@@ -406,12 +406,12 @@ def journal_in_state(state: State) -> SqliteJournal:
 
 
 PAID_BEFORE = (
-    "Row 2 is paid in the journal, and paid in the statement. The line is about an earlier attempt: the payee "
-    "may be paid twice. Stop, and ask the gateway."
+    "Row 2 is paid in the journal and paid in the statement. This line is about an earlier attempt. The payee may "
+    "be paid twice. Stop and ask the gateway."
 )
 
 
-IN_JOURNAL = "Row 2 is {0} in the journal, and {1} in the statement.".format
+IN_JOURNAL = "Row 2 is {0} in the journal and {1} in the statement.".format
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_line_about_settled_row_is_compared(state: State, said: Mapping[str, Any
 
 
 @pytest.mark.parametrize(("word", "is_told"), [("declined", False), ("approved", True)])
-def test_older_paid_line_under_reused_id_is_reported(word: str, *, is_told: bool) -> None:
+def test_older_paid_line_with_reused_id_is_reported(word: str, *, is_told: bool) -> None:
     journal = sent_journal(OutcomeKind.REJECTED)
     release_rejected_rows(journal, suffix=False)
     send(journal, 1, OutcomeKind.PAID, at(10))
@@ -449,23 +449,23 @@ def test_older_paid_line_under_reused_id_is_reported(word: str, *, is_told: bool
     assert matched.agreeing == (not is_told)
 
 
-def test_older_line_under_unique_id_is_compared_normally() -> None:
+def test_older_line_with_unique_id_is_compared_normally() -> None:
     matched = match(sent_journal(OutcomeKind.PAID), line(time="2026-11-21T07:00:00Z"))
     assert (matched.agreeing, matched.differences) == (1, [])
     wrong = only_difference(sent_journal(OutcomeKind.PAID), line(status="declined", time="2026-11-21T07:00:00Z"))
-    assert wrong == "Row 2 is paid in the journal, and rejected in the statement."
+    assert wrong == "Row 2 is paid in the journal and rejected in the statement."
 
 
 # Orders other than latest attempts of the batch
-def test_earlier_rejected_attempt_agrees_unless_paid() -> None:
+def test_line_about_rejected_earlier_attempt_agrees_unless_paid() -> None:
     journal = twice_sent_journal(suffix=True)
     noes: Sequence[Mapping[str, Any]] = ({"status": "declined"}, {"answer": "not-received"}, {"answer": ""})
     for said in noes:
         matched = match(journal, line(**said))
         assert (matched.agreeing, matched.differences) == (1, []), said
     assert only_difference(journal, line()) == (
-        "ORD-2 is an earlier attempt: the journal has it as rejected, but the statement does not. The payee may be "
-        "paid twice: stop, and ask the gateway."
+        "ORD-2 is an earlier attempt. The journal shows it as rejected, but the statement does not. The payee may be "
+        "paid twice. Stop and ask the gateway."
     )
     assert [one.order_id for one in match(journal, line()).blocking] == ["ORD-2"]
     assert only_difference(journal, line(status="limbo")).startswith(
@@ -480,7 +480,7 @@ def test_statement_line_about_unsent_row_holds_it(word: str) -> None:
     open_sheet(journal, new=1)
     matched = match(journal, line(status=word))
     assert [difference.sentence for difference in matched.differences] == [
-        f"According to the journal, row 2 was never sent; the statement says otherwise. {ASK}"
+        f"According to the journal, row 2 was never sent, but the statement says otherwise. {ASK}"
     ]
     assert [one.order_id for one in matched.blocking] == ["ORD-2"]
     assert match(journal, line(status=word, amount="7")).blocking == []
@@ -495,7 +495,7 @@ def two_batches(kind: OutcomeKind, operation: str = "payout", amount: str = "150
     return journal
 
 
-def test_order_of_other_batch_is_held_if_resendable() -> None:
+def test_resendable_order_from_another_batch_is_held() -> None:
     matched = match(two_batches(OutcomeKind.UNKNOWN), line("ORD-9"))
     assert (matched.elsewhere, matched.differences, matched.settlements, matched.blocking) == (1, [], [], [])
     journal = two_batches(OutcomeKind.REJECTED)
@@ -510,13 +510,13 @@ def test_order_of_other_batch_is_held_if_resendable() -> None:
 def test_statement_line_for_unknown_attempt_holds_row() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
     assert only_difference(journal, line("NOBODY")) == (
-        "The journal has no order NOBODY: was it sent from elsewhere, or was its id changed?"
+        "The journal has no order NOBODY. Was it sent from another system, or was its id changed?"
     )
     assert match(journal, line("NOBODY")).blocking == []
     later = match(journal, line("ORD-2-r2"))
     (difference,) = later.differences
     assert difference.sentence == (
-        "The journal has no order ORD-2-r2, which looks like a later attempt of ORD-2: the journal may be an older "
+        "The journal has no order ORD-2-r2, which looks like a later attempt of ORD-2. The journal may be an old "
         f"copy. {ASK}"
     )
     assert [one.order_id for one in later.blocking] == ["ORD-2-r2"]
@@ -526,11 +526,11 @@ def test_statement_line_for_unknown_attempt_holds_row() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "question"),
     [
-        ("0001", "1", "has a spreadsheet dropped the zeros?"),
-        ("PAY-007", "PAY-7", "has a spreadsheet dropped the zeros?"),
-        ("1001", "1001.0", "has a program changed the id?"),
-        ("PAY-1", "pay/1", "has a program changed the id?"),
-        ("12000", "12,000", "has a program changed the id?"),
+        ("0001", "1", "did a spreadsheet drop the zeros?"),
+        ("PAY-007", "PAY-7", "did a spreadsheet drop the zeros?"),
+        ("1001", "1001.0", "did a program change the id?"),
+        ("PAY-1", "pay/1", "did a program change the id?"),
+        ("12000", "12,000", "did a program change the id?"),
     ],
 )
 def test_altered_id_is_reported_and_not_settled(ours: str, theirs: str, question: str) -> None:
@@ -539,7 +539,7 @@ def test_altered_id_is_reported_and_not_settled(ours: str, theirs: str, question
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     matched = match(journal, line(theirs, amount="1100.00"))
     assert [difference.sentence for difference in matched.differences] == [
-        f"The journal has no order {theirs}. The nearest is {ours}, KES 1,100.00: {question}"
+        f"The journal has no order {theirs}. The closest match is {ours}, KES 1,100.00: {question}"
     ]
     assert (matched.settlements, matched.blocking, len(matched.unsettled_rows)) == ([], [], 2)
 
@@ -549,7 +549,7 @@ def test_altered_id_suggests_order_with_same_amount() -> None:
     amounts = {"P-07": "5.00", "P-007": "7.00", "P-0007": "9.00"}
     open_sheet(journal, new=[new_instruction(row, name, amount=amounts[name]) for row, name in enumerate(amounts, 2)])
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
-    assert "The nearest is P-007, KES 7.00:" in only_difference(journal, line("P-7", amount="7.00"))
+    assert "The closest match is P-007, KES 7.00:" in only_difference(journal, line("P-7", amount="7.00"))
 
 
 @pytest.mark.parametrize(("amount", "is_open"), [("1500.50", True), ("77.00", False)])
@@ -603,7 +603,7 @@ def test_undated_answer_is_recorded_with_its_status() -> None:
     assert by.meanings(statement(*lines, line("ORD-6", answer="rejected"))) == meanings
 
 
-def test_orders_file_does_not_settle_later_attempt() -> None:
+def test_statement_of_order_does_not_settle_later_attempt() -> None:
     """The order settles row 2 alone. The file also names row 3, which is sent afterwards."""
     journal = memory_journal()
     open_sheet(journal, new=2)

@@ -15,7 +15,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.gateway.enquiry import EnquiryAnswer, parse_answer
 from paygw_batch.gateway.message import ExpectedReply, FaultKind, RawReply, TransportFault
-from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.journal.values import BatchRecord
 from paygw_batch.settle.refresh import Clock, EnquiryLimits, Refresh, RefreshResult
 from tests.support.journal_rows import new_instruction, open_sheet, send
@@ -100,7 +100,7 @@ def test_refresh_stops_enquiring_after_final_answer(kind: OutcomeKind) -> None:
     assert scenario.journal.messages().contradictions == []
 
 
-def test_refresh_slows_after_five_minutes_and_ends() -> None:
+def test_refresh_slows_after_five_minutes_then_ends() -> None:
     scenario = Scenario(lambda order_id, _: replied("processing", order_id), rows=1)
     done = scenario.run(limit_s=900.0)
     times = [at_s for at_s, _ in scenario.asked]
@@ -136,7 +136,7 @@ def test_invalid_enquiry_answer_changes_nothing(reply: RawReply | TransportFault
 @pytest.mark.parametrize(
     ("order_id", "further"), [("PAY-9", {}), ("PAY-2", {"amount": "1.00"}), ("PAY-2", {"currency": "UGX"})]
 )
-def test_answer_about_other_payout_stops_refresh(order_id: str, further: dict[str, Any]) -> None:
+def test_answer_about_another_payout_stops_refresh(order_id: str, further: dict[str, Any]) -> None:
     scenario = Scenario(lambda *_: replied("approved", order_id, **further), rows=1)
     done = scenario.run()
     assert scenario.states() == [State.ACCEPTED]
@@ -144,7 +144,7 @@ def test_answer_about_other_payout_stops_refresh(order_id: str, further: dict[st
     assert done.asked == 1
 
 
-def test_not_found_is_recorded_once_without_releasing() -> None:
+def test_not_found_answer_is_recorded_once_without_release() -> None:
     scenario = Scenario(lambda order_id, _: replied("no-such-order", order_id), rows=1, kind=OutcomeKind.UNKNOWN)
     scenario.run(limit_s=60)
     assert scenario.states() == [State.IN_DOUBT]
@@ -158,7 +158,7 @@ def test_not_found_is_recorded_once_without_releasing() -> None:
     ("reply", "reason", "asked"),
     [(REFUSED, "does not answer", {6}), (RawReply(403, (), b'{"status": "error"}'), "credentials", {1, 2})],
 )
-def test_unhelpful_gateway_stops_refresh(reply: RawReply | TransportFault, reason: str, asked: set[int]) -> None:
+def test_failing_gateway_stops_refresh(reply: RawReply | TransportFault, reason: str, asked: set[int]) -> None:
     scenario = Scenario(lambda *_: reply)
     done = scenario.run()
     assert reason in (done.stop_reason or "")
@@ -177,7 +177,7 @@ def test_refresh_observes_pause_requested_by_gateway() -> None:
     assert scenario.asked[1][0] - scenario.asked[0][0] >= 120
 
 
-def test_signal_ends_refresh_after_current_enquiries() -> None:
+def test_drained_refresh_finishes_current_enquiries() -> None:
     def script(order_id: str, _: int) -> RawReply:
         scenario.refresh.drain()
         return replied("approved", order_id)

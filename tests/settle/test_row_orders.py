@@ -136,7 +136,7 @@ def test_order_about_held_row_contains_hold() -> None:
     assert (row.hold, row.order_id, row.attempt, row.state) == (journal.head().seq - 1, "", 0, State.READY)
 
 
-def test_order_names_own_rows_and_statement() -> None:
+def test_order_lists_its_rows_and_statement() -> None:
     assert settlement_order(doubtful(), 9, 2).numbers == [2]
     with pytest.raises(ValueError, match="at least one row"):
         settlement_order(doubtful(), 9)
@@ -179,19 +179,19 @@ def test_malformed_order_content_is_refused() -> None:
 
 
 @BOTH
-def test_order_waits_for_people_of_policy(make: Make, ordered: Ordered) -> None:
+def test_order_needs_configured_number_of_approvers(make: Make, ordered: Ordered) -> None:
     order = ordered(make())
     assert (order.made_at, order.maker, order.approvals) == ("2026-11-21T09:00:00.000Z", ADA.public.text, [])
     assert unsigned_order(order.content, ADA.public, NOW).signature == ""
     journal = make()
-    assert "needs 1 valid approval and has 0" in refusal_of(ordered(journal), journal)
-    with pytest.raises(ApprovalError, match="needs 2 valid approvals and has 1"):
+    assert "needs 1 valid approval but has 0" in refusal_of(ordered(journal), journal)
+    with pytest.raises(ApprovalError, match="needs 2 valid approvals but has 1"):
         accepted_order(approved(ordered(journal)), journal, needed=2)
 
 
 # Conditions for carrying out an order
 @BOTH
-def test_valid_order_returns_deciders(make: Make, ordered: Ordered) -> None:
+def test_valid_order_is_attributed_to_its_signers(make: Make, ordered: Ordered) -> None:
     journal = make()
     order = approve(approved(ordered(journal)), BEN, policy(), NOW)
     stale = order.model_copy(update={"approvals": [forge_approval(ADA, order), *order.approvals]})
@@ -200,7 +200,7 @@ def test_valid_order_returns_deciders(make: Make, ordered: Ordered) -> None:
     assert valid_order.by == encode_record("agreed", "amina", order.digest(), "ada", "cleo, ben")
     assert (
         render_record(encode_record("released", valid_order.by))
-        == f"Released for another attempt by {format_decider(valid_order.by)}."
+        == f"Released by {format_decider(valid_order.by)}, to be sent again."
     )
     assert format_decider(valid_order.by) == f"amina, by order {order.digest()}, prepared by ada, approved by cleo, ben"
     assert (decider_name(valid_order.by), decider_name("amina"), format_decider("amina")) == ("amina", "amina", "amina")
@@ -214,9 +214,9 @@ def test_order_is_valid_only_for_its_batch(make: Make, ordered: Ordered) -> None
     journal = make()
     order = approved(ordered(journal))
     noun = order.noun
-    assert refusal_of(order, journal, endpoint="other/1") == f"The {noun} is for {PLACE}, but this is other/1."
+    assert refusal_of(order, journal, endpoint="other/1") == f"The {noun} is for {PLACE}, not for other/1."
     changes = {
-        "journal": ("a" * 32, f"The {noun} is for the journal aaaaaaaa, but this is the journal 00000000."),
+        "journal": ("a" * 32, f"The {noun} is for the journal aaaaaaaa, not for the journal 00000000."),
         "batch": ("b7", "The journal has no batch b7."),
         "operation": ("payin", "The journal has no batch b1."),
         "sheet": ("other.csv", f"The {noun} is no longer valid: the order is for another batch"),
@@ -239,12 +239,13 @@ def test_settlement_order_is_refused_after_row_changes() -> None:
     order = approved(settlement_order(journal, 2, 3))
     journal.append([outcome_of(1, 1, OutcomeKind.ACCEPTED, at(5))])
     was = "The order is no longer valid: row 2"
-    assert refusal_of(order, journal) == f"{was} was in doubt after attempt 1, and is with the gateway after attempt 1."
+    moved = "was in doubt after attempt 1 and is now with the gateway after attempt 1"
+    assert refusal_of(order, journal) == f"{was} {moved}."
     changes: dict[str, tuple[object, str]] = {
-        "amount": ("1.00", f"{was} is not the payment in the order."),
-        "attempt": (2, f"{was} was with the gateway after attempt 2, and is with the gateway after attempt 1."),
+        "amount": ("1.00", f"{was} does not match the payment in the order."),
+        "attempt": (2, f"{was} was with the gateway after attempt 2 and is now with the gateway after attempt 1."),
         "row": (9, "The order is no longer valid: row 9 is not in the batch."),
-        "hold": (4, f"{was} is held for a different reason than when the order was made."),
+        "hold": (4, f"{was} is now held for a different reason than when the order was made."),
     }
     for name, (value, sentence) in changes.items():
         changed = order_with_changed_rows(settlement_order(journal), **{name: value})
@@ -252,7 +253,7 @@ def test_settlement_order_is_refused_after_row_changes() -> None:
     with pytest.raises(ApprovalError) as valid_order:
         accepted_order(order, journal)
     assert valid_order.value.hint == (
-        "Nothing was settled, released or sent. Make a new order with `paygw-batch order`, and have it approved."
+        "Nothing was settled, released or sent. Make a new order with `paygw-batch order` and have it approved."
     )
 
 
@@ -260,7 +261,7 @@ def test_order_error_lists_first_changed_rows() -> None:
     journal = journal_of(*[OutcomeKind.UNKNOWN] * 8)
     order = settlement_order(journal, *range(2, 10))
     sentence = refusal_of(order_with_changed_rows(order, amount="1.00"), journal)
-    names = [f"row {row} is not the payment in the order" for row in range(2, 7)]
+    names = [f"row {row} does not match the payment in the order" for row in range(2, 7)]
     assert sentence == f"The order is no longer valid: {'; '.join(names)}; and 3 more rows."
     five = refusal_of(order_with_changed_rows(settlement_order(journal, *range(2, 7)), amount="1.00"), journal)
     assert five == f"The order is no longer valid: {'; '.join(names)}."
@@ -271,7 +272,7 @@ def test_release_order_is_refused_after_row_changes() -> None:
     order = approved(release_order(journal, 2, 3))
     accepted_order(order, journal)
     journal.release(1, [3], suffix=True, by="amina", at=at(5))
-    was = "The order is no longer valid: row 3 was rejected after attempt 1, and is"
+    was = "The order is no longer valid: row 3 was rejected after attempt 1 and is now"
     assert refusal_of(order, journal) == f"{was} not sent yet after attempt 1."
     send(journal, 1, OutcomeKind.REJECTED, at(6))
     assert refusal_of(order, journal) == f"{was} rejected after attempt 2."
@@ -323,7 +324,7 @@ def test_carried_out_orders_are_counted_and_recognised() -> None:
     assert not is_recorded(memory_journal(), settling)
 
 
-def test_order_on_second_batch_is_carried_out() -> None:
+def test_order_for_second_batch_is_carried_out() -> None:
     journal = memory_journal()
     open_sheet(journal, "b0", [new_instruction(2, "FIRST")])
     open_sheet(journal, new=1)
@@ -367,12 +368,12 @@ def test_stored_order_needs_two_signatures() -> None:
         journal = doubtful()
         store_order(journal, document)
         assert corruption_of(journal) == (
-            f"The signed order {type(order).model_validate_json(document).digest()[:16]} of batch b1 is not signed by "
-            "the keys that it lists."
+            f"The signed order {type(order).model_validate_json(document).digest()[:16]} for batch b1 is not signed "
+            "with the keys that it lists."
         )
     journal = doubtful()
     store_order(journal, "{}")
-    assert corruption_of(journal) == "A signed order of batch b1 cannot be read."
+    assert corruption_of(journal) == "A signed order for batch b1 cannot be read."
 
 
 @pytest.mark.parametrize(("name", "value"), [("journal", "a" * 32), ("batch", "b7"), ("operation", "payin")])
@@ -381,10 +382,10 @@ def test_stored_order_must_match_journal_and_batch(name: str, value: str) -> Non
     order = settlement_order(journal)
     changed = sign_document(order.model_copy(update={"content": order.content.model_copy(update={name: value})}), ADA)
     store_order(journal, approved(changed).model_dump_json())
-    assert corruption_of(journal).startswith(f"The signed order {changed.digest()[:16]} of batch b1 ")
+    assert corruption_of(journal).startswith(f"The signed order {changed.digest()[:16]} for batch b1 ")
 
 
-def test_stored_order_with_other_acts_is_detected() -> None:
+def test_stored_order_must_match_recorded_facts() -> None:
     order = approved(settlement_order(doubtful(), 2, 3))
     one = approved(settlement_order(doubtful(), 2))
     cases: list[tuple[RowOrder, dict[str, Any], str]] = [
@@ -396,8 +397,8 @@ def test_stored_order_with_other_acts_is_detected() -> None:
     for kept, changes, fitting in cases:
         journal = doubtful()
         carry_out_settlement(journal, kept, **changes)
-        named = f"The signed order {kept.digest()[:16]} of batch b1 differs from the journal: "
-        assert corruption_of(journal) == f"{named}{fitting} decisions fit."
+        named = f"The signed order {kept.digest()[:16]} for batch b1 does not match the journal: "
+        assert corruption_of(journal) == f"{named}{fitting} decisions agree."
     journal = rejected()
     carry_out_release(journal, approved(release_order(journal, 2)), rows=[3])
-    assert corruption_of(journal).endswith("0 of 1 decisions fit.")
+    assert corruption_of(journal).endswith("0 of 1 decisions agree.")

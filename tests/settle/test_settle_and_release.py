@@ -19,11 +19,11 @@ from paygw_batch.settle.resolve import (
     may_settle,
     needs_second_person,
     quarantine_end,
-    quarantine_sentence,
+    quarantine_message,
     quarantined_rows,
     row_states,
     settle,
-    waiting_sentence,
+    waiting_message,
 )
 from tests.support.journal_rows import at, due_rows, intent, memory_journal, open_sheet, outcome_of, row_of, send
 
@@ -31,7 +31,7 @@ LEFT = datetime(2026, 11, 21, 8, 1, tzinfo=UTC)
 OPENS = LEFT + timedelta(hours=24)
 LATER = LEFT + timedelta(days=2)
 KINDS = (OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)
-NOTHING_CHANGED = "Nothing was changed. `paygw-batch status BATCH` shows the state of each row."
+NOTHING_CHANGED = "Nothing was changed. To see the state of each row, run `paygw-batch status BATCH`."
 
 
 def journal_of(*kinds: OutcomeKind | None) -> SqliteJournal:
@@ -69,7 +69,7 @@ OPEN = {State.IN_DOUBT, State.IN_FLIGHT}
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("resolution", Resolution)
 @pytest.mark.parametrize("is_held", [True, False])
-def test_row_state_and_hold_decide_allowed_settlements(state: State, resolution: Resolution, *, is_held: bool) -> None:
+def test_state_and_hold_determine_allowed_settlements(state: State, resolution: Resolution, *, is_held: bool) -> None:
     allowed = state in OPEN or (state is State.READY and is_held)
     allowed = allowed or (state is State.ACCEPTED and resolution is not Resolution.NOT_RECEIVED)
     assert may_settle(state, resolution, is_held=is_held) == allowed
@@ -82,53 +82,53 @@ def test_settlement_permitting_resend_needs_two_people(state: State, resolution:
     assert needs_second_person(state, resolution) == could_leave
 
 
-def test_all_wrong_settlements_are_reported_by_row() -> None:
+def test_every_invalid_settlement_is_reported_by_row() -> None:
     journal = journal_of(*KINDS, None)
     check(
         journal, word(2), word(2, Resolution.PAID), word(2, Resolution.NOT_RECEIVED), word(3), word(3, Resolution.PAID)
     )
     assert refusal(journal, word(4), word(2), word(5, Resolution.PAID), word(9), word(3, Resolution.NOT_RECEIVED)) == (
-        "Row 4 is paid, and cannot be resolved as rejected. Row 5 is rejected, and cannot be resolved as paid. "
-        "Row 9: the batch has no such row. Row 3 is with the gateway, and cannot be resolved as not received."
+        "Row 4 is paid and cannot be resolved as rejected. Row 5 is rejected and cannot be resolved as paid. "
+        "The batch has no row 9. Row 3 is with the gateway and cannot be resolved as not received."
     )
-    assert refusal(journal, word(6)) == "Row 6 is not sent yet, and cannot be resolved as rejected."
+    assert refusal(journal, word(6)) == "Row 6 is not sent yet and cannot be resolved as rejected."
 
 
-def test_not_received_is_allowed_after_quarantine() -> None:
+def test_settling_as_not_received_is_allowed_after_quarantine() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     lost = word(2, Resolution.NOT_RECEIVED)
     early = refusal(journal, lost, now=OPENS - timedelta(milliseconds=1))
     assert early == (
-        "Row 2 was sent at 2026-11-21T08:01:00.000Z and could still be paid: settle it as not received from "
-        "2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
+        "Row 2 was sent at 2026-11-21T08:01:00.000Z and could still be paid. From "
+        "2026-11-22T08:01:00.000Z (a quarantine of 24 h), you can settle it as not received."
     )
     check(journal, lost, now=OPENS)
     check(journal, word(2), word(2, Resolution.PAID), now=LEFT + timedelta(hours=1))
     journal = journal_of(OutcomeKind.UNKNOWN)
     journal.settle([], note=ClockComparison(at(2), "2026-11-21T09:02:00.000Z", -3600))
     lost = word(2, Resolution.NOT_RECEIVED)
-    assert "from 2026-11-22T09:01:00.000Z on (" in refusal(journal, lost, now=OPENS)
+    assert "From 2026-11-22T09:01:00.000Z (" in refusal(journal, lost, now=OPENS)
     check(journal, lost, now=OPENS + timedelta(hours=1))
 
 
 def test_unsent_row_has_no_quarantine() -> None:
     ready = row_of(journal_of(None), 1, 2)
     assert quarantine_end(ready, Quarantine(24)) is None
-    assert quarantine_sentence(ready, Quarantine(24), LEFT) is None
-    assert "it may be sent again from now (a quarantine of 24 h)." in waiting_sentence(ready, Quarantine(24))
+    assert quarantine_message(ready, Quarantine(24), LEFT) is None
+    assert "You can send it again from now (a quarantine of 24 h)." in waiting_message(ready, Quarantine(24))
     assert quarantine_end(row_of(journal_of(OutcomeKind.PAID), 1, 2), Quarantine(24)) == OPENS
 
 
-def test_wrong_clock_settles_and_releases_nothing() -> None:
+def test_wrong_clock_prevents_settlement_and_release() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.REJECTED)
     early = LEFT - timedelta(hours=1)
-    with pytest.raises(UsageError, match="the clock was set back"):
+    with pytest.raises(UsageError, match="The clock was set back"):
         check(journal, word(2, Resolution.PAID), now=early)
-    with pytest.raises(UsageError, match="the clock was set back"):
+    with pytest.raises(UsageError, match="The clock was set back"):
         check_releasable(journal, journal.batches()[0], [3], quarantine_h=24, now=lambda: early)
 
 
-def test_settlements_are_recorded_with_reason_and_documents() -> None:
+def test_settlements_are_recorded_with_evidence_and_documents() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED)
     write(journal, word(2, Resolution.PAID), word(3, Resolution.NOT_RECEIVED), word(4, basis=Basis.GATEWAY))
     assert [row.state for row in journal.rows(1)] == [State.PAID, State.READY, State.REJECTED]
@@ -146,7 +146,7 @@ def test_settlements_are_recorded_with_reason_and_documents() -> None:
     journal.verify()
 
 
-def test_row_in_flight_or_missing_stops_settlement() -> None:
+def test_missing_row_or_row_in_flight_prevents_settlement() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, None)
     (due,) = due_rows(journal, 1)
     journal.append([intent(due, at(3))])
@@ -170,14 +170,13 @@ def release_refusal(journal: SqliteJournal, *rows: int, now: datetime = LATER) -
     return found.value.message
 
 
-def test_rows_not_rejected_are_refused_with_reason() -> None:
+def test_release_of_unrejected_row_is_refused_with_reason() -> None:
     journal = journal_of(*KINDS, None)
     releasable(journal, 5)
     assert release_refusal(journal, 9, 5, 4, 2, 3, 6, 4) == (
-        "Row 2 is in doubt and may have been paid: settle it first. "
-        "Row 3 is accepted by the gateway, which may still pay it. "
-        "Row 4 is paid. Row 6 is ready: the "
-        "next run sends it unless it is held. Row 9: the batch has no such row."
+        "Row 2 is in doubt and may have been paid. Settle it first. "
+        "The gateway has accepted row 3 and may still pay it. "
+        "Row 4 is paid. Row 6 is ready. The next run will send it unless it is held. The batch has no row 9."
     )
 
 
@@ -186,8 +185,8 @@ def test_row_rejected_by_person_waits_for_quarantine() -> None:
     write(journal, word(2), word(3, basis=Basis.GATEWAY), now=LEFT + timedelta(hours=1))
     early = OPENS - timedelta(milliseconds=1)
     assert release_refusal(journal, 2, now=early) == (
-        "Only a person reported that row 2 was rejected. Its attempt was sent at 2026-11-21T08:01:00.000Z and could "
-        "still be paid: it may be sent again from 2026-11-22T08:01:00.000Z (a quarantine of 24 h)."
+        "A person, not the gateway, reported row 2 as rejected. It was sent at 2026-11-21T08:01:00.000Z and could "
+        "still be paid. You can send it again from 2026-11-22T08:01:00.000Z (a quarantine of 24 h)."
     )
     releasable(journal, 3, 4, now=early)
     releasable(journal, 2, 3, 4, now=OPENS)

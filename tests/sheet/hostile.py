@@ -126,9 +126,9 @@ def _hostile_csv(chance: Random, header: list[str], rows: list[list[str]]) -> Ho
     except UnicodeDecodeError:
         return HostileSheet(".csv", content, None)
     # Count the lines below the header that have more than delimiters and quotation marks.
-    bare_column = str.maketrans("", "", f'"{delimiter}')
+    without_quotes = str.maketrans("", "", f'"{delimiter}')
     count = sum(
-        _has_visible_text([line.translate(bare_column)]) for line in records(text_after, delimiter, len(header))
+        _has_visible_text([line.translate(without_quotes)]) for line in records(text_after, delimiter, len(header))
     )
     return HostileSheet(".csv", content, count)
 

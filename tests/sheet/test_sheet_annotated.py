@@ -123,7 +123,7 @@ def test_comments_and_problem_list_explain_and_link_cells(annotator: Annotator) 
         workbook(annotator.folder / "bad.xlsx", BAD, lambda _, sheet: setattr(sheet, "title", "Jo's pay"))
     )
     book = openpyxl.load_workbook(path)
-    assert book["Jo's pay"]["A5"].comment.text == "paygw-batch:\nBenin is written BN at this gateway, not BJ."
+    assert book["Jo's pay"]["A5"].comment.text == "paygw-batch:\nThe gateway's code for Benin is BN, not BJ."
     lines = [row for row in book["Problems"].iter_rows() if isinstance(row[0].value, int)]
     assert [(row[0].value, row[1].value, row[6].value) for row in lines] == [
         (3, "C3", "amount.format"),
@@ -141,7 +141,7 @@ def test_comments_and_problem_list_explain_and_link_cells(annotator: Annotator) 
     assert [sheet.sheet_view.tabSelected for sheet in book.worksheets] == [False, True]
 
 
-def test_marked_copy_adds_no_formula_or_other_change(annotator: Annotator) -> None:
+def test_marked_copy_preserves_cell_values(annotator: Annotator) -> None:
     bad = [*BAD, ["=1+1", "A-5", "=cmd|' /C calc'!A0", None, None, None, None, "@x"]]
     source = workbook(annotator.folder / "bad.xlsx", bad)
     _, path = annotator.annotate(source)
@@ -152,7 +152,7 @@ def test_marked_copy_adds_no_formula_or_other_change(annotator: Annotator) -> No
             assert cell.value == was.value or cell.coordinate == "C4"
 
 
-def test_warning_has_own_colour_and_blocks_nothing(annotator: Annotator) -> None:
+def test_warning_has_own_colour_and_refuses_no_row(annotator: Annotator) -> None:
     rows = [*BAD, ["KE", "A-9", 50, "KES", "12345", "254712345679", "+254712345679", None]]
     _, path = annotator.annotate(workbook(annotator.folder / "bad.xlsx", rows))
     assert "E6" in coloured_cells(path, YELLOW)
@@ -160,7 +160,7 @@ def test_warning_has_own_colour_and_blocks_nothing(annotator: Annotator) -> None
     assert annotator.codes(path) == []
 
 
-def test_new_marked_copy_keeps_comments_of_sender(annotator: Annotator) -> None:
+def test_new_marked_copy_keeps_sender_comments(annotator: Annotator) -> None:
     def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["E4"].comment = Comment("ask Joyce", "Peter")
         sheet["C3"].comment = Comment("paygw-batch: refuses this", "Peter")
@@ -189,7 +189,7 @@ def test_problem_list_is_never_read_as_payee_sheet(annotator: Annotator) -> None
     assert len(read_sheet(path, ReadOptions(aliases=aliases)).frame) == len(rows)
 
 
-def test_copy_keeps_worksheets_and_marks_the_named(annotator: Annotator) -> None:
+def test_copy_marks_only_named_worksheet(annotator: Annotator) -> None:
     source = workbook(annotator.folder / "bad.xlsx", BAD, lambda it, _: it.create_sheet("problems").append(["mine"]))
     _, path = annotator.annotate(source)
     assert openpyxl.load_workbook(path).sheetnames == ["Sheet", "problems", "Problems 2"]
@@ -271,7 +271,7 @@ def test_marked_copy_keeps_truncated_number_refused(annotator: Annotator) -> Non
     assert (2, "account_number.digits") in annotator.codes(path) == annotator.codes(source)
 
 
-def test_problems_beyond_limits_are_coloured(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlisted_problems_are_coloured(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marked_workbook, "MAX_COMMENTS", 2)
     monkeypatch.setattr(marked_workbook, "MAX_LISTED", 3)
     _, path = annotator.annotate(workbook(annotator.folder / "bad.xlsx", BAD))
@@ -279,11 +279,11 @@ def test_problems_beyond_limits_are_coloured(annotator: Annotator, monkeypatch: 
     book = openpyxl.load_workbook(path)
     assert sum(cell.comment is not None for row in book.worksheets[0].iter_rows() for cell in row) == 2
     first_column = [row[0].value for row in book["Problems"].iter_rows()]
-    assert "The first 3 of 5 are listed; the others are coloured too." in first_column
+    assert "Only the first 3 of 5 are listed. The others are coloured too." in first_column
     assert sum(isinstance(value, int) for value in first_column) == 3
 
 
-def test_copy_keeps_rich_text_and_names_losses(annotator: Annotator) -> None:
+def test_copy_keeps_rich_text_and_lists_losses(annotator: Annotator) -> None:
     def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["H2"].value = CellRichText("see ", TextBlock(InlineFont(b=True), "HR"), " first")
         sheet.add_table(Table(displayName="Pay", ref="A1:H90000"))
@@ -306,7 +306,7 @@ def add_part(path: Path, name: str, text: str) -> None:
         parts.writestr(name, text)
 
 
-def test_workbook_above_size_bound_returns_as_table(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_workbook_is_returned_as_table(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workbook_copy, "MAX_UNPACKED_BYTES", 1000)
     source = workbook(annotator.folder / "bad.xlsx", BAD)
     written, path = annotator.annotate(source)
@@ -351,7 +351,7 @@ def test_workbook_with_columnless_table_is_not_annotated(annotator: Annotator) -
     assert "cannot be copied (ValueError)" in written.notes[0]
 
 
-def test_workbook_unreadable_by_library_returns_as_table(annotator: Annotator) -> None:
+def test_workbook_unreadable_by_library_is_returned_as_table(annotator: Annotator) -> None:
     source = workbook(annotator.folder / "bad.xlsx", BAD)
     replace_in_part(source, "xl/styles.xml", lambda xml: re.sub(b"<cellStyleXfs.*</cellStyleXfs>", b"", xml))
     written, path = annotator.annotate(source)
@@ -359,7 +359,7 @@ def test_workbook_unreadable_by_library_returns_as_table(annotator: Annotator) -
     assert len(annotator.codes(path)) == len(annotator.codes(source))
 
 
-def test_marked_copy_reading_differently_is_withheld(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfaithful_copy_is_discarded(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     def save_changed(book: openpyxl.Workbook) -> bytes:
         book.worksheets[0]["C2"].value = 9999
         return workbook_copy.save_workbook(book)
@@ -367,11 +367,11 @@ def test_marked_copy_reading_differently_is_withheld(annotator: Annotator, monke
     monkeypatch.setattr(marked_workbook, "save_workbook", save_changed)
     written, _ = annotator.annotate(workbook(annotator.folder / "bad.xlsx", BAD))
     assert not written.is_workbook
-    assert "would read differently" in written.notes[0]
+    assert "would be read differently" in written.notes[0]
 
 
 # Files
-def test_marked_copy_is_private_without_temporary_file(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marked_copy_uses_no_temporary_file(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     source = workbook(annotator.folder / "bad.xlsx", BAD)
 
     def refuse(*_: object, **__: object) -> None:
@@ -384,7 +384,7 @@ def test_marked_copy_is_private_without_temporary_file(annotator: Annotator, mon
     assert sorted(os.listdir(annotator.folder)) == ["bad.xlsx", "rejects.xlsx"]  # noqa: PTH208 (hidden ones too)
 
 
-def test_own_or_changed_sheet_is_not_annotated(annotator: Annotator) -> None:
+def test_own_path_or_changed_sheet_is_refused(annotator: Annotator) -> None:
     source = workbook(annotator.folder / "rejects.xlsx", BAD)
     before = source.read_bytes()
     with pytest.raises(OutputError, match="is the sheet itself"):
@@ -465,7 +465,7 @@ def test_sheet_of_many_cells_gets_no_marks(annotator: Annotator, monkeypatch: py
     source, path = annotator.folder / "bad.csv", annotator.folder / "r.xlsx"
     source.write_text(BAD_CSV)
     written = write_rejects(validate(read_sheet(source, ReadOptions()), annotator.rules), source, ReadOptions(), path)
-    assert written.notes == ("r.xlsx has no marks: it has more than 10 cells.",)
+    assert written.notes == ("r.xlsx is not marked: it has more than 10 cells.",)
     assert read_sheet(path, ReadOptions()).frame.height == 2
     monkeypatch.setattr(rejects, "MAX_MARKED_CELLS", 5)
     source = annotator.folder / "good.csv"
@@ -489,7 +489,7 @@ _CELL = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(60))
 @given(rows=st.lists(st.lists(_CELL, min_size=8, max_size=8), min_size=1, max_size=4))
-def test_uncorrected_copy_reads_like_sheet(annotator: Annotator, rows: list[list[Any]]) -> None:
+def test_uncorrected_copy_reads_like_original(annotator: Annotator, rows: list[list[Any]]) -> None:
     source = workbook(annotator.folder / "bad.xlsx", [*rows, BAD[3]])
     before = read_sheet(source, ReadOptions())
     written, path = annotator.annotate(source)
@@ -498,7 +498,7 @@ def test_uncorrected_copy_reads_like_sheet(annotator: Annotator, rows: list[list
         assert again.frame.equals(before.frame)
         assert annotator.codes(path) == annotator.codes(source)
     else:
-        assert "would read differently" in written.notes[0]
+        assert "would be read differently" in written.notes[0]
         assert again.frame.height == len({row for row, _ in annotator.codes(source)})
 
 
@@ -527,7 +527,7 @@ def test_corrected_cells_become_text_and_others_stay_red(annotator: Annotator) -
     assert again.frame.equals(apply_corrections(first, Corrections(first.sha256, edits)).frame)
 
 
-def test_left_out_row_is_marked_in_copy(annotator: Annotator) -> None:
+def test_copy_marks_left_out_row(annotator: Annotator) -> None:
     path = annotator.write_corrected(workbook(annotator.folder / "bad.xlsx", BAD), left_out=3)
     sheet = openpyxl.load_workbook(path).worksheets[0]
     assert "Left out by Ada" in sheet["A3"].comment.text
@@ -535,7 +535,7 @@ def test_left_out_row_is_marked_in_copy(annotator: Annotator) -> None:
     assert sheet.title == "Sheet"  # the sender's own workbook, not a table of rows
 
 
-def test_unwritable_correction_returns_whole_table(annotator: Annotator) -> None:
+def test_unwritable_correction_returns_table_of_all_rows(annotator: Annotator) -> None:
     def merge(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet.merge_cells("H2:H3")
 

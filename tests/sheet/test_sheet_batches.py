@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError, UsageError
-from paygw_batch.sheet.check.repeats import duplicate_ids, look_alike_ids, normalize_ids
+from paygw_batch.sheet.check.repeats import duplicate_ids, look_alike_ids, normalise_ids
 from paygw_batch.sheet.check.validate import validate, with_defects, with_warnings
 from paygw_batch.sheet.findings import DEFECT_SCHEMA
 from paygw_batch.sheet.instructions import ROWS_PER_PAGE, from_pages, to_pages
@@ -51,7 +51,7 @@ def test_batch_id_is_stable_and_ignores_spelling(rules: Rules, sheet: MakeSheet)
     assert validate(read, rules).batch == validate(renamed, other).batch
 
 
-def test_duplicate_id_is_defect_of_every_row(rules: Rules) -> None:
+def test_duplicate_id_is_reported_on_every_row(rules: Rules) -> None:
     rows = [{**KENYAN, "client_orderid": name} for name in ("A", "B", " A ", "C", "A")]
     defects = validate(build_sheet(*rows), rules).defects
     assert codes(defects) == [(row, "client_orderid.duplicate") for row in (2, 4, 6)]
@@ -63,7 +63,7 @@ def test_duplicate_id_is_defect_of_every_row(rules: Rules) -> None:
 
 @settings(deadline=None, max_examples=example_count(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é"]), st.text(max_size=3)), max_size=40))
-def test_repeated_ids_match_counted_ids(ids: list[str | None]) -> None:
+def test_every_duplicate_id_is_found(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     expected = [row for row, name in enumerate(ids) if name is not None and ids.count(name) > 1]
     assert sorted(duplicate_ids(frame)["row"]) == expected
@@ -73,13 +73,13 @@ SPELLINGS = ["José-1", "Jose\u0301-1", "JOSÉ-1", "José\u20101", "\uff2aosé-1
 """Ids that people read as one: they differ in Unicode form, case, hyphen or width."""
 
 
-def test_look_alike_ids_are_defects_naming_other_row(rules: Rules) -> None:
+def test_look_alike_id_defect_names_other_row(rules: Rules) -> None:
     ids = [*SPELLINGS, "José-2"]
     validated = validate(build_sheet(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
     assert codes(validated.defects) == [(row, "client_orderid.look_alike") for row in range(2, 7)]
     first, *others = validated.defects["message"].to_list()[:5]
-    assert first.startswith("José-1 differs only in its spelling from Jose\u0301-1 of row 3")
-    assert all("from José-1 of row 2" in message for message in others)
+    assert first.startswith("José-1 differs only in spelling from Jose\u0301-1 in row 3")
+    assert all("from José-1 in row 2" in message for message in others)
     assert validated.instructions["client_orderid"].to_list() == ["José-2"]
     ids = ["A-1", "A-1", "a-1"]
     defects = validate(build_sheet(*({**KENYAN, "client_orderid": one} for one in ids)), rules).defects
@@ -91,7 +91,7 @@ def test_look_alike_ids_are_defects_naming_other_row(rules: Rules) -> None:
 
 @settings(deadline=None, max_examples=example_count(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "A", "b", "B", "é", "É", "E\u0301"])), max_size=30))
-def test_similarly_spelled_ids_are_all_found(ids: list[str | None]) -> None:
+def test_all_similarly_spelled_ids_are_found(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     others = [
         {one for one in ids if one and normalise_spelling(one) == normalise_spelling(name)} for name in ids if name
@@ -103,16 +103,16 @@ def test_similarly_spelled_ids_are_all_found(ids: list[str | None]) -> None:
 
 @settings(deadline=None, max_examples=example_count(60))
 @given(st.lists(st.one_of(st.none(), st.text(max_size=6))))
-def test_columns_are_normalised_like_single_values(ids: list[str | None]) -> None:
-    result = normalize_ids(pl.Series("id", ids, dtype=pl.String)).to_list()
+def test_id_columns_are_normalised_like_single_ids(ids: list[str | None]) -> None:
+    result = normalise_ids(pl.Series("id", ids, dtype=pl.String)).to_list()
     assert result == [None if one is None else normalise_spelling(one) for one in ids]
 
 
-def test_only_valid_rows_refuse_a_rewritten_id(rules: Rules) -> None:
+def test_rewritten_id_of_valid_row_is_refused(rules: Rules) -> None:
     ids = ["00001", "2", "1", "1.0"]
     validated = validate(build_sheet(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
     assert codes(validated.defects) == [(row, "client_orderid.rewritten") for row in (2, 4, 5)]
-    assert ["of row 4" in one for one in validated.defects["message"]] == [True, False, False]
+    assert ["from row 4" in one for one in validated.defects["message"]] == [True, False, False]
     assert validated.instructions["client_orderid"].to_list() == ["2"]
     other = {**KENYAN, "client_orderid": "1", "amount": "1,5"}
     sheet = build_sheet({**KENYAN, "client_orderid": "00001"}, other)
@@ -123,10 +123,10 @@ def test_only_valid_rows_refuse_a_rewritten_id(rules: Rules) -> None:
 def test_similar_ids_are_accepted_for_different_payments(rules: Rules, change: dict[str, str]) -> None:
     one, other = {**KENYAN, "client_orderid": "PAY-7"}, {**KENYAN, "client_orderid": "PAY-007"}
     validated = validate(build_sheet(one, other | change), rules)
-    assert validated.payable == 2
+    assert validated.payable_count == 2
 
 
-def test_same_payee_and_amount_warns_with_both_ids(rules: Rules) -> None:
+def test_repeated_payment_warning_names_both_ids(rules: Rules) -> None:
     twice = {**KENYAN, "client_orderid": "A-2", "account_number": "0712345678"}
     validated = validate(build_sheet(KENYAN, twice, TANZANIAN | {"client_orderid": "A-3"}), rules)
     assert codes(validated.warnings) == [(2, "row.look_alike"), (3, "row.look_alike")]
@@ -149,7 +149,7 @@ def test_sheet_needs_own_ids_or_reference(rules: Rules) -> None:
     assert not validate(build_sheet(KENYAN), rules).sheet.notes
 
 
-def test_derived_ids_depend_on_own_row_alone(rules: Rules) -> None:
+def test_derived_ids_ignore_other_payees(rules: Rules) -> None:
     others = [{**NO_IDS, "account_number": f"2547123450{n}"} for n in range(10, 20)]
     alone = validate(build_sheet(NO_IDS), rules, reference="payroll-2026-11").rows["client_orderid"][0]
     among = validate(build_sheet(*others, NO_IDS), rules, reference="payroll-2026-11")

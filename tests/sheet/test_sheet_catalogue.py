@@ -63,7 +63,7 @@ def test_meaning_has_label_sentence_and_suggestion(meaning: CodeMeaning) -> None
     assert meaning.suggestion.endswith(".")
 
 
-def test_defects_document_and_meanings_name_columns() -> None:
+def test_meanings_name_columns_and_match_document() -> None:
     assert code_meaning("receiver_email.missing").label == "receiver_email is missing"
     with pytest.raises(KeyError):
         code_meaning("receiver_email.no_such_code")

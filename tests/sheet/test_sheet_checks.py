@@ -21,8 +21,8 @@ from paygw_batch.errors import InternalError, SheetError
 from paygw_batch.sheet.check.contract import (
     NO_COUNTRY,
     ContractGate,
-    contract,
-    find_breaches,
+    country_schema,
+    find_invalid_values,
     rules_for_sheet,
     schema_checks,
 )
@@ -87,7 +87,7 @@ def compare_with_pandera(
     place = ["row", "column"]
     defects = validate(sheet, rules).defects.filter(~pl.col("code").is_in(ABOUT_THE_SHEET))
     held = rules_for_sheet(rules, sheet.headers)
-    return find_breaches(sheet.frame, held, operation_columns(operation)).sort(place), defects.sort(place)
+    return find_invalid_values(sheet.frame, held, operation_columns(operation)).sort(place), defects.sort(place)
 
 
 def passes_gate(rules: Rules, rows: list[dict[str, str | None]], operation: str) -> bool:
@@ -151,10 +151,10 @@ def test_difference_between_validation_and_pandera_is_detected(rules: Rules, mon
     assert (pandera.rows(), defects.height) == ([(2, "phone")], 0)
 
 
-def test_validation_of_lazy_frame_is_detected(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lazy_frame_would_hide_invalid_values(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: pandera checks only the schema of a lazy frame, and none of its values."""
     rows = build_sheet(KENYAN, {**KENYAN, "client_orderid": "A-2", "amount": "-5"}).frame
-    assert find_breaches(rows, rules).rows() == [(3, "amount")]
+    assert find_invalid_values(rows, rules).rows() == [(3, "amount")]
     validate_frame = pa.DataFrameSchema.validate
 
     def validate_lazily(schema: pa.DataFrameSchema, frame: pl.DataFrame, **options: Any) -> Any:
@@ -162,14 +162,14 @@ def test_validation_of_lazy_frame_is_detected(rules: Rules, monkeypatch: pytest.
             return validate_frame(schema, frame.lazy(), **options)
 
     monkeypatch.setattr(pa.DataFrameSchema, "validate", validate_lazily)
-    assert find_breaches(rows, rules).rows() == []
+    assert find_invalid_values(rows, rules).rows() == []
 
 
-def test_checks_are_never_null_and_explain_wrong_values(rules: Rules) -> None:
+def test_checks_are_never_null_and_explain_failures(rules: Rules) -> None:
     cells = {**PAYIN_CELLS, **CELLS}
     frame = clean_columns(build_sheet(*({name: cell} for name in cells for cell in cells[name])).frame)
     for country in (NO_COUNTRY, *rules):
-        for check in schema_checks(contract(country, rules)):
+        for check in schema_checks(country_schema(country, rules)):
             asked = frame.select(
                 "row", passes=check.passes, explained=pl.any_horizontal(reason.applies for reason in check.reasons)
             )
@@ -185,7 +185,7 @@ def test_checks_are_never_null_and_explain_wrong_values(rules: Rules) -> None:
         st.text("aéÅøĳŀŉſǅ \u0301\u0327", max_size=6),  # noqa: RUF001 - letters that have another spelling
     )
 )
-def test_clean_text_is_not_changed_by_cleaning(cleaning: Cleaning, text: str) -> None:
+def test_cleaning_does_not_change_clean_text(cleaning: Cleaning, text: str) -> None:
     value = pl.Series([text])
     if is_clean(value, cleaning).item():
         assert CLEANERS[cleaning](value).item() == text
@@ -199,7 +199,7 @@ def test_clean_text_is_not_changed_by_cleaning(cleaning: Cleaning, text: str) ->
         max_size=12,
     )
 )
-def test_every_row_returns_once_valid_or_with_reason(rules: Rules, rows: list[dict[str, str | None]]) -> None:
+def test_every_row_is_valid_or_has_reason(rules: Rules, rows: list[dict[str, str | None]]) -> None:
     validated = validate(build_sheet(*rows), rules)
     assert validated.rows["row"].to_list() == list(range(2, len(rows) + 2))
     invalid = validated.rows.filter(~pl.col("valid"))
@@ -214,7 +214,7 @@ def test_every_row_returns_once_valid_or_with_reason(rules: Rules, rows: list[di
     decimals=st.text("0123456789", max_size=4),
     country=st.sampled_from(["GH", "UG", "CI"]),
 )
-def test_sheet_and_core_read_amounts_alike(rules: Rules, whole: int, decimals: str, country: str) -> None:
+def test_sheet_and_core_read_amounts_identically(rules: Rules, whole: int, decimals: str, country: str) -> None:
     text = f"{whole}.{decimals}" if decimals else str(whole)
     assume(len(text.replace(".", "").lstrip("0")) <= 15)  # further digits are rounding noise of a formula
     units = rules[country].minor_units
@@ -231,7 +231,7 @@ def test_sheet_and_core_read_amounts_alike(rules: Rules, whole: int, decimals: s
 @pytest.mark.parametrize(
     "name", ['Jane "JJ" Doe', "back\\slash", '\\"', "O'Brien", "${1}", "Aïssatou 张伟", "{}", "a/b"]
 )
-def test_name_passes_through_fields_unchanged(rules: Rules, name: str) -> None:
+def test_name_is_sent_unchanged(rules: Rules, name: str) -> None:
     rows = ({**KENYAN, "account_name": name}, {**TANZANIAN, "receiver_last_name": name})
     kenyan, tanzanian = (json.loads(fields) for fields in validate(build_sheet(*rows), rules).instructions["fields"])
     assert (kenyan["account_name"], tanzanian["receiver_last_name"]) == (name, name)
@@ -284,8 +284,8 @@ def test_missing_values_are_derived_and_contradictions_refused(rules: Rules) -> 
         (None, "country.missing", "missing"),
         ("XX", "country.unknown", "Use one of BF, BN, CI"),
         ("Kenya", "country.unknown", "write KE"),
-        ("Kenia", "country.unknown", "if Kenya is meant, write KE"),
-        ("Sénégale", "country.unknown", "if Senegal is meant, write SN"),
+        ("Kenia", "country.unknown", "If you mean Kenya, write KE"),
+        ("Sénégale", "country.unknown", "If you mean Senegal, write SN"),
         ("BJ", "country.unknown", "BN"),
     ],
 )
@@ -304,7 +304,7 @@ def test_unusable_country_gets_matching_defect(rules: Rules, country: str | None
         (("2.5E+07",), ["amount.exponent"]),
     ],
 )
-def test_amount_wrong_everywhere_is_named_too(rules: Rules, amounts: tuple[str, ...], code: list[str]) -> None:
+def test_amount_invalid_in_every_country_is_reported(rules: Rules, amounts: tuple[str, ...], code: list[str]) -> None:
     for amount in amounts:
         defects = validate(build_sheet({**KENYAN, "country": "Kenia", "amount": amount}), rules).defects
         assert defects["code"].to_list() == ["country.unknown", *code], amount
@@ -312,10 +312,10 @@ def test_amount_wrong_everywhere_is_named_too(rules: Rules, amounts: tuple[str, 
 
 
 def test_country_without_form_is_refused_with_reason() -> None:
-    bare_column = load_rules("payout", {})
-    defects = validate(build_sheet({**KENYAN, "country": "SN", "amount": "1500"}), bare_column).defects
+    bare_rules = load_rules("payout", {})
+    defects = validate(build_sheet({**KENYAN, "country": "SN", "amount": "1500"}), bare_rules).defects
     assert codes(defects) == [(2, "country.unusable")]
-    assert defects["message"][0] == bare_column["SN"].unusable
+    assert defects["message"][0] == bare_rules["SN"].unusable
 
 
 def test_column_is_required_only_if_rows_need_it(rules: Rules) -> None:

@@ -20,7 +20,7 @@ from paygw_batch.sheet.clean import PhoneColumn, bare_column, strip_separators
 from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.headings import ReadOptions
-from paygw_batch.sheet.read.sheet_file import read_sheet, require_own_columns
+from paygw_batch.sheet.read.sheet_file import check_operation, read_sheet
 from tests.support.sheet_values import COLLECTED
 
 RULES = load_rules("payin", {"KE": OperatorTerms(purpose="W"), "RW": OperatorTerms(purpose="R", order_desc="Fees")})
@@ -52,7 +52,7 @@ def codes(result: Validated) -> list[str]:
     return result.defects["code"].to_list()
 
 
-def test_good_collection_row_becomes_instruction_with_country_fields(sheet: Path) -> None:
+def test_valid_collection_row_becomes_instruction(sheet: Path) -> None:
     result = validate_rows(sheet, COLLECTED, {**RWANDAN, "client_orderid": "C-2"})
     assert codes(result) == []
     for part in result.parts():
@@ -82,19 +82,19 @@ def test_good_collection_row_becomes_instruction_with_country_fields(sheet: Path
         ({"order_desc": ""}, "order_desc.missing"),
     ],
 )
-def test_wrong_collection_value_is_defect_of_column(sheet: Path, change: dict[str, str], code: str) -> None:
+def test_invalid_collection_value_is_reported(sheet: Path, change: dict[str, str], code: str) -> None:
     assert codes(validate_rows(sheet, COLLECTED | change)) == [code]
 
 
 @pytest.mark.parametrize("sign", ["X", "x", "#", "•", "●", "×", "_", "?", "＊", "Ｘ"])  # noqa: RUF001 (as people write)
-def test_hidden_digit_may_use_other_characters(sheet: Path, sign: str) -> None:
+def test_hidden_digits_are_sent_as_asterisks(sheet: Path, sign: str) -> None:
     rwandan = RWANDAN | {"phone": f"250788{sign * 3}103", "client_orderid": "C-2"}
     result = validate_rows(sheet, COLLECTED | {"phone": f"+2547123{sign * 3}78"}, rwandan)
     assert codes(result) == []
     assert [json.loads(text)["phone"] for text in result.instructions["fields"]] == ["+2547123***78", "+250788***103"]
 
 
-def test_hidden_number_is_refused_with_readable_signs(sheet: Path) -> None:
+def test_hidden_number_defect_lists_accepted_signs(sheet: Path) -> None:
     (message,) = validate_rows(sheet, COLLECTED | {"phone": "+254*********"}).defects["message"]
     signs = re.findall("[*X#]", message.partition("Use ")[2])
     assert signs == ["*", "X", "#"]
@@ -121,11 +121,11 @@ masked = st.text("0123456789*", min_size=9, max_size=9)
 
 
 @given(written=st.sampled_from(["+254{}", "00254 {}", "254-{}", "0{}"]), digits=masked)
-def test_phone_may_be_partly_hidden_and_keeps_digits(written: str, digits: str) -> None:
+def test_partly_hidden_phone_keeps_digits(written: str, digits: str) -> None:
     column = PhoneColumn.for_field(RULES["KE"], "phone", FieldKind.MASKED_PHONE)
     text = pl.Series("phone", [written.format(digits)])
     frame = pl.DataFrame([text, strip_separators(text).alias(bare_column("phone"))])
-    ((valid, wire),) = frame.select(valid=column.is_valid, wire=column.wire).rows()
+    ((valid, wire),) = frame.select(valid=column.is_valid, wire=column.as_sent).rows()
     if "*" in digits:
         assert valid == (set(digits) != {"*"})
     if valid:
@@ -141,18 +141,18 @@ def test_hidden_digits_are_refused_in_other_columns(digits: str) -> None:
         assert not frame.select(column.is_valid).item()
 
 
-def test_other_operations_columns_are_unknown(sheet: Path) -> None:
+def test_columns_of_other_operations_are_unknown(sheet: Path) -> None:
     result = read(sheet, COLLECTED | {"account_number": "254712345678"})
     assert result.unknown == ("account_number (sheet)",)
     assert read(sheet, COLLECTED | {"customer_url": "x"}).unknown == ("customer_url (sheet)",)
     payout = read(sheet, {"country": "KE", "amount": "1", "city": "Nairobi", "customer_url": "x"}, operation="payout")
     assert payout.unknown == ("city", "customer_url")
-    require_own_columns(read(sheet, COLLECTED | {"account_number": "1", "receiver_phone": "1"}), COMMANDS)
+    check_operation(read(sheet, COLLECTED | {"account_number": "1", "receiver_phone": "1"}), COMMANDS)
     for operation in ("payout", "payin"):
-        require_own_columns(read(sheet, {"country": "KE", "amount": "1"}, operation=operation), COMMANDS)
+        check_operation(read(sheet, {"country": "KE", "amount": "1"}, operation=operation), COMMANDS)
 
 
-@pytest.mark.parametrize("operation", sheet_columns().of_operation)
+@pytest.mark.parametrize("operation", sheet_columns().by_operation)
 def test_sheet_may_have_every_form_field_of_operation(operation: str) -> None:
     terms = {code: OperatorTerms(form="account", purpose="X") for code in ("CI",)} if operation == "payout" else {}
     rules = load_rules(operation, terms)

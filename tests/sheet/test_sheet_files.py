@@ -67,7 +67,7 @@ HEADINGS: list[object] = [*HEADER.split(",")]
 CELLS: list[object] = [*GOOD.split(",")]
 
 
-def test_missing_file_folder_pipe_or_device_is_refused(tmp_path: Path) -> None:
+def test_path_without_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
     (tmp_path / "folder.csv").mkdir()
@@ -83,7 +83,7 @@ def test_missing_file_folder_pipe_or_device_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [GOOD + GOOD, GOOD.replace("1500.50", "9500.50"), GOOD[:-9]])
-def test_file_changed_while_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> None:
+def test_file_changing_during_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> None:
     path = tmp_path / "pay.csv"
     path.write_text(lines(GOOD))
     os.utime(path, ns=(0, 0))
@@ -109,17 +109,17 @@ def test_oversized_file_is_refused(sheet: MakeSheet) -> None:
 @pytest.mark.parametrize(
     ("content", "name", "sentence"),
     [
-        (lines(GOOD).encode(), "pay.xlsx", "named like a workbook .*, but is delimited text"),
-        (b"<html><table>", "pay.xlsx", "is HTML or XML"),
-        (b"\xef\xbb\xbf \n<?xml version='1.0'?>", "pay.csv", "is HTML or XML"),
+        (lines(GOOD).encode(), "pay.xlsx", "named like a workbook .*, but is actually delimited text"),
+        (b"<html><table>", "pay.xlsx", "is actually HTML or XML"),
+        (b"\xef\xbb\xbf \n<?xml version='1.0'?>", "pay.csv", "is actually HTML or XML"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "pay.xlsx", r"an old workbook \(\.xls\)"),
         (gzip.compress(lines(GOOD).encode()), "pay.csv", "compressed"),
-        (parquet(**GOOD_COLUMNS), "pay.csv", "is Parquet"),
-        (workbook(HEADINGS, CELLS), "pay.csv", r"is a workbook \(\.xlsx\)"),
-        (workbook(HEADINGS, CELLS), "pay.parquet", "is a workbook"),
+        (parquet(**GOOD_COLUMNS), "pay.csv", "is actually Parquet"),
+        (workbook(HEADINGS, CELLS), "pay.csv", r"is actually a workbook \(\.xlsx\)"),
+        (workbook(HEADINGS, CELLS), "pay.parquet", "is actually a workbook"),
         (b"%PDF-1.7", "pay.csv", "a PDF"),
         (lines(GOOD).encode(), "pay.xls", r"in an unsupported spreadsheet format \(\.xls\)"),
-        (lines(GOOD).encode(), "pay", "does not have one of the extensions"),
+        (lines(GOOD).encode(), "pay", "must have one of these extensions"),
     ],
 )
 def test_file_with_misleading_name_is_refused(sheet: MakeSheet, content: bytes, name: str, sentence: str) -> None:
@@ -184,7 +184,7 @@ def test_inexact_parquet_float_is_defect(
     columns = GOOD_COLUMNS | {column: pl.Series([value], dtype=dtype), "share": pl.Series([0.5])}
     validated = validate(sheet(parquet(**columns), "pay.parquet"), rules)
     assert code in validated.defects["code"]
-    assert not validated.payable
+    assert not validated.payable_count
     assert validated.rows["share"].to_list() == ["0.5"]
 
 
@@ -205,7 +205,7 @@ def test_inexact_parquet_float_is_defect(
         (99.999999, [], [("amount.decimals", "100.00")]),
     ],
 )
-def test_computed_amount_reads_alike_in_every_format(
+def test_computed_amount_reads_identically_in_every_format(
     sheet: MakeSheet, rules: Rules, amount: float, minor: list[int], proposals: list[tuple[str, str]]
 ) -> None:
     for content, name in (
@@ -222,7 +222,7 @@ def test_computed_amount_reads_alike_in_every_format(
 def test_significant_digits_are_never_dropped(sheet: MakeSheet, rules: Rules, amount: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", amount))), rules)
     assert validated.rows["amount"].to_list() == [amount]
-    assert not validated.payable
+    assert not validated.payable_count
 
 
 @pytest.mark.share(3)
@@ -241,7 +241,7 @@ def test_oversized_or_damaged_parquet_file_is_refused(sheet: MakeSheet) -> None:
         sheet(parquet(**many), "pay.parquet", max_rows=999)
     bomb = parquet(**many, note=["x" * 10_000] * 1000)
     assert len(bomb) < 100_000
-    with pytest.raises(SheetError, match="too large once unpacked"):
+    with pytest.raises(SheetError, match="too large when unpacked"):
         sheet(bomb, "pay.parquet", max_sheet_bytes=1_000_000)
     good = parquet(**GOOD_COLUMNS)
     for damaged in (good[:-20], good[:40] + good[60:], b"PAR1" + bytes(200) + b"PAR1", b"PAR1"):
@@ -283,7 +283,7 @@ def test_workbook_cells_keep_digits_and_rows(sheet: MakeSheet) -> None:
         (b"-5", "-5"),
     ],
 )
-def test_number_cell_reads_as_spreadsheet_shows(sheet: MakeSheet, stored: bytes, text: str) -> None:
+def test_number_cell_reads_as_displayed(sheet: MakeSheet, stored: bytes, text: str) -> None:
     content = replace_in_part(
         workbook(HEADINGS, [*CELLS[:2], 77.5, *CELLS[3:]]),
         "xl/worksheets/sheet1.xml",
@@ -312,13 +312,13 @@ def test_ambiguous_workbook_cells_are_defects(sheet: MakeSheet, rules: Rules) ->
     assert not validated.rows["valid"].any()
 
 
-def test_several_payee_worksheets_need_a_choice(sheet: MakeSheet) -> None:
+def test_person_must_choose_among_payee_worksheets(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, CELLS, more={"Second": [HEADINGS, CELLS, CELLS], "Notes": [["hello"]]})
     with pytest.raises(SheetError, match=r"look like a sheet of payees: 'Sheet' \(1 row\), 'Second' \(2 rows\)"):
         sheet(content, "pay.xlsx")
     read = sheet(content, "pay.xlsx", sheet_name="Second")
     assert read.frame.height == 2
-    assert read.notes == ("The worksheet 'Sheet' is not read, and not paid here: 1 row. 'Second' is read.",)
+    assert read.notes == ("The worksheet 'Sheet' (1 row) is not read or paid here. 'Second' is read instead.",)
     with pytest.raises(SheetError, match="no worksheet called 'Third'"):
         sheet(content, "pay.xlsx", sheet_name="Third")
     with pytest.raises(SheetError, match="no recognisable header"):
@@ -330,10 +330,10 @@ def test_hidden_rows_and_worksheets_are_reported(sheet: MakeSheet) -> None:
     book["Old"].sheet_state = "hidden"
     book["Sheet"].row_dimensions[3].hidden = True
     read = sheet(save_book(book), "pay.xlsx")
-    assert read.notes == ("The worksheet 'Old' is hidden, and is not read: 1 row. 'Sheet' is read.",)
+    assert read.notes == ("The worksheet 'Old' (1 row) is hidden and is not read. 'Sheet' is read instead.",)
     assert codes(read.warnings) == [(3, "row.hidden")]
     book["Sheet"].delete_rows(1, 5)
-    with pytest.raises(SheetError, match="Only hidden worksheets look"):
+    with pytest.raises(SheetError, match="only hidden worksheets look"):
         sheet(save_book(book), "pay.xlsx")
 
 
@@ -370,11 +370,11 @@ def test_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: bytes
 def test_workbook_unpacking_beyond_limit_is_refused(sheet: MakeSheet) -> None:
     more = {b"</sheetData>": b"</sheetData>" + b" " * 5_000_000}
     bomb = replace_in_part(workbook(HEADINGS, CELLS), "xl/worksheets/sheet1.xml", more)
-    with pytest.raises(SheetError, match="too large once unpacked"):
+    with pytest.raises(SheetError, match="too large when unpacked"):
         sheet(bomb, "pay.xlsx", max_sheet_bytes=1_000_000)
 
 
-def test_zip_archive_other_than_workbook_is_refused(sheet: MakeSheet) -> None:
+def test_zip_archive_without_workbook_is_refused(sheet: MakeSheet) -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("pay.csv", lines(GOOD))
@@ -382,7 +382,7 @@ def test_zip_archive_other_than_workbook_is_refused(sheet: MakeSheet) -> None:
         sheet(file.getvalue(), "pay.xlsx")
 
 
-def test_cell_escapes_are_decoded_without_phonetics(sheet: MakeSheet) -> None:
+def test_cell_escapes_are_decoded_and_phonetics_ignored(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, [*CELLS[:4], "Wanjiru Kamau", *CELLS[5:]])
     phonetic = b"<t>Wanjiru_x0020_Kamau</t><rPh sb='0' eb='1'><t>never</t></rPh>"
     changed = replace_in_part(content, "xl/sharedStrings.xml", {b"<t>Wanjiru Kamau</t>": phonetic})
@@ -413,7 +413,7 @@ def warning_codes(
         (False, 1500.5, ("0.0", "#,##0.00", "General", "0.00;(0.00)")),
     ],
 )
-def test_amount_gets_warning_only_if_displayed_otherwise(
+def test_only_differently_displayed_amount_gets_warning(
     sheet: MakeSheet, is_warned: bool, amount: object, formats: tuple[str, ...]
 ) -> None:
     for code in formats:
@@ -441,7 +441,9 @@ def test_amount_gets_warning_only_if_displayed_otherwise(
         ({}, "FFFF00", True),
     ],
 )
-def test_unseen_value_gets_warning(sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool) -> None:
+def test_invisible_value_gets_warning(
+    sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool
+) -> None:
     def style(worksheet: Worksheet) -> None:
         for cell in (worksheet["B2"], worksheet["C2"]):
             cell.font = Font(**font)
@@ -462,7 +464,7 @@ def test_white_number_format_is_visible_on_dark_background(sheet: MakeSheet) -> 
     assert warning_codes(sheet, style) == [(2, "client_orderid.shown_otherwise")]
 
 
-def test_struck_row_gets_one_warning(sheet: MakeSheet) -> None:
+def test_struck_through_row_gets_one_warning(sheet: MakeSheet) -> None:
     def style(worksheet: Worksheet) -> None:
         for cell in worksheet[2]:
             cell.font = Font(strike=True)
@@ -482,9 +484,7 @@ def test_struck_row_gets_one_warning(sheet: MakeSheet) -> None:
         ("F0", "010101", False),
     ],
 )
-def test_text_run_out_of_sight_gets_warning(
-    sheet: MakeSheet, colours: str, ground: str | None, *, is_seen: bool
-) -> None:
+def test_invisible_text_run_gets_warning(sheet: MakeSheet, colours: str, ground: str | None, *, is_seen: bool) -> None:
     def style(worksheet: Worksheet) -> None:
         runs = [
             TextBlock(InlineFont(color=Color({"0": "010101", "F": "FFFFFF"}[sign])), text)
@@ -512,7 +512,7 @@ def test_hidden_used_column_gets_one_warning(sheet: MakeSheet, how: bytes) -> No
 
 
 @pytest.mark.parametrize("height", [b'ht="0"', b'ht="1"'])
-def test_row_without_height_counts_as_hidden(sheet: MakeSheet, height: bytes) -> None:
+def test_row_of_tiny_height_counts_as_hidden(sheet: MakeSheet, height: bytes) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet.row_dimensions[3].height = 7
 
@@ -540,7 +540,7 @@ def test_distant_coloured_cell_is_ignored(sheet: MakeSheet, column: int) -> None
         ("A1:C1 C9:D9 D2:E3", []),
     ],
 )
-def test_value_under_merged_cells_gets_one_warning(sheet: MakeSheet, areas: str, unseen: list[tuple[int, str]]) -> None:
+def test_value_hidden_by_merging_gets_one_warning(sheet: MakeSheet, areas: str, unseen: list[tuple[int, str]]) -> None:
     def style(worksheet: Worksheet) -> None:
         for area in areas.split():  # the values stay, as after pasting only the format
             worksheet.merged_cells.add(area)
@@ -572,7 +572,7 @@ RULES: dict[str, tuple[Rule, list[tuple[int, str]]]] = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_hiding_conditional_format_gets_one_warning(sheet: MakeSheet, name: str) -> None:
+def test_conditional_formatting_gets_one_warning(sheet: MakeSheet, name: str) -> None:
     rule, expected = RULES[name]
     for area, warnings in (("C2:C9 C12", expected), ("C1", []), ("D1:F9", []), ("E2:E3", [])):
 

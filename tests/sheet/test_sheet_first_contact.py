@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import Rules
 from paygw_batch.sheet.check.damage import MAYBE_DAMAGED, repair_name
-from paygw_batch.sheet.check.spelling import Spelling, readings
+from paygw_batch.sheet.check.spelling import Answers, interpreted_cells
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet, Validated
 from tests.support.sheet_values import MakeSheet, lines
@@ -89,7 +89,7 @@ def test_damaged_name_warning_suggests_repair(checked: Check, name: str, right: 
     assert result.rows["account_name"].to_list() == [name]
 
 
-def test_name_is_normalised_before_it_is_compared(checked: Check, sheet: MakeSheet, rules: Rules) -> None:
+def test_name_is_normalised_before_comparison(checked: Check, sheet: MakeSheet, rules: Rules) -> None:
     result = checked(row(name="Aissatou\u00a0Ne\u0301\u2003Diop"))
     assert json.loads(result.instructions["fields"][0])["account_name"] == "Aissatou N\u00e9 Diop"
     rows = (row(name="M\u00aa Jose\u0301"), row("1600", name="Ma Jos\u00e9", order="A-2"))
@@ -116,12 +116,12 @@ def test_repaired_name_contains_no_further_damage(name: str) -> None:
 RULES = load_rules("payout", {})
 
 
-def read_cells(spelling: Spelling, **cells: str | None) -> dict[str, str]:
+def read_cells(spelling: Answers, **cells: str | None) -> dict[str, str]:
     row = {"country": "KE", "amount": "5.00", "currency": None} | cells
     texts = [pl.Series(name, [text], pl.String) for name, text in row.items()]
     frame = pl.DataFrame([pl.Series("row", [2], pl.UInt32), *texts])
     headers = {name: name for name in row}
-    result = readings(Sheet("pay.csv", "", frame, headers, ()), RULES, spelling)
+    result = interpreted_cells(Sheet("pay.csv", "", frame, headers, ()), RULES, spelling)
     return dict(result.select("column", "correction").iter_rows())
 
 
@@ -142,28 +142,28 @@ def read_cells(spelling: Spelling, **cells: str | None) -> dict[str, str]:
         ("-1.500", None, None),
     ],
 )
-def test_decimal_sign_gives_each_amount_one_meaning(text: str, comma: str | None, point: str | None) -> None:
+def test_decimal_separator_makes_amounts_unambiguous(text: str, comma: str | None, point: str | None) -> None:
     for sign, meaning in (("comma", comma), ("point", point)):
-        assert read_cells(Spelling(sign, None, is_text=True), amount=text).get("amount") == meaning
+        assert read_cells(Answers(sign, None, is_text=True), amount=text).get("amount") == meaning
 
 
-def test_decimals_are_cut_only_from_text() -> None:
-    comma = Spelling("comma", None, is_text=True)
+def test_decimals_are_dropped_only_from_text() -> None:
+    comma = Answers("comma", None, is_text=True)
     assert read_cells(comma, country="SN", amount="175 000,00") == {"amount": "175000"}
     assert read_cells(comma, country="SN", amount="175 000,50") == {}
-    assert read_cells(Spelling("comma", None, is_text=False), amount="12.345") == {}
+    assert read_cells(Answers("comma", None, is_text=False), amount="12.345") == {}
 
 
 @pytest.mark.parametrize("country", ["S\xe9n\xe9gal", "SENEGAL", "senegal", "C\xf4te d\u2019Ivoire", "Afrique du Sud"])
 def test_country_names_are_recognised(country: str) -> None:
     codes = {"S": "SN", "s": "SN", "C": "CI", "A": "ZA"}
-    words = Spelling(None, "words", is_text=True)
+    words = Answers(None, "words", is_text=True)
     assert read_cells(words, country=country) == {"country": codes[country[0]]}
     assert read_cells(words, country="Total") == {}
 
 
-def test_currency_name_is_read_only_for_country() -> None:
-    words = Spelling("comma", "words", is_text=True)
+def test_currency_name_is_recognised_only_in_its_country() -> None:
+    words = Answers("comma", "words", is_text=True)
     expected = {"country": "SN", "currency": "XOF", "amount": "1500"}
     assert read_cells(words, country="S\xe9n\xe9gal", currency="F CFA", amount="1.500") == expected
     assert read_cells(words, currency="FCFA") == {}

@@ -9,7 +9,7 @@ import pytest
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.columns import REQUIRED_COLUMNS, column_label, known_columns, operation_columns
 from paygw_batch.sheet.read.guesses import suggest_columns
-from paygw_batch.sheet.read.headings import SAMPLES, FileHeading, ReadOptions, fold_heading
+from paygw_batch.sheet.read.headings import MAX_SAMPLES, FileHeading, ReadOptions, fold_heading
 from paygw_batch.sheet.read.profiles import merge_headings, profile_names, read_profile
 from paygw_batch.sheet.read.sheet_file import read_headings
 from tests.support.sheet_values import GOOD, HEADER, MakeSheet, lines
@@ -36,7 +36,7 @@ def test_columns_are_suggested_by_heading_and_cells() -> None:
 
 
 @pytest.mark.parametrize("heading", ["Gross Pay", "Bank Name", "Staff Bank", "Basic Salary", "Pay Date"])
-def test_similar_heading_gets_no_suggestion(heading: str) -> None:
+def test_misleading_heading_gets_no_suggestion(heading: str) -> None:
     (result,) = suggest_columns([FileHeading(heading, None, ("0012",))], PAYOUT)
     assert result.column == ""
 
@@ -63,7 +63,7 @@ def test_english_and_french_headings_get_suggestions(heading: str, column: str) 
     assert [one.column for one in suggest_columns([FileHeading(heading, None)], PAYOUT)] == [column]
 
 
-def test_suggestions_repeat_no_column_and_keep_known() -> None:
+def test_suggestions_keep_known_columns_and_never_repeat() -> None:
     seen = [FileHeading("Mobile", None), FileHeading("phone", "phone"), FileHeading("Portable", None)]
     assert [(one.column, one.other) for one in suggest_columns(seen, PAYOUT)] == [
         ("", "phone"),
@@ -73,12 +73,12 @@ def test_suggestions_repeat_no_column_and_keep_known() -> None:
 
 
 @pytest.mark.parametrize("header", ["Who;Net;Where", "country;amount;Who"])
-def test_three_cells_of_each_column_are_shown(tmp_path: Path, header: str) -> None:
+def test_three_samples_of_each_column_are_shown(tmp_path: Path, header: str) -> None:
     path = tmp_path / "pay.csv"
     path.write_text("\n".join([header, *(f"KE;{n};Jane {n}" for n in range(1, 6))]) + "\n")
     result = suggest_columns(read_headings(path, ReadOptions()), PAYOUT)
     assert [one.samples[:2] for one in result] == [("KE", "KE"), ("1", "2"), ("Jane 1", "Jane 2")]
-    assert {len(one.samples) for one in result} == {SAMPLES}
+    assert {len(one.samples) for one in result} == {MAX_SAMPLES}
 
 
 def test_every_column_has_readable_name() -> None:
@@ -120,14 +120,14 @@ def test_profile_never_reads_employee_number_as_id(name: str) -> None:
 
 
 def test_ambiguous_headings_and_unknown_profiles_are_refused(sheet: MakeSheet) -> None:
-    with pytest.raises(ConfigurationError, match="did you mean payroll-english"):
+    with pytest.raises(ConfigurationError, match="Did you mean payroll-english"):
         merge_headings("payrol-english", {})
-    with pytest.raises(ConfigurationError, match=r"column_profile: no profile is called '\.\./forms/account'"):
+    with pytest.raises(ConfigurationError, match=r"column_profile: there is no profile '\.\./forms/account'"):
         merge_headings("../forms/account", {})
     with pytest.raises(SheetError, match="'amount' and 'Net Pay' mean the same column"):
         sheet(lines(GOOD + ",9", header=HEADER + ",Net Pay"), aliases=merge_headings("payroll-english", {}))
     assert merge_headings(None, {"Net Pay": "amount", "net-pay": "amount"})
-    with pytest.raises(ConfigurationError, match=r"'Net Pay' and 'NET_PAY' are the same heading"):
+    with pytest.raises(ConfigurationError, match=r"'Net Pay' and 'NET_PAY' count as the same heading"):
         merge_headings(None, {"Net Pay": "amount", "NET_PAY": "order_desc"})
 
 

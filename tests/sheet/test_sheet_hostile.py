@@ -88,7 +88,7 @@ def test_csv_from_other_program_is_read_exactly(
         max_size=8,
     )
 )
-def test_any_parquet_texts_get_clean_verdict(rules: Rules, rows: list[dict[str, str | None]]) -> None:
+def test_any_parquet_text_is_read_or_refused(rules: Rules, rows: list[dict[str, str | None]]) -> None:
     names = HEADER.split(",")
     frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String)).with_row_index("row", offset=2)
     sheet = Sheet("made.parquet", "0" * 64, frame, dict(zip(names, names, strict=True)), ())
@@ -123,7 +123,7 @@ def test_workbook_without_addresses_styles_or_texts_is_read(tmp_path: Path, rule
     assert sheet.frame["client_orderid"].to_list() == ["A-1", "A-2"]
 
 
-def test_sheet_of_extreme_size_gets_clean_verdict(tmp_path: Path, rules: Rules) -> None:
+def test_sheet_of_extreme_size_is_read_or_refused(tmp_path: Path, rules: Rules) -> None:
     long = "9" * 1_000_000
     cells = GOOD.split(",")
     rows = [[",".join([*cells[:column], long, *cells[column + 1 :]])] for column in range(7)]
@@ -138,14 +138,14 @@ def test_sheet_of_extreme_size_gets_clean_verdict(tmp_path: Path, rules: Rules) 
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("start", range(0, 400, 50))
-def test_damaged_samples_get_clean_verdict(start: int) -> None:
+def test_damaged_samples_are_read_or_refused(start: int) -> None:
     """The first 400 sheets of `python -m tests.sheet.hostile --sheets 10000`."""
     verdicts, failures = play(range(start, start + 50))
     assert not failures
     assert verdicts.total() == 50
 
 
-def test_hostile_sheets_repeat_and_find_losses(tmp_path: Path) -> None:
+def test_hostile_sheets_are_reproducible_and_losses_found(tmp_path: Path) -> None:
     assert hostile_sheet(7).content == hostile_sheet(7).content
     assert hostile_sheet(7).content != hostile_sheet(8).content
     content = lines(GOOD, GOOD.replace("A-1", "A-2")).encode()

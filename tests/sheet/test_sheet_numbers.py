@@ -33,11 +33,11 @@ def test_kenyan_number_is_recognised_in_every_spelling(rules: Rules, written: st
 @pytest.mark.parametrize(
     ("written", "code", "sentence"),
     [
-        ("0712345", "phone.format", "0712345 has 7 digits; a Kenyan mobile number has 10, as in 0712 123 456."),
+        ("0712345", "phone.format", "0712345 has 7 digits, but a Kenyan mobile number has 10, as in 0712 123 456."),
         ("254412345678", "phone.format", "254412345678 is not a Kenyan mobile number. An example is +2547"),
-        ("+2540712345678", "phone.format", "has 13 digits; a Kenyan mobile number has 12 and starts with 254."),
-        ("2.54712E+11", "phone.exponent", "the spreadsheet has dropped digits of this number"),
-        ("2.5471234568E+11", "phone.exponent", "the spreadsheet has dropped digits of this number"),
+        ("+2540712345678", "phone.format", "has 13 digits, but a Kenyan mobile number has 12 and starts with 254."),
+        ("2.54712E+11", "phone.exponent", "the spreadsheet dropped digits of this number"),
+        ("2.5471234568E+11", "phone.exponent", "the spreadsheet dropped digits of this number"),
         ("+255621234567", "phone.country", "is a number from Tanzania, but the country of this row is KE"),
         ("255621234567", "phone.country", "Tanzania"),
         ("+12025550100", "phone.country", "another country"),
@@ -82,9 +82,7 @@ def test_lost_zero_is_restored_with_warning(rules: Rules) -> None:
         ("EG", "01001234567", "+201001234567", False),
     ],
 )
-def test_country_decides_about_leading_zero(
-    rules: Rules, country: str, written: str, phone: str, *, warned: bool
-) -> None:
+def test_country_determines_leading_zero(rules: Rules, country: str, written: str, phone: str, *, warned: bool) -> None:
     validated = validate(
         build_sheet({**KENYAN, "amount": "1500", "country": country, "phone": written, "account_number": phone}), rules
     )
@@ -97,10 +95,10 @@ def test_receiver_form_converts_to_local_number(rules: Rules) -> None:
         validated = validate(build_sheet({**TANZANIAN, "receiver_phone": written}), rules)
         assert validated.rows["phone"].to_list() == ["0621234567"]
     (message,) = validate(build_sheet({**TANZANIAN, "receiver_phone": "06212345"}), rules).defects["message"]
-    assert message == "06212345 has 8 digits; a Tanzanian mobile number has 10, as in 0621 234 567."
+    assert message == "06212345 has 8 digits, but a Tanzanian mobile number has 10, as in 0621 234 567."
 
 
-def test_bank_account_is_accepted_if_operator_allows(rules: Rules) -> None:
+def test_bank_account_is_accepted_if_operator_allows_it(rules: Rules) -> None:
     row = {**KENYAN, "country": "NG", "phone": "+2348021234567"}
     validated = validate(build_sheet({**row, "account_number": " 0021234567 "}), rules)
     assert validated.instructions["payee"].to_list() == ["0021234567"]
@@ -120,7 +118,7 @@ def convert_numbers(numbers: MobileNumbers, *values: str) -> tuple[list[bool | N
     """Return which of `values` are valid numbers, and their wire forms."""
     frame = clean_columns(build_sheet(*({"phone": value} for value in values)).frame)
     made = PhoneColumn("phone", "phone", FieldKind.INTERNATIONAL_PHONE, numbers, None)
-    read = frame.select(valid=made.is_valid, wire=pl.when(made.is_valid).then(made.wire))
+    read = frame.select(valid=made.is_valid, wire=pl.when(made.is_valid).then(made.as_sent))
     return read["valid"].to_list(), read["wire"].to_list()
 
 
@@ -136,15 +134,15 @@ def test_ambiguous_number_is_refused_when_lengths_differ(rules: Rules) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(150))
 @given(data=st.data())
-def test_every_spelling_of_valid_number_is_equal(rules: Rules, data: st.DataObject) -> None:
+def test_all_spellings_give_same_number(rules: Rules, data: st.DataObject) -> None:
     numbers = rules[data.draw(st.sampled_from(sorted(rules)))].numbers
     national = data.draw(st.from_regex(numbers.pattern, fullmatch=True))
-    ways = [
+    conversions = [
         f"+{numbers.dialling_code}{national}",
         f"00{numbers.dialling_code}{national}",
         numbers.trunk_prefix + national,
     ]
-    valid, wire = convert_numbers(numbers, *ways)
+    valid, wire = convert_numbers(numbers, *conversions)
     assert valid == [True] * 3
     assert set(wire) == {f"+{numbers.dialling_code}{national}"}
 
@@ -166,7 +164,7 @@ def test_removing_separators_keeps_digits_and_order(text: str) -> None:
         st.text("0123456789+- .(\t\u0663\uff15'e", max_size=24), st.from_regex(r"\A\+?[0-9]{1,3}([ -][0-9]{1,4})*\Z")
     )
 )
-def test_cleaned_numbers_equal_bare_numbers(text: str) -> None:
+def test_bare_column_matches_strip_separators(text: str) -> None:
     frame = clean_columns(pl.DataFrame({"row": pl.Series([2], dtype=pl.UInt32), "phone": [text]}))
     assert frame[bare_column("phone")].item() == strip_separators(frame["phone"]).item()
     if is_clean(pl.Series([text]), Cleaning.NUMBER).item():
@@ -193,7 +191,9 @@ FORMER_NUMBERS = [
 
 
 @pytest.mark.parametrize(("country", "written", "national"), FORMER_NUMBERS)
-def test_former_number_is_defect_unless_configured(rules: Rules, country: str, written: str, national: str) -> None:
+def test_number_in_former_plan_is_defect_unless_configured(
+    rules: Rules, country: str, written: str, national: str
+) -> None:
     row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF"}
     row |= {"account_number": written, "phone": written}
     code = rules[country].numbers.dialling_code
@@ -230,19 +230,19 @@ def test_landline_or_truncated_number_has_no_suggestion(rules: Rules, country: s
 
 @pytest.mark.parametrize("country", ["BN", "CI"])
 @given(data=st.data())
-def test_suggested_number_fits_plan_in_use(country: str, data: st.DataObject) -> None:
+def test_suggested_number_is_valid_in_current_plan(country: str, data: st.DataObject) -> None:
     for is_former in (False, True):
         terms = OperatorTerms(form="account", purpose="X", former_numbers=is_former)
         numbers = load_rules("payout", {country: terms})[country].numbers
         assert numbers.renumbering is not None
-        pattern, front = data.draw(st.sampled_from(numbers.renumbering.ways))
+        pattern, front = data.draw(st.sampled_from(numbers.renumbering.conversions))
         result = re.fullmatch(pattern, data.draw(st.from_regex(pattern, fullmatch=True)))
         assert result is not None
         assert re.fullmatch(numbers.pattern, front + result[1])
         assert re.fullmatch(numbers.pattern, numbers.example)
 
 
-def test_operator_terms_add_number_range(rules: Rules) -> None:
+def test_configuration_can_add_number_range(rules: Rules) -> None:
     row = {**KENYAN, "phone": "0164712345", "account_number": "254164712345"}
     assert set(validate(build_sheet(row), rules).defects["code"]) == {"phone.format", "account_number.format"}
     terms = {"KE": OperatorTerms(purpose="X", also_numbers=("164", "16"))}
@@ -256,11 +256,11 @@ def test_operator_terms_add_number_range(rules: Rules) -> None:
     ("country", "decimals", "amount", "sentence"),
     [
         ("KE", 0, "1500", None),
-        ("KE", 0, "1500.00", "the gateway accepts only whole amounts in KES, write 1500."),
-        ("KE", 0, "1500.50", "the gateway accepts only whole amounts in KES, write 1501 if it may be rounded."),
+        ("KE", 0, "1500.00", "the gateway accepts only whole amounts in KES. Write 1500."),
+        ("KE", 0, "1500.50", "the gateway accepts only whole amounts in KES. If it can be rounded, write 1501."),
         ("KE", 1, "1500.5", None),
-        ("KE", 1, "1500.50", "the gateway accepts fewer decimals than KES has, write 1500.5."),
-        ("UG", 0, "1500.00", "UGX has no decimals, write 1500."),
+        ("KE", 1, "1500.50", "the gateway accepts fewer decimals than KES has. Write 1500.5."),
+        ("UG", 0, "1500.00", "UGX has no decimals. Write 1500."),
     ],
 )
 def test_operator_may_accept_fewer_decimals(country: str, decimals: int, amount: str, sentence: str | None) -> None:

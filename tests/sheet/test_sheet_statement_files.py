@@ -24,11 +24,11 @@ from paygw_batch.settle.statement import (
 )
 from paygw_batch.sheet.read.headings import HEADER_ROWS
 
-COLUMNS_HINT = "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
-HINT = "Nothing was settled. Ask for the statement again, or choose the right one, and run the command again."
+COLUMNS_HINT = "Map the gateway's headings to columns under `[statement.columns]` in the configuration."
+HINT = "Nothing was settled. Ask for the statement again, or choose the right one, then run the command again."
 NEITHER = (
-    "day.csv must have either a column status (the gateway's own words) or a column answer (paid, rejected, "
-    "not-received)."
+    "day.csv must have either a column called status (the gateway's own words) or a column called answer (paid, "
+    "rejected or not-received)."
 )
 
 
@@ -134,7 +134,9 @@ def test_text_header_must_be_among_first_rows(tmp_path: Path) -> None:
         ("time", '="2026-11-21"', "2026-11-21"),
     ],
 )
-def test_statement_value_is_cleaned_like_sheet(tmp_path: Path, column: str, written: str, read_as: object) -> None:
+def test_statement_value_is_cleaned_like_sheet_value(
+    tmp_path: Path, column: str, written: str, read_as: object
+) -> None:
     values = {"order_id": "A-1", "amount": "7", "currency": "KES", "status": "ok", "time": ""} | {column: written}
     text = f"\ufeff{';'.join(values)}\r\n{';'.join(values.values())}\r\n"
     (line,) = read_file(write_file(tmp_path, text)).lines
@@ -155,13 +157,13 @@ def test_gateway_headings_come_from_configuration(tmp_path: Path) -> None:
         ("", "day.csv is empty.", HINT),
         ("\ufeff", "day.csv is empty.", HINT),
         ("sep=;\n", "day.csv is empty.", HINT),
-        ("order_id,amount,currency,status\n\n", "day.csv has a header but no line below it.", HINT),
+        ("order_id,amount,currency,status\n\n", "day.csv has a header but no lines below it.", HINT),
         ("order_id,amount,status\nA,1,ok\n", "day.csv has no column currency.", COLUMNS_HINT),
         ("order_id,amount,currency\nA,1,KES\n", NEITHER, COLUMNS_HINT),
         ("order_id,amount,currency,status,answer\nA,1,KES,ok,paid\n", NEITHER, COLUMNS_HINT),
         (
             "order_id,amount,currency,status,Client OrderID\nA,1,KES,ok,B\n",
-            "day.csv: the headings 'order_id' and 'Client OrderID' are both the order_id.",
+            "day.csv: the headings 'order_id' and 'Client OrderID' both mean the column order_id.",
             HINT,
         ),
         (
@@ -176,7 +178,7 @@ def test_gateway_headings_come_from_configuration(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_file_other_than_statement_is_refused(tmp_path: Path, text: str, sentence: str, hint: str) -> None:
+def test_file_without_statement_is_refused(tmp_path: Path, text: str, sentence: str, hint: str) -> None:
     assert refusal(write_file(tmp_path, text)) == (sentence, hint)
 
 
@@ -188,7 +190,7 @@ def test_unreadable_statement_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     text = "order_id,amount,currency,status\nA,1,KES,ok\n"
     monkeypatch.setattr(statement, "MAX_STATEMENT_BYTES", len(text))
     assert len(read_file(write_file(tmp_path, text)).lines) == 1
-    assert refusal(write_file(tmp_path, f"{text}\n")) == ("day.csv is larger than 0 MiB.", "Split it by days.")
+    assert refusal(write_file(tmp_path, f"{text}\n")) == ("day.csv is larger than 0 MiB.", "Split it by day.")
 
 
 HEADER = ("order_id", "amount", "currency", "status")
@@ -218,14 +220,14 @@ def test_doubtful_statement_workbook_is_refused(tmp_path: Path) -> None:
     assert len(read_file(write_workbook(tmp_path, HEADER, line, further={"Old": "hidden"})).lines) == 1
     assert refusal(write_workbook(tmp_path, HEADER, line, further={"More": "visible"})) == (
         "day.xlsx: several worksheets look like a statement: 'Orders', 'More'.",
-        "Save the right one as CSV.",
+        "Save the right worksheet as CSV.",
     )
     formula = "=1+1"
     beside = write_workbook(tmp_path, HEADER, ("A", "1", "KES", "ok", formula))
     assert len(read_file(beside).lines) == 1
     sentence, hint = refusal(write_workbook(tmp_path, HEADER, ("A", "1", "KES", "ok"), ("B", "1", "KES", formula)))
     assert sentence.startswith("day.xlsx, row 3: ")
-    assert sentence.endswith(" is a formula without a value, or a number that was cut.")
+    assert sentence.endswith(" is a formula without a value, or a number that lost digits.")
     assert hint == "Ask for the statement as CSV, or with these cells as text."
 
 

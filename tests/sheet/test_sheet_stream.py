@@ -39,16 +39,16 @@ def good_rows(count: int, first: int = 1) -> list[str]:
 def checked_counts(result: Findings) -> tuple[object, ...]:
     """Return the counts of findings, after comparing counts and first findings with all findings."""
     all_findings = result.all_findings.frame
-    kinds = result.kinds()
+    sorted_counts = result.sorted_counts()
     assert result.first.rows() == all_findings.head(findings.MAX_LISTED).rows()
     assert result.rows.sort().to_list() == sorted(set(all_findings["row"]))
     assert result.is_empty == all_findings.is_empty()
-    assert sorted(kinds.select("code", "count").rows()) == sorted(Counter(all_findings["code"]).items())
-    for code in kinds["code"]:
+    assert sorted(sorted_counts.select("code", "count").rows()) == sorted(Counter(all_findings["code"]).items())
+    for code in sorted_counts["code"]:
         assert result.examples(code).equals(
             all_findings.filter(pl.col("code") == code).head(findings.EXAMPLES_PER_CODE)
         )
-    return tuple(kinds.rows())
+    return tuple(sorted_counts.rows())
 
 
 def sheet_results(result: Validated) -> tuple[object, ...]:
@@ -177,7 +177,7 @@ def test_findings_of_pieces_match_whole_sheet(
     assert (case == "findings of every kind") == bool(whole.warnings_found.rows.len() > findings.MAX_LISTED)
 
 
-def test_order_ids_derived_in_pieces_are_equal(tmp_path: Path, rules: Rules) -> None:
+def test_order_ids_derived_in_pieces_are_identical(tmp_path: Path, rules: Rules) -> None:
     header = HEADER.replace("client_orderid,", "")
     content = lines(*(row.replace(f"A-{n},", "") for n, row in enumerate(good_rows(30), 1)), header=header)
     result = results_in_pieces(tmp_path / "pay.csv", (content + content.splitlines()[1] + "\n").encode(), rules, "R")
@@ -196,7 +196,7 @@ def test_warnings_become_defects_in_large_sheet(tmp_path: Path, rules: Rules) ->
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(120))
 @given(seed=st.integers(0, 10**6))
-def test_hostile_sheet_reads_equally_in_pieces(tmp_path: Path, rules: Rules, seed: int) -> None:
+def test_hostile_sheet_reads_identically_in_pieces(tmp_path: Path, rules: Rules, seed: int) -> None:
     sheet = hostile_sheet(seed)
     results_in_pieces(tmp_path / f"pay{sheet.ending}", sheet.content, rules)
 
@@ -207,9 +207,9 @@ def test_hostile_sheet_reads_equally_in_pieces(tmp_path: Path, rules: Rules, see
     st.booleans(),
     st.integers(0, 3),
 )
-def test_line_scan_recognises_equal_field_counts(texts: list[str], end: str, is_ended: bool, delimiters: int) -> None:
+def test_line_scan_recognises_uniform_lines(texts: list[str], end: str, is_ended: bool, delimiters: int) -> None:
     text = end.join(texts) + (end if is_ended or not texts[-1] else "")
     marks = LineMarks.scan(("a,b\n" + text).encode(), b",", len("a,b\n"))
-    assert marks.lines == len(texts)
+    assert marks.line_count == len(texts)
     plain = '"' not in text
     assert marks.are_uniform(delimiters) == (plain and all(line.count(",") == delimiters for line in texts))

@@ -66,7 +66,7 @@ SIGNS = [
         (None, None),
     ],
 )
-def test_guard_is_added_if_needed_and_removable(text: str | None, written: str | None) -> None:
+def test_formula_guard_can_be_removed(text: str | None, written: str | None) -> None:
     column = pl.Series([text], dtype=pl.String)
     assert guard_formulas(column).to_list() == [written]
     assert unguard_formulas(guard_formulas(column)).to_list() == [text]
@@ -80,7 +80,7 @@ def test_guarded_text_is_never_a_formula(text: str) -> None:
     assert written == text or (written[0], written[1:]) == ("'", text)
 
 
-def test_written_file_is_synced_before_appearing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_synced_before_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     sync, replace = os.fsync, Path.replace
 
@@ -101,7 +101,7 @@ def test_written_file_is_synced_before_appearing(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("out.txt", "does not have one of the extensions"),
+        ("out.txt", "must have one of these extensions"),
         ("missing/out.csv", "cannot be written: No such file"),
         ("folder.csv", "not a regular file"),
         ("null.csv", "not a regular file"),
@@ -128,7 +128,7 @@ def test_each_format_recognises_its_own_tables(tmp_path: Path, form: TableFormat
     assert not form.recognise(path, ["row", "amount"])
 
 
-def test_check_leaves_no_file_and_refuses_overlong(tmp_path: Path) -> None:
+def test_writability_check_creates_no_file(tmp_path: Path) -> None:
     check_writable(tmp_path / "out.csv")
     assert not list(tmp_path.iterdir())
     with pytest.raises(OutputError, match="at most 1048575 rows"):
@@ -183,7 +183,7 @@ def test_rejects_keep_sender_columns_and_problems(sheet: MakeSheet, rules: Rules
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(40))
 @given(note=st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20))
-def test_printable_note_survives_rejects_file(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str) -> None:
+def test_rejects_file_preserves_printable_notes(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str) -> None:
     quoted = '"' + note.replace('"', '""') + '"'
     validated = validate(sheet(lines(f"{GOOD},{quoted}".replace("1500.50", "0"), header=HEADER + ",note")), rules)
     write_frame(rejected_rows(validated), tmp_path / "r.csv")

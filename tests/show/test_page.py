@@ -52,12 +52,12 @@ def test_page_colours_have_sufficient_contrast(mode: int) -> None:
     assert [(ink, ground) for ink, ground in pairs if contrast(palette[ink], palette[ground]) < AA] == []
 
 
-def test_style_sheet_names_states_and_darkens_screens_only() -> None:
+def test_style_sheet_covers_states_and_darkens_only_screens() -> None:
     assert [state for state in STATE_COLOURS if f".{state} {{ --state: var(--{state});" not in STYLE_SHEET] == []
     assert re.findall("@media.*dark.*", STYLE_SHEET) == ["@media screen and (prefers-color-scheme: dark) {"]
 
 
-def test_templates_are_complete_and_load_nothing() -> None:
+def test_pages_are_self_contained_and_require_all_values() -> None:
     text = remittance_page([], None)
     assert "default-src 'none'; style-src 'unsafe-inline'" in text
     assert STYLE_SHEET in text

@@ -63,7 +63,7 @@ def test_sums_use_decimals_of_their_currency(amount: str, minor_units: int | Non
     assert amount_text(Decimal(amount), minor_units) == text
 
 
-def test_summary_has_extra_keys_last() -> None:
+def test_summary_lists_extra_keys_last() -> None:
     told = Summary(ExitCode.DONE, "done", extra={"checks": []}).as_json()
     assert list(told)[-1] == "checks"
     assert told["exit_code"] == 0

@@ -20,7 +20,7 @@ def company(company: Program) -> Program:
     return company
 
 
-def test_only_other_person_approves(driver: Driver) -> None:
+def test_only_another_person_can_approve(driver: Driver) -> None:
     payout = driver.prepare(sheet(2))
     assert driver.sign(payout) == driver.DONE
     assert driver.approve(payout, MAKER) == driver.FORBIDDEN
@@ -34,7 +34,7 @@ def test_only_other_person_approves(driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("column", "text"), [("amount", "101.01"), ("account_number", "254712345999"), ("account_name", "John 1")]
 )
-def test_approval_holds_only_for_approved_content(driver: Driver, column: str, text: str) -> None:
+def test_approval_is_valid_only_for_its_content(driver: Driver, column: str, text: str) -> None:
     payout = driver.prepare(sheet(2))
     assert [driver.sign(payout), driver.approve(payout)] == [driver.DONE] * 2
     driver.correct(payout, 2, column, text)

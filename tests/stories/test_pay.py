@@ -52,7 +52,7 @@ def test_changed_row_of_paid_person_is_defect(driver: Driver, changed: dict[str,
     assert len(driver.sent()) == 3
 
 
-def test_new_person_in_paid_run_is_confirmed(driver: Driver) -> None:
+def test_new_person_in_paid_run_needs_confirmation(driver: Driver) -> None:
     pay(driver, lines_without_ids(), "november.csv")
     longer = driver.prepare(lines_without_ids(4), "longer.csv", "november")
     assert driver.problems(longer) == (0, "reference.used")
@@ -62,14 +62,14 @@ def test_new_person_in_paid_run_is_confirmed(driver: Driver) -> None:
     assert len(driver.sent()) == 4
 
 
-def test_list_pasted_twice_asks_question(driver: Driver) -> None:
+def test_list_pasted_twice_prompts_question(driver: Driver) -> None:
     twice = lines_without_ids() + b"\n" + lines_without_ids().partition(b"\n")[2]
     payout = driver.prepare(twice, "twice.csv", "november")
     assert driver.problems(payout) == (0, "payee.twice")
     assert driver.sign(payout) != driver.DONE
 
 
-def test_sheet_paid_before_asks_question(driver: Driver) -> None:
+def test_already_paid_sheet_prompts_question(driver: Driver) -> None:
     first = driver.prepare(sheet(4))
     assert [driver.sign(first), driver.approve(first), driver.start(first)] == [driver.DONE] * 3
     again = driver.prepare(sheet(4).replace(b"P-", b"DEC-"), "december.csv")

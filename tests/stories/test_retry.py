@@ -4,7 +4,7 @@ from tests.stories.drivers import Driver
 from tests.support.people import APPROVER, MAKER
 
 
-def test_order_of_two_people_sends_rejected_rows_again(driver: Driver) -> None:
+def test_order_by_two_people_resends_rejected_rows(driver: Driver) -> None:
     batch = driver.pay("9001.00", "9001.50", "9002.00", "100.00", "9006.00")
     before = driver.sent()
     for rows in ((5,), (6,), (99,), (2, 6)):  # These are paid, in doubt, missing.
@@ -27,7 +27,7 @@ def test_order_of_two_people_sends_rejected_rows_again(driver: Driver) -> None:
     assert driver.checked()["signed_orders"] == 1
 
 
-def test_withdrawn_order_sends_nothing_again(driver: Driver) -> None:
+def test_withdrawn_order_resends_nothing(driver: Driver) -> None:
     batch = driver.pay("9001.00")
     before = driver.sent()
     order = driver.order(batch, 2, said="retry")

@@ -11,7 +11,7 @@ from tests.support.people import APPROVER, MAKER
 DAY = timedelta(hours=25)
 
 
-def test_single_person_settles_row_as_paid(driver: Driver) -> None:
+def test_one_person_can_settle_row_as_paid(driver: Driver) -> None:
     batch = driver.pay("9006.00", "100.00", "9001.00")
     for row, evidence in ((2, "  "), (3, "Ticket 1"), (4, "Ticket 1")):
         assert driver.settle(batch, row, "paid", evidence) == driver.WRONG
@@ -65,7 +65,7 @@ PAID = "P-1,9006.00,KES,paid"
 CONTRARY = "P-4,9001.00,KES,paid"
 
 
-def test_statement_of_paid_rows_settles_only_matches(driver: Driver) -> None:
+def test_statement_settles_only_matching_rows(driver: Driver) -> None:
     batch = driver.pay("9006.00", "9006.10", "9006.30", "9001.00", "100.00")
     lines = (PAID, "P-2,9006.10,KES,", "P-5,100.00,KES,paid", CONTRARY, "X-9,1.00,KES,paid")
     assert driver.settle_by_statement(batch, *lines) == driver.DONE

@@ -34,7 +34,7 @@ def test_copy_of_withdrawn_payout_is_not_paid(driver: Driver, by: str) -> None:
 
 
 @people
-def test_payout_is_withdrawn_while_another_runs(driver: Driver, by: str) -> None:
+def test_payout_can_be_withdrawn_while_another_runs(driver: Driver, by: str) -> None:
     payout = approved(driver)
     with driver.other_run():
         assert driver.withdraw(payout, by) == driver.DONE
@@ -42,7 +42,7 @@ def test_payout_is_withdrawn_while_another_runs(driver: Driver, by: str) -> None
     assert (driver.sent(), driver.checked()["withdrawals"]) == ([], 1)
 
 
-def test_started_payout_is_not_withdrawn(driver: Driver) -> None:
+def test_started_payout_cannot_be_withdrawn(driver: Driver) -> None:
     payout = approved(driver)
     assert driver.start(payout) == driver.DONE
     for by in (MAKER, APPROVER):

@@ -93,7 +93,7 @@ def test_use_cases_import_no_command_line_modules() -> None:
     assert done.stdout.split() == []
 
 
-def test_submission_without_user_interface_records_person(program: Program) -> None:
+def test_submission_without_user_interface_records_submitter(program: Program) -> None:
     end = submit(program, build_submission(program, kenyan_rows(3)))
     assert isinstance(end, RunEnd)
     assert end.sent == 3
@@ -102,7 +102,7 @@ def test_submission_without_user_interface_records_person(program: Program) -> N
         assert [entry.by for entry in journal.history(record.number)] == ["Jane"]
 
 
-def test_defective_sheet_is_refused_and_not_opened(program: Program) -> None:
+def test_sheet_with_defects_is_refused_and_not_opened(program: Program) -> None:
     shown: list[Plan] = []
     rows = [*kenyan_rows(2), "KE,PAY-3,-5,KES,Jane Wanjiku,254712345003,+254712345003"]
     refused = submit(program, build_submission(program, rows), Conversation(show=shown.append))
@@ -170,22 +170,22 @@ def test_batch_status_counts_states_and_rows(program: Program) -> None:
     ("states", "interrupted", "steps"),
     [
         ({"paid": 3}, False, []),
-        ({"ready": 2, "paid": 1}, False, ["`paygw-batch resume B` sends the rows that are not sent yet."]),
+        ({"ready": 2, "paid": 1}, False, ["To send the rows that have not been sent yet, run `paygw-batch resume B`."]),
         ({"ready": 2, "paid": 1}, True, ["Interrupted: run the same command again to continue."]),
         (
             {"in_doubt": 1, "rejected": 4},
             False,
             [
                 (
-                    "Rows in doubt may have been paid and are never sent again automatically. `paygw-batch status B` "
-                    "says what to do about each."
+                    "Rows in doubt may have been paid and are never sent again automatically. To see what to do about "
+                    "each, run `paygw-batch status B`."
                 ),
-                "`paygw-batch retry B` gives rejected rows another attempt.",
+                "To retry rejected rows, run `paygw-batch retry B`.",
             ],
         ),
     ],
 )
-def test_batch_state_decides_next_steps(states: dict[str, int], interrupted: bool, steps: list[str]) -> None:
+def test_batch_state_determines_next_steps(states: dict[str, int], interrupted: bool, steps: list[str]) -> None:
     assert list(batch_steps(states, "B", contradictions=0, waiting=0, interrupted=interrupted)) == steps
 
 
@@ -211,7 +211,7 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
         (State.PAID, False, 25, None, False),
     ],
 )
-def test_row_state_decides_next_step(
+def test_row_state_determines_next_step(
     state: State, by_person: bool, left_h: int, step: RowStep | None, has_to_wait: bool
 ) -> None:
     row = standing(state, timestamp(NOW - timedelta(hours=left_h)), by_person=by_person)

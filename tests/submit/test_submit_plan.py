@@ -11,7 +11,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError, OpenSheetQuestion
-from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import ClockComparison
 from paygw_batch.sheet.check.validate import validate
@@ -65,7 +65,7 @@ def test_contract_catches_defect_missed_by_validation(
     assert journal.batches() == []
 
 
-def test_known_unsent_row_is_sent_with_later_batch(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_unsent_row_is_sent_with_later_batch(journal: SqliteJournal, tmp_path: Path) -> None:
     first = plan(sheet(tmp_path, "A 100 001"), journal)
     open_planned_batch(first, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
@@ -89,7 +89,7 @@ def test_payment_with_different_trailing_zeros_is_known(journal: SqliteJournal, 
     assert plan(sheet(tmp_path, content), journal).validated.defects.is_empty()
 
 
-def test_amended_rejected_payment_continues_attempts(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_amended_payment_is_sent_as_next_attempt(journal: SqliteJournal, tmp_path: Path) -> None:
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     old = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal, declined)
     gateway = ScriptedGateway()
@@ -100,7 +100,7 @@ def test_amended_rejected_payment_continues_attempts(journal: SqliteJournal, tmp
     assert new.batch in reconciliation(journal, old, MINOR_UNITS)["message"][0]
 
 
-def test_amendment_never_touches_paid_row(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_amendment_never_changes_paid_row(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     assert plan(sheet(tmp_path, "A 120 001"), journal, amend=True).validated.defects.height == 1
 
@@ -162,7 +162,7 @@ def test_reconciliation_must_cover_every_journal_row(
         reconciliation(journal, batch, MINOR_UNITS)
 
 
-def test_reconciliation_is_repeatable_and_keeps_notes(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_repeated_reconciliation_is_identical_and_keeps_notes(journal: SqliteJournal, tmp_path: Path) -> None:
     batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     first, second = (reconciliation(journal, batch, MINOR_UNITS) for _ in range(2))
     assert first.equals(second)
@@ -170,7 +170,7 @@ def test_reconciliation_is_repeatable_and_keeps_notes(journal: SqliteJournal, tm
     assert first["note"].to_list() == ["n-A", "n-B"]
 
 
-def test_row_in_flight_is_shown_in_doubt(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_row_in_flight_is_shown_as_in_doubt(journal: SqliteJournal, tmp_path: Path) -> None:
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
     gateway = ScriptedGateway()
     seen: list[pl.DataFrame] = []
@@ -181,7 +181,7 @@ def test_row_in_flight_is_shown_in_doubt(journal: SqliteJournal, tmp_path: Path)
     assert reconciliation(journal, batch, MINOR_UNITS)["state"].to_list() == ["paid"]
 
 
-def test_respelled_used_id_is_defect_despite_amend(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_respelled_id_is_defect_even_with_amend(journal: SqliteJournal, tmp_path: Path) -> None:
     first = submit(plan(sheet(tmp_path, "PAY-É 100 001"), journal), journal)
     for amend in (False, True):
         clashing = plan(sheet(tmp_path, "pay\u2010e\u0301 200 001", "B 100 002"), journal, amend=amend).validated
@@ -204,14 +204,14 @@ def test_repeated_sheet_is_reported_once_and_not_opened(
         assert len(journal.batches()) == 1
 
 
-def test_days_are_counted_by_gateway_clock(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_look_back_uses_gateway_clock(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, *rows("A", 3)), journal), journal)
     journal.settle([], note=ClockComparison(timestamp(NOW), timestamp(NOW + timedelta(days=1)), ahead_s=-86_400))
     assert plan(sheet(tmp_path, *rows("B", 3)), journal, days=5).questions
     assert not plan(sheet(tmp_path, *rows("B", 3)), journal, days=6).questions
 
 
-def test_small_overlap_with_several_batches_asks_nothing(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_small_overlap_with_several_batches_raises_no_question(journal: SqliteJournal, tmp_path: Path) -> None:
     for batch in range(3):
         submit(plan(sheet(tmp_path, *rows("A", 3, 1 + 3 * batch)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 9)), journal)
@@ -248,7 +248,7 @@ def pay(journal: SqliteJournal, plan: Plan) -> list[str]:
     return gateway.arrived
 
 
-def test_payee_with_staff_number_of_other_is_reported(journal: SqliteJournal) -> None:
+def test_payee_with_another_payees_staff_number_is_reported(journal: SqliteJournal) -> None:
     pay(journal, plan_sheet_of(journal, "Jane 001 1000 1", "Otieno 002 1100 2"))
     again = plan_sheet_of(journal, "Jane 001 1000 1", "Otieno 002 1100 1", "Amani 003 1200 3")
     (used,) = [question for question in again.questions if question.code == USED_REFERENCE]
@@ -262,13 +262,13 @@ def test_account_changed_to_known_account_is_reported(journal: SqliteJournal) ->
     left = 0
     for salary in ("1000", "1500", "2000", "3000"):  # the numbers of a payee's payments are derived from their content
         again = plan_sheet_of(journal, f"Jane 001 {salary}", "Jane 001 50")
-        left += (leaving := again.validated.payable - len(again.known))
+        left += (leaving := again.validated.payable_count - len(again.known))
         named = [question.names for question in again.questions if question.code == USED_REFERENCE]
         assert not leaving or named == [("Jane",)]
     assert left
 
 
-def test_further_payment_under_different_name_is_reported(journal: SqliteJournal) -> None:
+def test_second_payment_under_different_name_is_reported(journal: SqliteJournal) -> None:
     """The accounts of two bonuses are swapped: one row conflicts, the other looks like a further payment."""
     pay(journal, plan_sheet_of(journal, "Jane 001 1000", "Otieno 002 1100", "Otieno 002 1100"))
     again = plan_sheet_of(journal, "Jane 001 1000", "Otieno 002 1100", "Otieno 001 1100", "Jane 002 70")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts import decode_batch
-from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.sqlite.connect import check_tables
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
@@ -105,7 +105,7 @@ def journal_content(journal: SqliteJournal) -> tuple[object, ...]:
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("order", share([reversed, list, sorted], every=3))
 @pytest.mark.parametrize("names", share([["id", "Zoë"], ["id"]], every=2))
-def test_sheet_in_parts_opens_same_batch(
+def test_reading_sheet_in_parts_opens_same_batch(
     tmp_path: Path, order: Callable[[list[str]], Iterable[str]], names: list[str]
 ) -> None:
     path = write(
@@ -122,7 +122,7 @@ def test_sheet_in_parts_opens_same_batch(
 @pytest.mark.share(2)
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("amend", [False, True])
-def test_sheet_in_parts_finds_known_and_changed_rows(tmp_path: Path, amend: bool) -> None:
+def test_known_and_changed_rows_are_found_across_parts(tmp_path: Path, amend: bool) -> None:
     some = ids(120)
     path = write(tmp_path / "p.csv", some)
     journals = in_memory_journal(), in_memory_journal()
@@ -149,7 +149,7 @@ def test_sheet_in_parts_finds_known_and_changed_rows(tmp_path: Path, amend: bool
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("step", ["", "_record", "_apply_amendments"])
-def test_batch_failing_while_opening_leaves_journal_unchanged(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_failure_to_open_batch_leaves_journal_unchanged(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Its last rows cannot be read, or a step of the journal fails."""
     journal = in_memory_journal()
     open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
@@ -175,9 +175,7 @@ def test_batch_failing_while_opening_leaves_journal_unchanged(monkeypatch: pytes
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("step", ["_record", "_apply_amendments", "_commit"])
-def test_killed_batch_opening_leaves_previous_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_kill_while_opening_batch_preserves_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     tmp_path.chmod(0o700)
     with closing(open_journal_at(tmp_path)) as journal:
         open_new(journal)
@@ -210,9 +208,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_siz
     first=st.integers(1, 10**12),
 )
 @example(rows=[("", "", "", 0, False)] * 2, first=2**32 - 2)
-def test_instructions_from_columns_equal_instructions_from_rows(
-    rows: list[tuple[str, str, str, int, bool]], first: int
-) -> None:
+def test_columns_and_rows_give_same_instructions(rows: list[tuple[str, str, str, int, bool]], first: int) -> None:
     news = [
         NewInstruction(
             n,
@@ -246,7 +242,7 @@ SAID = st.text(st.one_of(st.sampled_from('":,{}\\ aé'), st.characters(codec="ut
 
 @settings(deadline=None, max_examples=example_count(50))
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), SAID), max_size=5))
-def test_payee_index_from_columns_matches_tables(rows: list[dict[str, str]]) -> None:
+def test_payee_index_matches_stored_payments(rows: list[dict[str, str]]) -> None:
     journal = in_memory_journal()
     news = [
         new_instruction(n)._replace(
@@ -271,7 +267,7 @@ def test_payee_index_from_columns_matches_tables(rows: list[dict[str, str]]) -> 
 @pytest.mark.share(2)
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_reconciliation_in_pieces_equals_whole_file(tmp_path: Path, ending: str) -> None:
+def test_reconciliation_in_pieces_matches_whole_file(tmp_path: Path, ending: str) -> None:
     journal = in_memory_journal()
     open_and_read(planned(check_in_parts(write(tmp_path / "p.csv", ids(120))), journal), journal)
     (batch,) = journal.batches()

@@ -14,8 +14,8 @@ from oauthlib.oauth1.rfc5849.utils import parse_authorization_header, unescape
 from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import CountryRule, OperatorTerms
-from paygw_batch.gateway.address import gateway_origin, operation_url
-from paygw_batch.gateway.encode import Supplies
+from paygw_batch.gateway.address import operation_url, parse_gateway_url
+from paygw_batch.gateway.encode import BodyConstants
 from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.message import Attempt, PreparedRequest
 from paygw_batch.gateway.sign import SignatureProfile, Signer
@@ -30,7 +30,7 @@ BASE_URL = "https://gateway.example"
 ENDPOINT_ID = "1234"
 CONSUMER_KEY = "merchant-login"
 CALLBACK_URL = "https://merchant.example/paygw/callback?from=gateway&n=1"
-SUPPLIES = Supplies({"server_callback_url": CALLBACK_URL})
+SUPPLIES = BodyConstants({"server_callback_url": CALLBACK_URL})
 NONCE = "00112233445566778899aabbccddeeff"
 TIMESTAMP_S = 1_790_000_000
 OPERATION = load_operation("payout")
@@ -96,7 +96,7 @@ def private_test_key(directory: Path) -> PrivateKey:
 def signer(key: PrivateKey, profile: SignatureProfile, *, url: str = URL) -> Signer:
     """Return a signer whose other parts are fixed."""
     return Signer(
-        url=url, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, supplies=SUPPLIES, profile=profile, key=key
+        url=url, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, constants=SUPPLIES, profile=profile, key=key
     )
 
 
@@ -120,7 +120,7 @@ def golden_path(profile: SignatureProfile, country: str) -> Path:
 
 def request_bytes(request: PreparedRequest) -> bytes:
     """Return the bytes that are sent for `request` on a new connection."""
-    return payout_request(request, gateway_origin(BASE_URL)[0], close=True)
+    return payout_request(request, parse_gateway_url(BASE_URL)[0], close=True)
 
 
 def split_request(request: bytes) -> tuple[str, dict[str, str], bytes]:

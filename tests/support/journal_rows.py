@@ -13,7 +13,7 @@ from paygw_batch.core.lifecycle import Basis, Concluded, Intended, Resolution, R
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.adopt import Adoption
 from paygw_batch.journal.evidence import Notification, encode_notification
-from paygw_batch.journal.file_place import FilePlace, in_memory_journal
+from paygw_batch.journal.file_location import FileLocation, in_memory_journal
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.values import (
@@ -129,30 +129,30 @@ def journal_path(place: Path) -> Path:
     return place / "state" / "journal.sqlite3"
 
 
-def file_place(place: Path, path: Path | None = None, *, endpoint: EndpointIdentity = ENDPOINT) -> FilePlace:
-    return FilePlace(path or journal_path(place), endpoint=endpoint, known_dir=place / "journals", now=lambda: AT)
+def file_location(place: Path, path: Path | None = None, *, endpoint: EndpointIdentity = ENDPOINT) -> FileLocation:
+    return FileLocation(path or journal_path(place), endpoint=endpoint, known_dir=place / "journals", now=lambda: AT)
 
 
 def create_journal_at(place: Path) -> None:
     """Create the journal of a place, unless it is a file that exists."""
-    file_place(place).make("a test")
+    file_location(place).create("a test")
 
 
 def open_journal_at(place: Path, *, endpoint: EndpointIdentity = ENDPOINT, makes: bool = True) -> SqliteJournal:
     """Open the journal of a place for a run. Creates it first by default."""
     if makes and not journal_path(place).exists():
         create_journal_at(place)
-    return file_place(place, endpoint=endpoint).open_to_write("a test")
+    return file_location(place, endpoint=endpoint).open_to_write("a test")
 
 
 def adopt_journal_at(place: Path, path: Path | None = None) -> None:
     """Confirm that the journal of a place, or the one at `path`, is the newest copy."""
-    with closing(Adoption(file_place(place, path), beside=None)) as adoption:
+    with closing(Adoption(file_location(place, path), beside=None)) as adoption:
         adoption.carry_out("amina")
 
 
 def read_journal_at(place: Path) -> SqliteReader:
-    return file_place(place).open_to_read()
+    return file_location(place).open_to_read()
 
 
 def tamper(path: Path, change: str) -> apsw.Connection:

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, PostgresReader, WorkerJournal
@@ -15,24 +15,24 @@ from paygw_batch.journal.values import MoveResult
 from tests.support.journal_rows import AT, ENDPOINT, intent, outcome_of
 
 
-def postgres_place(url: str, place: Path, **more: float) -> DatabasePlace:
-    return DatabasePlace(Server(url), endpoint=ENDPOINT, known_dir=place / "journals", now=lambda: AT, **more)
+def postgres_place(url: str, place: Path, **more: float) -> DatabaseLocation:
+    return DatabaseLocation(Server(url), endpoint=ENDPOINT, known_dir=place / "journals", now=lambda: AT, **more)
 
 
-def open_postgres(place: DatabasePlace) -> PostgresJournal:
+def open_postgres(place: DatabaseLocation) -> PostgresJournal:
     """Open the journal of a place for a run."""
     return place.open_to_write("a test")
 
 
-def make_postgres(place: DatabasePlace) -> None:
-    place.make("a test")
+def make_postgres(place: DatabaseLocation) -> None:
+    place.create("a test")
 
 
-def read_postgres(place: DatabasePlace) -> PostgresReader:
+def read_postgres(place: DatabaseLocation) -> PostgresReader:
     return place.open_to_read()
 
 
-def execute_as_owner(at: DatabasePlace, *statements: str) -> list[tuple[Any, ...]]:
+def execute_as_owner(at: DatabaseLocation, *statements: str) -> list[tuple[Any, ...]]:
     """Run statements as the owner of the tables, and return the rows of the last one."""
     with psycopg.connect(at.server.url, autocommit=True, options="-c search_path=paygw") as owner:
         *_, cursor = [owner.execute(statement.encode()) for statement in statements]

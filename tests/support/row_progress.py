@@ -67,7 +67,7 @@ class RowProgress(NamedTuple):
 
 def is_quarantined(standing: Standing, error_code: str | None) -> bool:
     """Return whether a row may have been paid, because only a person without proof called it rejected."""
-    return standing.is_rejected_by_word and error_code != PROVEN_STATEMENT
+    return standing.is_rejected_by_person and error_code != PROVEN_STATEMENT
 
 
 def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgress | IllegalMove:

@@ -23,7 +23,7 @@ from paygw_batch.gateway.message import (
     SendGuard,
     TransportFault,
 )
-from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
@@ -51,7 +51,7 @@ STALE = TransportFault(FaultKind.INTENT_STALE, first_byte_sent=False)
 UNTRUSTED = TransportFault(FaultKind.TLS_UNTRUSTED, first_byte_sent=False)
 
 
-def judge(answer: Answer, expected: ExpectedReply) -> Verdict:  # noqa: ARG001 (the engine's signature)
+def assess(answer: Answer, expected: ExpectedReply) -> Verdict:  # noqa: ARG001 (the engine's signature)
     """Classify an answer in a simple way. Engine tests are about the handling of verdicts."""
     match answer:
         case TransportFault(first_byte_sent=True):
@@ -175,7 +175,7 @@ def build_engine(
         journal=given or InlineJournal(journal),
         gateway=gateway,
         prepare=prepare,
-        judge=judge,
+        assess=assess,
         pace=pace or Pace(concurrency=4),
         runtime=Runtime(now=lambda: NOW, elapsed_s=elapsed_s, nonce=lambda: f"{next(nonces):032x}"),
         progress=SilentProgress(),

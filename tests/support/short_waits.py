@@ -3,7 +3,7 @@
 from paygw_batch.cluster import job_worker, work_command
 from paygw_batch.submit import send
 
-job_worker.POLL_EVERY_S = 0.25
-job_worker.TEND_EVERY_S = 0.5
-send.RECORD_ARRIVALS_EVERY_S = 0.25
-work_command.LOOK_EVERY_S = 0.25
+job_worker.POLL_INTERVAL_S = 0.25
+job_worker.RECOVERY_INTERVAL_S = 0.5
+send.ARRIVALS_INTERVAL_S = 0.25
+work_command.CHECK_INTERVAL_S = 0.25

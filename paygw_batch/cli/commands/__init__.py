@@ -1,1 +1,1 @@
-"""One module for the commands of each task."""
+"""The commands, in one module per task."""

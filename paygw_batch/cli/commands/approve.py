@@ -1,4 +1,4 @@
-"""The commands for two people: `plan`, `approve`, `withdraw` and `carry-out`."""
+"""The commands for two-person approval: `plan`, `approve`, `withdraw` and `carry-out`."""
 
 import os
 import shlex
@@ -25,9 +25,9 @@ from paygw_batch.approval.signed_document import (
 )
 from paygw_batch.cli.commands.forget import report_forgotten
 from paygw_batch.cli.commands.pay import send_released
-from paygw_batch.cli.commands.settle import settlement_sentence, summary_after_settling
+from paygw_batch.cli.commands.settle import settlement_message, summary_after_settling
 from paygw_batch.cli.help_texts import HelpCommand
-from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.invocation import Invocation, PathType
 from paygw_batch.cli.options import (
     ResultOptions,
     by_option,
@@ -91,14 +91,14 @@ from paygw_batch.submit.submit_sheet import refusal_summary, release_by_order
 
 
 @click.command("plan", cls=HelpCommand)
-@click.argument("sheet", type=NamedFile())
-@click.option("--out", type=NamedFile(), required=True, help="File for the plan. `submit` looks for SHEET.plan.json.")
-@click.option("--key", type=NamedFile(), required=True, help="The maker's private key (Ed25519, PEM).")
+@click.argument("sheet", type=PathType())
+@click.option("--out", type=PathType(), required=True, help="File for the plan. `submit` looks for SHEET.plan.json.")
+@click.option("--key", type=PathType(), required=True, help="The maker's private key (Ed25519, PEM).")
 @answers_options
 @profile_option
 @skip_invalid_option
 @choices_options
-@click.option("--against", metavar="BATCH", help="Also compare with this batch, which can only add differences.")
+@click.option("--against", metavar="BATCH", help="Also compare with this batch, in addition to the usual comparison.")
 @collect_option
 @plan_page_option
 @force_option
@@ -117,7 +117,7 @@ def plan_command(
     report: Path | None,
     force: bool,
 ) -> None:
-    """Write a plan of SHEET: rows, totals, warnings, differences from the last run. Nothing is sent."""
+    """Write a plan for SHEET: its rows, totals, warnings and differences from the last run. Nothing is sent."""
     screen = Screen(invocation)
     if out.suffix.lower() != ".json":
         raise UsageError(say("{out} does not end in .json.", out=out), hint=say("A plan must not overwrite its sheet."))
@@ -128,20 +128,20 @@ def plan_command(
         inputs={say("the sheet"): sheet, say("a key"): key},
     )
     policy = require_policy(settings)
-    deliveries = [module.begin(settings, os.environ) for module in extras(RUN_HOOK_MODULES)]
-    sheet_source, maker = SheetSource(settings, rules_for(settings, operation), sheet, reading), load_own_key(key)
+    notice_senders = [module.begin(settings, os.environ) for module in extras(RUN_HOOK_MODULES)]
+    source, maker = SheetSource(settings, rules_for(settings, operation), sheet, reading), load_own_key(key)
     require_maker(maker.public, policy, say("No plan was made."))
-    request = read_submission(screen, sheet_source, choices, out)
+    submission = read_submission(screen, source, choices, out)
     with journal_for_document(settings, "plan") as journal:
         show = partial(_show_defects, screen, skip_invalid=choices.skip_invalid)
         conversation = Conversation(show, screen.say, screen.confirm)
-        draft = draft_plan(request, journal, conversation, maker.public, against=against)
+        draft = draft_plan(submission, journal, conversation, maker.public, against=against)
     if isinstance(draft, RefusedSheet):
-        screen.finish(refusal_summary(draft, request))
+        screen.finish(refusal_summary(draft, submission))
     plan, document = draft.plan, sign_document(draft.document, maker)
     write_document(document, out)
     is_shared = share_plan(settings, document, echo=screen.note_on_stderr)
-    for send_notices in deliveries:
+    for send_notices in notice_senders:
         send_notices(screen.note_on_stderr)
     show_document(screen, document, policy, settings.submission.quarantine_h)
     show_known_rows(screen, plan)
@@ -156,10 +156,7 @@ def plan_command(
 
 
 def _show_defects(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
-    """Show a sheet's defects, or all findings if the defects refuse it.
-
-    If it is not refused, its warnings are shown with the plan.
-    """
+    """Show the defects of the rows to leave out, or all findings if the sheet is refused because of defects."""
     if skip_invalid:
         show_findings(screen, say("Defects"), plan.validated.defects_found, plan.validated.sheet.headers)
     elif not plan.validated.defects_found.is_empty:
@@ -170,21 +167,21 @@ def _plan_message(document: PlanDocument, policy: ApprovalPolicy, out: Path, rep
     approval_text = (
         say_count(
             policy.needed,
-            "It needs {count} approval by others: `paygw-batch approve {out} --key KEY`.",
-            "It needs {count} approvals by others: `paygw-batch approve {out} --key KEY`.",
+            "{count} other person must approve it: `paygw-batch approve {out} --key KEY`.",
+            "{count} other people must approve it: `paygw-batch approve {out} --key KEY`.",
             out=shlex.quote(str(out)),
         )
         if needs_approval(document.content, policy)
-        else say("It is too small to need approval.")
+        else say("Its totals are too small to need approval.")
     )
     page_text = "" if report is None else say("The page is in {report}.", report=report) + " "
     return f"{say('The plan is in {out}.', out=out)} {page_text}{approval_text}"
 
 
 @click.command("approve", cls=HelpCommand)
-@click.argument("document", type=NamedFile())
-@click.option("--key", type=NamedFile(), help="Your private key (Ed25519, PEM). Without it, nothing is signed.")
-@click.option("--sheet", type=NamedFile(), help="The plan's sheet, to show your own view of it instead of its maker's.")
+@click.argument("document", type=PathType())
+@click.option("--key", type=PathType(), help="Your private key (Ed25519, PEM). Without it, nothing is signed.")
+@click.option("--sheet", type=PathType(), help="The plan's sheet, to see your own view instead of its maker's.")
 @answers_options
 @profile_option
 @strict_option
@@ -205,7 +202,7 @@ def approve_command(
 ) -> None:
     """Show a plan or an order (DOCUMENT), and approve it with --key.
 
-    The approval is written into its file. If the journal is in a database, you can give the plan's code instead.
+    The approval is added to the file. If the journal is in a database, you can give a plan's code instead.
     """
     screen, settings = Screen(invocation), settings_for(invocation)
     output_guard(invocation, settings, force=force).check(
@@ -216,15 +213,17 @@ def approve_command(
     signed_document, shared = load_signed_document(settings, document)
     if (report is not None or sheet is not None) and not isinstance(signed_document, PlanDocument):
         noun = say(signed_document.noun)
-        raise UsageError(say("--report and --sheet are for a plan, but this is a {noun}.", noun=noun))
-    recompute_plan = None
+        raise UsageError(
+            say("--report and --sheet can be used only with a plan. This document is not a plan ({noun}).", noun=noun)
+        )
+    recomputed_plan = None
     if isinstance(signed_document, PlanDocument):
         operation = signed_document.content.operation
-        sheet_source = None if sheet is None else SheetSource(settings, rules_for(settings, operation), sheet, reading)
-        recompute_plan = _approver_view(screen, signed_document, policy, sheet_source, strict=strict)
+        source = None if sheet is None else SheetSource(settings, rules_for(settings, operation), sheet, reading)
+        recomputed_plan = _choose_plan_view(screen, signed_document, policy, source, strict=strict)
     quarantine_h = settings.submission.quarantine_h
-    # The document is shown before it is signed, so that nobody signs an unread one.
-    show_document(screen, signed_document, policy, quarantine_h, recompute_plan=recompute_plan, lists_people=True)
+    # The document is shown before it is signed, so that nobody signs it unread.
+    show_document(screen, signed_document, policy, quarantine_h, recomputed_plan=recomputed_plan, lists_people=True)
     require_in_force(settings, signed_document)
     message = say("Nothing was approved. To approve it, add --key KEY.")
     if key is not None:
@@ -234,21 +233,18 @@ def approve_command(
             share_plan(settings, signed_document, None if shared is None else shared.stored, echo=screen.note_on_stderr)
         if parse_plan_code(settings, document) is None:
             write_document(signed_document, document)
-        approver = policy.people.approver_with(own_key.public)
-        name = approver.name if approver else say("nobody")
-        message = f"{say('Approved by {name}.', name=name)} {_approval_progress(signed_document, policy)}"
+        approver = policy.people.find_approver(own_key.public)
+        name = approver.name if approver else say("no one")
+        message = f"{say('Approved by {name}.', name=name)} {_approval_count_message(signed_document, policy)}"
     show_signatures(screen, signed_document, policy)
     if report is not None and isinstance(signed_document, PlanDocument):
-        write_plan_page(signed_document, policy, report, recompute_plan=recompute_plan)
+        write_plan_page(signed_document, policy, report, recomputed_plan=recomputed_plan)
         message += " " + say("The page is in {report}.", report=report)
     screen.finish(document_summary(signed_document, policy, message))
 
 
 def load_signed_document(settings: Settings, location: Path) -> tuple[SignedDocument, SharedPlan | None]:
-    """Return the plan or order in a file, or the plan with a code.
-
-    The newest version of a plan in the database replaces that in the file.
-    """
+    """Load a plan or an order from a file, or a plan by its code. Prefers a newer version in the database."""
     if (code := parse_plan_code(settings, location)) is not None:
         shared = load_plan_by_code(settings, code)
         return shared.document, shared
@@ -257,76 +253,72 @@ def load_signed_document(settings: Settings, location: Path) -> tuple[SignedDocu
     return (document, None) if newest is None else (newest.document, newest)
 
 
-def _approver_view(
-    screen: Screen, plan: PlanDocument, policy: ApprovalPolicy, sheet_source: SheetSource | None, *, strict: bool
+def _choose_plan_view(
+    screen: Screen, plan: PlanDocument, policy: ApprovalPolicy, source: SheetSource | None, *, strict: bool
 ) -> PlanDocument:
-    """Return the maker's view of a plan or, if its sheet is given, the approver's own.
-
-    Raises `ApprovalError` if the plan was withdrawn, is for another sheet, or has other findings.
-    """
-    if sheet_source is None:
+    """Return the plan to show: the maker's or, with `source`, the approver's own. Say which of them is shown."""
+    if source is None:
         name = owner_name(plan.maker, policy.people)
-        screen.say(say("This is how its maker, {name}, signed it. To see your own view, add --sheet SHEET.", name=name))
+        screen.say(say("This is the plan as signed by {name}, its maker. For your view, add --sheet SHEET.", name=name))
         return plan
     content = plan.content
     choices = Choices(skip_invalid=content.invalid > 0, amend=content.amended > 0, strict=strict, repeats_meant=True)
-    request = read_submission(screen, sheet_source, choices, sheet_source.path)
-    with open_journal_to_read(sheet_source.settings, screen.say, must_be_known=True) as journal:
+    submission = read_submission(screen, source, choices, source.path)
+    with open_journal_to_read(source.settings, screen.say, must_be_known=True) as journal:
         require_not_withdrawn(plan, journal.withdrawals())
-        approver_view = recompute_plan(plan, request, journal)
-    screen.say(say("This is your own view, from {sheet} and your journal.", sheet=sheet_source.path))
-    return approver_view
+        own_view = recompute_plan(plan, submission, journal)
+    screen.say(say("This is your own view of the plan, from {sheet} and your journal.", sheet=source.path))
+    return own_view
 
 
-def _approval_progress(document: SignedDocument, policy: ApprovalPolicy) -> str:
+def _approval_count_message(document: SignedDocument, policy: ApprovalPolicy) -> str:
     valid_count = min(policy.needed, len(verify_signatures(document, policy, utc_now()).valid))
     return say_count(
         policy.needed,
-        "The {noun} has {valid} of {count} approval.",
-        "The {noun} has {valid} of {count} approvals.",
+        "The {noun} has {valid} of {count} required approval.",
+        "The {noun} has {valid} of {count} required approvals.",
         noun=say(document.noun),
         valid=valid_count,
     )
 
 
 @click.command("withdraw", cls=HelpCommand)
-@click.argument("document", type=NamedFile())
-@click.option("--key", type=NamedFile(), required=True, help="Your private key (Ed25519, PEM).")
+@click.argument("document", type=PathType())
+@click.option("--key", type=PathType(), required=True, help="Your private key (Ed25519, PEM).")
 @click.pass_obj
 def withdraw_command(invocation: Invocation, *, document: Path, key: Path) -> None:
-    """Withdraw a plan or an order (DOCUMENT), so that no copy of it is valid any longer.
+    """Withdraw a plan or an order (DOCUMENT). Copies of it are then no longer valid.
 
-    Its maker or any approver can withdraw it, unless it has already been used. A withdrawal is signed, like an
-    approval.
+    Its maker or any approver can withdraw it until it is used. Like an approval, a withdrawal is signed.
     """
     screen, settings = Screen(invocation), settings_for(invocation)
     output_guard(invocation, settings).check(inputs={say("the plan"): document, say("a key"): key})
     policy = require_policy(settings)
-    target, _ = load_signed_document(settings, document)
+    signed_document, _ = load_signed_document(settings, document)
     own_key = load_own_key(key)
-    verify_signatures(target, policy, utc_now())
-    withdrawal = sign_withdrawal(target, own_key, policy.people, utc_now())
-    withdraw_document(settings, target, withdrawal)
+    verify_signatures(signed_document, policy, utc_now())
+    withdrawal = sign_withdrawal(signed_document, own_key, policy.people, utc_now())
+    withdraw_document(settings, signed_document, withdrawal)
     message = say(
-        "Withdrawn by {name}: no copy of this {noun} is valid any longer. To proceed anyway, make a new one.",
+        "{name} withdrew this {noun}. Copies of it are no longer valid. To proceed anyway, make a new one.",
         name=withdrawal.by,
-        noun=say(target.noun),
+        noun=say(signed_document.noun),
     )
-    screen.finish(document_summary(target, policy, message))
+    screen.finish(document_summary(signed_document, policy, message))
 
 
-_NAME = "carry-out"
+_COMMAND = "carry-out"
 
 
-@click.command(_NAME, cls=HelpCommand)
-@click.argument("file", metavar="ORDER", type=NamedFile())
+@click.command(_COMMAND, cls=HelpCommand)
+@click.argument("file", metavar="ORDER", type=PathType())
 @click.option("--batch", shell_complete=complete_batches, help="Refuse ORDER unless it is about this batch.")
 @click.option(
     "--statement",
-    type=NamedFile(),
-    help="The statement that ORDER names. Default: the file with that name in ORDER's folder.",
+    type=PathType(),
+    help="The statement that ORDER is based on. Default: the file with that name in ORDER's folder.",
 )
-@click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx), if rows are sent again.")
+@click.option("--out", type=PathType(), help="Reconciliation file (.csv, .parquet or .xlsx), if rows are sent again.")
 @excel_option
 @by_option
 @wait_option
@@ -344,8 +336,8 @@ def carry_out_command(
 ) -> None:
     """Carry out ORDER, which another person approved: settle rows, send rows again, or forget people.
 
-    An order is carried out once. If it relies on a statement from the gateway, the program reads that statement and
-    checks its proof again. If it releases rows, they are sent together with other rows that are ready.
+    An order can be carried out only once. If it is based on a statement from the gateway, the statement is read and its
+    proof checked again. If it releases rows, other rows that are ready are sent with them.
     """
     screen, actor, settings = Screen(invocation), identify_person(by), settings_for(invocation)
     require_csv(results.out, for_excel=results.for_excel)
@@ -353,41 +345,39 @@ def carry_out_command(
     output_guard(invocation, settings).check(inputs=inputs, reporting=True)
     require_policy(settings)
     order = _read_order(file)
-    result_options_given = {"--out": results.out, "--for-excel": results.for_excel, "--force": results.force}
+    given_options = {"--out": results.out, "--for-excel": results.for_excel, "--force": results.force}
     if isinstance(order, ForgetOrder):
-        _reject_options(order, {"--batch": batch, "--statement": statement, **result_options_given})
-        with hold_journal(settings, _NAME, screen, wait=results.wait) as (journal, report):
+        _reject_options(order, {"--batch": batch, "--statement": statement, **given_options})
+        with hold_journal(settings, _COMMAND, screen, wait=results.wait) as (journal, report):
             report.summary = report_forgotten(screen, journal, forget_by_order(settings, journal, order, actor))
     elif order.is_release:
         _reject_options(order, {"--statement": statement})
-        find_batch_of_order = partial(_find_order_batch, settings, order=order, batch=batch)
-        with continue_batch(invocation, settings, _NAME, screen, order.batch, results, find_batch_of_order) as run:
+        find = partial(_require_order_batch, settings, order=order, batch=batch)
+        with continue_batch(invocation, settings, _COMMAND, screen, order.batch, results, find) as run:
             report = run.report
-            report.summary = send_released(run, screen, release_by_order(run.task, order, actor))
+            report.summary = send_released(run, screen, release_by_order(run.job, order, actor))
     else:
-        _reject_options(order, result_options_given)
+        _reject_options(order, given_options)
         folder = file.parent if statement is None else statement.parent
-        with hold_journal(settings, _NAME, screen, wait=results.wait) as (journal, report):
-            record = _find_order_batch(settings, journal, order, batch)
+        with hold_journal(settings, _COMMAND, screen, wait=results.wait) as (journal, report):
+            record = _require_order_batch(settings, journal, order, batch)
             execution = carry_out_order(settings, journal, order, actor, folders=[folder])
-            screen.say(settlement_sentence(order.settlements, execution.by))
+            screen.say(settlement_message(order.settlements, execution.by))
             report.summary = summary_after_settling(journal, record, {"resolved": order.rows})
     screen.finish(report.summary)
 
 
 def _read_order(file: Path) -> RowOrder | ForgetOrder:
-    """Return the order in a file. Raises `ApprovalError` if the file contains a plan."""
     document = read_document(file, RowOrder, ForgetOrder, PlanDocument)
     if isinstance(document, RowOrder | ForgetOrder):
         return document
     raise ApprovalError(
         say("{name} is a plan, not an order.", name=file.name),
-        hint=say("Nothing was sent. `paygw-batch submit SHEET --plan PLAN` starts it."),
+        hint=say("Nothing was sent. To send the plan's rows, run `paygw-batch submit SHEET --plan PLAN`."),
     )
 
 
 def _reject_options(order: RowOrder | ForgetOrder, options: Mapping[str, object]) -> None:
-    """Raise `UsageError` if any of these options, none of which the order supports, is set."""
     if unsupported := ", ".join(name for name, value in options.items() if value):
         raise UsageError(
             say("These options cannot be used with this {noun}: {options}.", options=unsupported, noun=say(order.noun)),
@@ -395,8 +385,7 @@ def _reject_options(order: RowOrder | ForgetOrder, options: Mapping[str, object]
         )
 
 
-def _find_order_batch(settings: Settings, journal: JournalReader, order: RowOrder, batch: str | None) -> BatchRecord:
-    """Return the batch of an order. Raises `UsageError` if `batch` names another one."""
+def _require_order_batch(settings: Settings, journal: JournalReader, order: RowOrder, batch: str | None) -> BatchRecord:
     if batch is not None and find_batch(journal, batch).batch != order.batch:
         raise UsageError(say("The order is about batch {batch}, not {other}.", batch=order.batch, other=batch))
     return find_order_batch(order, journal, settings.endpoint())

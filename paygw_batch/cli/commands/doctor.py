@@ -1,6 +1,6 @@
 """`paygw-batch doctor`: checks whether everything is ready for sending.
 
-Nothing is sent. The command writes only a sandbox's key, and notices about a full disk or an expiring key.
+Nothing is sent. The command writes only the sandbox's key, and notices about a full disk or an expiring key.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKin
 from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.opening.gateway_access import (
-    TOKEN,
+    TOKEN_PLACEHOLDER,
     RequestSigning,
     build_authenticity_check,
     build_signing,
@@ -43,7 +43,7 @@ from paygw_batch.opening.gateway_access import (
     notification_fields,
     open_gateway,
 )
-from paygw_batch.opening.given_sheet import format_defaults, load_rules_operation, rules_for, with_reply_names
+from paygw_batch.opening.given_sheet import format_defaults, operation_of, rules_for, with_reply_names
 from paygw_batch.opening.open_journal import Echo, journal_location, open_journal_to_read
 from paygw_batch.processes import processor_name, python_build
 from paygw_batch.settings.configuration import Settings, unknown_variables
@@ -76,17 +76,17 @@ _TIMED_SIGNATURES = 20
 @click.command("doctor", cls=HelpCommand)
 @click.pass_obj
 def doctor_command(invocation: Invocation) -> None:
-    """Check configuration, key, clock, journal and connection, and show a sample signature. No payout is sent."""
+    """Check the configuration, key, clock, journal and connection, and show a sample signature. No payout is sent."""
     screen = Screen(invocation, is_read_only=True)
-    distrusts: list[ConfigurationError] = []
-    settings = settings_for(invocation, distrusts=distrusts)
+    trust_errors: list[ConfigurationError] = []
+    settings = settings_for(invocation, trust_errors=trust_errors)
     payout, payin = rules_for(settings, PAYOUT), rules_for(settings, PAYIN)
-    key, problem = _try_key(settings, os.environ)
-    no_configuration = say("There is no configuration: `paygw-batch init` writes one.")
+    key, problem = _load_working_key(settings, os.environ)
+    no_configuration = say("There is no configuration. To create one, run `paygw-batch init`.")
     is_configuration_missing = invocation.config is None and settings.missing_for_sending()
     checks = [
         *((HealthCheck(_CONFIGURATION_FILE, Health.BAD, no_configuration),) if is_configuration_missing else ()),
-        *[HealthCheck.failed(_CONFIGURATION_FILE, error) for error in distrusts],
+        *[HealthCheck.failed(_CONFIGURATION_FILE, error) for error in trust_errors],
         *_check_configuration(settings),
         *_check_countries(settings, payout, payin),
         *_check_environment(settings, os.environ),
@@ -109,7 +109,7 @@ def doctor_command(invocation: Invocation) -> None:
         _show_sample(build_signing(settings, rules, os.environ), rules[_usable_countries(settings, rules)[0]], screen)
     codes = {check.code for check in checks if check.health is Health.BAD}
     failed_count = sum(check.health is Health.BAD for check in checks)
-    as_json = [
+    checks_as_json = [
         {"check": f"{check.name} {check.subject}".strip(), "state": check.health.value, "found": check.found}
         for check in checks
     ]
@@ -119,7 +119,7 @@ def doctor_command(invocation: Invocation) -> None:
             say("{failed} of {count} checks failed.", failed=failed_count, count=len(checks))
             if failed_count
             else say("All checks passed."),
-            extra={"checks": as_json, "key": None if key is None else _key_as_json(key)},
+            extra={"checks": checks_as_json, "key": None if key is None else _key_as_json(key)},
         )
     )
 
@@ -127,13 +127,13 @@ def doctor_command(invocation: Invocation) -> None:
 def _check_configuration(settings: Settings) -> Iterator[HealthCheck]:
     missing, gateway, payout = settings.missing_for_sending(), settings.gateway, load_operation(PAYOUT)
     if missing:
-        yield HealthCheck(_CONFIGURATION, Health.BAD, _missing_keys_sentence(missing))
+        yield HealthCheck(_CONFIGURATION, Health.BAD, _missing_settings_text(missing))
     else:
-        sentence = say("complete, except for settings of individual countries")
+        sentence = say("complete (the settings of each country are checked separately)")
         yield HealthCheck(_CONFIGURATION, Health.GOOD, sentence)
     if not missing and not settings.uses_sandbox:
         try:
-            # The full address of a payout is shown, so that a wrong address is noticed before money is sent to it.
+            # The full payout URL is shown, so that a wrong one is noticed before money is sent to it.
             url = operation_url(gateway.base_url or "", payout, gateway.endpoint_id or "")
             yield HealthCheck(_PAYOUT_ADDRESS, Health.GOOD, url)
         except PaygwError as error:
@@ -143,14 +143,14 @@ def _check_configuration(settings: Settings) -> Iterator[HealthCheck]:
     yield from _check_approval(settings)
 
 
-def _missing_keys_sentence(keys: Sequence[str]) -> str:
-    return say("missing: {keys}", keys=", ".join(keys))
+def _missing_settings_text(names: Sequence[str]) -> str:
+    return say("missing: {keys}", keys=", ".join(names))
 
 
 _AMOUNT_LABELS = {
-    AmountUnit.MAJOR: mark("amount, as it is sent"),
-    AmountUnit.MINOR: mark("amount, in the smallest unit"),
-    AmountUnit.UNCHECKED: mark("amount, not compared"),
+    AmountUnit.MAJOR: mark("amount (in the unit that we send)"),
+    AmountUnit.MINOR: mark("amount (in the smallest unit)"),
+    AmountUnit.UNCHECKED: mark("amount (not compared)"),
 }
 
 
@@ -167,7 +167,7 @@ def _format_reply_names(names: ReplyNames) -> str:
 
 
 def _usable_countries(settings: Settings, rules: Rules) -> list[str]:
-    if settings.missing_for(load_rules_operation(rules).name):
+    if settings.missing_for(operation_of(rules).name):
         return []
     return [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
 
@@ -175,34 +175,34 @@ def _usable_countries(settings: Settings, rules: Rules) -> list[str]:
 def _check_countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[HealthCheck]:
     payable, collectable = _usable_countries(settings, payout), _usable_countries(settings, payin)
     health_if_none = Health.WARNING if collectable else Health.BAD
-    text = say("can be paid: {countries}", countries=", ".join(payable)) if payable else say("no country can be paid")
+    text = say("payouts to: {countries}", countries=", ".join(payable)) if payable else say("no payouts possible")
     yield HealthCheck(mark("countries"), Health.GOOD if payable else health_if_none, text)
     yield from _check_each_country(mark("country"), payout)
-    missing = settings.missing_for(PAYIN)
+    missing_settings = settings.missing_for(PAYIN)
     is_payin_configured = settings.payin != PayinSection() or any(
         country.payin != PayinTermsSection() for country in settings.countries.values()
     )
-    if missing:
+    if missing_settings:
         health = Health.BAD if is_payin_configured else Health.WARNING
-        yield HealthCheck(_COLLECTIONS, health, _missing_keys_sentence(missing))
+        yield HealthCheck(_COLLECTIONS, health, _missing_settings_text(missing_settings))
     elif collectable:
-        text = say("can be collected from: {countries}", countries=", ".join(collectable))
+        text = say("collections from: {countries}", countries=", ".join(collectable))
         yield HealthCheck(_COLLECTIONS, Health.GOOD, text)
     else:
-        yield HealthCheck(_COLLECTIONS, Health.BAD, say("no country can be collected from"))
+        yield HealthCheck(_COLLECTIONS, Health.BAD, say("no collections possible"))
     if is_payin_configured:
         yield from _check_each_country(_COLLECTIONS, payin)
 
 
-def _check_each_country(check: str, rules: Rules) -> Iterator[HealthCheck]:
+def _check_each_country(name: str, rules: Rules) -> Iterator[HealthCheck]:
     for code, rule in rules.items():
         if rule.missing_terms:
-            yield HealthCheck(check, Health.WARNING, _missing_keys_sentence(rule.missing_terms), subject=code)
+            yield HealthCheck(name, Health.WARNING, _missing_settings_text(rule.missing_terms), subject=code)
         elif rule.form is None:
-            yield HealthCheck(check, Health.WARNING, say(rule.unusable), subject=code)
+            yield HealthCheck(name, Health.WARNING, say(rule.unusable), subject=code)
         elif values := format_defaults(rule):
-            sentence = say("sent if a sheet gives no value: {values}", values=values)
-            yield HealthCheck(check, Health.GOOD, sentence, subject=code)
+            sentence = say("values that are sent if the sheet gives none: {values}", values=values)
+            yield HealthCheck(name, Health.GOOD, sentence, subject=code)
 
 
 def _check_columns(settings: Settings) -> HealthCheck:
@@ -212,12 +212,11 @@ def _check_columns(settings: Settings) -> HealthCheck:
     except PaygwError as error:
         return HealthCheck.failed(mark("columns"), error)
     profile_text = say("profile {profile}", profile=profile) if profile else say("no profile")
-    count_text = say("{count} further headings are known", count=len(headings))
+    count_text = say("additional headings recognised: {count}", count=len(headings))
     return HealthCheck(mark("columns"), Health.GOOD, f"{profile_text}; {count_text}")
 
 
 def _check_approval(settings: Settings) -> Iterator[HealthCheck]:
-    """Yield the people who may prepare and approve, and warn about makers with too few approvers."""
     try:
         policy = approval_policy(settings)
     except PaygwError as error:
@@ -229,7 +228,7 @@ def _check_approval(settings: Settings) -> Iterator[HealthCheck]:
     people = policy.people.listed
     makers, approvers = len(policy.people.makers), sum(bool(person.approver_keys) for person in people)
     sentence = say(
-        "{needed} needed; {makers} may prepare and {approvers} may approve",
+        "approvals needed: {needed}; people who can prepare: {makers}; people who can approve: {approvers}",
         needed=policy.needed,
         makers=makers,
         approvers=approvers,
@@ -238,21 +237,21 @@ def _check_approval(settings: Settings) -> Iterator[HealthCheck]:
     for person in people:
         if policy.passkeys is None and (passkeys := [key for key in person.keys if not key.is_file_key]):
             sentence = say(
-                "if the key {fingerprint} is a passkey, it cannot be used: [console] origin, the address of the pages, "
-                "is not set",
+                "the key {fingerprint} cannot be used if it is a passkey, because [console] origin (the address of "
+                "the pages) is not set",
                 fingerprint=passkeys[0].fingerprint,
             )
             yield HealthCheck(_APPROVAL, Health.WARNING, sentence, subject=person.name)
-        is_stuck = bool(person.maker_keys) and len(policy.people.approvers_for(person)) < policy.needed
-        maker, approver = (
+        lacks_approvers = bool(person.maker_keys) and len(policy.people.approvers_for(person)) < policy.needed
+        maker_keys, approver_keys = (
             ", ".join(key.fingerprint for key in keys) for keys in (person.maker_keys, person.approver_keys)
         )
         permissions = [
-            *([say("may prepare with {keys}", keys=maker)] if maker else []),
-            *([say("may approve with {keys}", keys=approver)] if approver else []),
-            *([say("too few others may approve what this person prepares")] if is_stuck else []),
+            *([say("can prepare with {keys}", keys=maker_keys)] if maker_keys else []),
+            *([say("can approve with {keys}", keys=approver_keys)] if approver_keys else []),
+            *([say("not enough other people can approve what this person prepares")] if lacks_approvers else []),
         ]
-        health = Health.WARNING if is_stuck else Health.GOOD
+        health = Health.WARNING if lacks_approvers else Health.GOOD
         yield HealthCheck(_APPROVAL, health, "; ".join(permissions), subject=person.name)
 
 
@@ -264,11 +263,11 @@ def _check_statements(settings: Settings) -> HealthCheck:
     match rule:
         case None:
             return HealthCheck(
-                _STATEMENTS, Health.GOOD, say("not proven: each counts as the word of the person who applies it")
+                _STATEMENTS, Health.GOOD, say("not proven: a statement counts as the word of the person who applies it")
             )
         case SignedStatements():
             sentence = say(
-                "proven by a signature file next to it, made with the key {fingerprint}",
+                "proven by a signature file next to each statement, made with the key {fingerprint}",
                 fingerprint=statement_key(settings).fingerprint,
             )
             return HealthCheck(_STATEMENTS, Health.GOOD, sentence)
@@ -276,7 +275,7 @@ def _check_statements(settings: Settings) -> HealthCheck:
             return HealthCheck(_STATEMENTS, Health.BAD, problem)
         case TransferFolder(path=path) if rule.is_ours:
             sentence = say(
-                "proven by the folder {path}, which belongs to this account, so its users can put files there",
+                "proven by the folder {path}, but this account owns it, so its users can put files there",
                 path=path,
             )
             return HealthCheck(_STATEMENTS, Health.WARNING, sentence)
@@ -288,13 +287,12 @@ def _check_statements(settings: Settings) -> HealthCheck:
 
 def _check_environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
     for name in unknown_variables(environ, settings):
-        sentence = say("{name} is not a setting; is it misspelt?", name=name)
+        sentence = say("{name} is not a known setting. Check its spelling.", name=name)
         yield HealthCheck(mark("environment"), Health.WARNING, sentence)
 
 
 def _check_notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Check the settings and secrets of `listen`, if the callback address contains the token's placeholder."""
-    if TOKEN not in (settings.gateway.server_callback_url or ""):
+    if TOKEN_PLACEHOLDER not in (settings.gateway.server_callback_url or ""):
         return
     try:
         listener_path(settings, environ)
@@ -306,14 +304,13 @@ def _check_notifications(settings: Settings, environ: Mapping[str, str]) -> Iter
         sentence = say("checked by {proof}", proof=settings.notifications.authenticity)
         yield HealthCheck(_NOTIFICATIONS, Health.GOOD, sentence)
         return
-    sentence = say("not proven: a person confirms each")
+    sentence = say("no authenticity check: a person must confirm each notification")
     if settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None:
-        sentence = say("not proven: the gateway is asked about each")
+        sentence = say("no authenticity check: the gateway is asked about each notification")
     yield HealthCheck(_NOTIFICATIONS, Health.WARNING, sentence)
 
 
-def _try_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
-    """Return the private key once it has signed a test text, or the error if it cannot."""
+def _load_working_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
     try:
         key = load_signing_key(settings, environ)
         if not key.public.has_signed(_TEST_TEXT, base64.b64decode(key.sign(_TEST_TEXT))):
@@ -323,21 +320,21 @@ def _try_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey
     return key, None
 
 
-def _check_key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox: bool) -> Iterator[HealthCheck]:
+def _check_key(key: SigningKey | None, error: PaygwError | None, *, is_sandbox: bool) -> Iterator[HealthCheck]:
     if key is None:
-        if problem is not None:
-            yield HealthCheck.failed(_PRIVATE_KEY, problem)
+        if error is not None:
+            yield HealthCheck.failed(_PRIVATE_KEY, error)
         return
     custody = key.custody
     sentence = say(
-        "RSA, {bits} bits, fingerprint {fingerprint}; a test text was signed and verified",
+        "RSA, {bits} bits, fingerprint {fingerprint} (a test signature was verified)",
         bits=key.public.bits,
         fingerprint=key.public.fingerprint(),
     )
     yield HealthCheck(_PRIVATE_KEY, Health.GOOD, sentence)
     match custody.kind:
         case KeyKind.FILE:
-            sentence = say("in a file, which anyone who can read it can copy: {place}", place=custody.location)
+            sentence = say("in a file, which can be copied by anyone who can read it: {place}", place=custody.location)
             yield HealthCheck(_KEY_LOCATION, Health.GOOD if is_sandbox else Health.WARNING, sentence)
         case KeyKind.PKCS11:
             yield _check_custody(custody, say("in a token: {place}", place=custody.location))
@@ -346,19 +343,19 @@ def _check_key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox
         case _:
             assert_never(custody.kind)
     if custody.expires is not None:
-        days = custody.days_left(utc_now().date()) or 0
-        health = Health.BAD if days < 0 else Health.WARNING if days < EXPIRY_WARNING_DAYS else Health.GOOD
-        yield HealthCheck(_KEY_EXPIRY, health, say("it is valid until {date}", date=custody.expires.isoformat()))
+        days_left = custody.days_left(utc_now().date()) or 0
+        health = Health.BAD if days_left < 0 else Health.WARNING if days_left < EXPIRY_WARNING_DAYS else Health.GOOD
+        yield HealthCheck(_KEY_EXPIRY, health, say("valid until {date}", date=custody.expires.isoformat()))
 
 
-def _check_custody(custody: Custody, text: str) -> HealthCheck:
+def _check_custody(custody: Custody, where: str) -> HealthCheck:
     if custody.is_exportable:
-        sentence = say("{where}; it can be exported: create one that cannot", where=text)
+        sentence = say("{where}. The key can be exported. Create one that cannot be exported.", where=where)
         return HealthCheck(_KEY_LOCATION, Health.WARNING, sentence)
-    if custody.was_outside:
-        sentence = say("{where}; it cannot be exported, but it was not created there, so a copy may exist", where=text)
+    if custody.was_stored_elsewhere:
+        sentence = say("{where}. The key cannot be exported. It was not created there: a copy may exist.", where=where)
         return HealthCheck(_KEY_LOCATION, Health.WARNING, sentence)
-    return HealthCheck(_KEY_LOCATION, Health.GOOD, say("{where}; it cannot be exported", where=text))
+    return HealthCheck(_KEY_LOCATION, Health.GOOD, say("{where}. The key cannot be exported.", where=where))
 
 
 def _key_as_json(key: SigningKey) -> dict[str, object]:
@@ -368,7 +365,7 @@ def _key_as_json(key: SigningKey) -> dict[str, object]:
         "place": custody.location,
         "bits": key.public.bits,
         "exportable": custody.is_exportable,
-        "was_outside": custody.was_outside,
+        "was_outside": custody.was_stored_elsewhere,
         "expires": None if custody.expires is None else custody.expires.isoformat(),
         "fingerprint": key.public.fingerprint(),
         "public_key": key.public.public_key_pem().decode("ascii"),
@@ -382,57 +379,56 @@ def _check_journal_and_clock(settings: Settings, echo: Echo) -> Iterator[HealthC
     except PaygwError as error:
         yield HealthCheck.failed(_JOURNAL, error, ExitCode.JOURNAL)
     if clock_problems:
-        sentence = say("Nothing is settled, released or amended while the clock is wrong.")
+        sentence = say("Nothing can be settled, released or replaced until the clock is correct.")
         yield HealthCheck(_CLOCK, Health.BAD, f"{' '.join(clock_problems)} {sentence}")
     else:
-        sentence = say("it is {time}; signatures carry this time", time=timestamp(now))
+        sentence = say("it is {time} (the time used in signatures)", time=timestamp(now))
         yield HealthCheck(_CLOCK, Health.GOOD, sentence)
 
 
 def _check_journal(settings: Settings, now: datetime, clock_problems: list[str], echo: Echo) -> Iterator[HealthCheck]:
-    """Yield the checks of the journal and append its problems with the clock to `clock_problems`."""
+    """Check the journal and the free disk space. Append problems with the clock to `clock_problems`."""
     path = settings.journal_place()
     if settings.uses_sandbox and not journal_location(settings).may_exist():
-        yield HealthCheck(_JOURNAL, Health.GOOD, say("{path}: does not exist yet; the first run creates it", path=path))
+        yield HealthCheck(_JOURNAL, Health.GOOD, say("{path} does not exist yet (the first run creates it)", path=path))
         return
     with open_journal_to_read(settings, must_be_known=True) as journal:
         records = journal.batches()
-        clock_problems += JournalClock.read(journal, now).sentences()
+        clock_problems += JournalClock.read(journal, now).messages()
         sentence = say(
-            "{path}: batches: {batches:,}, facts: {facts:,}", path=path, batches=len(records), facts=journal.head().seq
+            "{path} (batches: {batches:,}, facts: {facts:,})", path=path, batches=len(records), facts=journal.head().seq
         )
-        due = sum(tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE))
+        due_count = sum(
+            tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE)
+        )
     if settings.journal.url is not None:
-        yield from extra("cluster.health").checks(settings)  # the caller reports an error as one of the journal
+        yield from extra("cluster.health").checks(settings)  # the caller reports any error
     yield HealthCheck(_JOURNAL, Health.GOOD, sentence)
     if settings.journal.url is None:
         folder, problem = settings.journal_path().parent, ""
         if not os.access(folder, os.W_OK):
             problem = say(
-                "{folder} is not writable. Runs cannot record what they send, so none will start.", folder=folder
+                "{folder} is not writable. Runs cannot start, because they cannot record what they send.", folder=folder
             )
-        elif problem := disk_space_problem(settings, due) or "":
+        elif problem := disk_space_problem(settings, due_count) or "":
             add_disk_notice(settings, free_bytes(settings), echo)
-        room = say("{mib:,.0f} MiB are free on the disk of the journal", mib=free_bytes(settings) / 2**20)
-        yield HealthCheck(mark("room"), Health.BAD if problem else Health.GOOD, problem or room, ExitCode.STOPPED_EARLY)
+        free = say("{mib:,.0f} MiB free on the journal's disk", mib=free_bytes(settings) / 2**20)
+        yield HealthCheck(mark("room"), Health.BAD if problem else Health.GOOD, problem or free, ExitCode.STOPPED_EARLY)
 
 
 def _check_speed(key: SigningKey | None) -> HealthCheck:
-    """Report the processor, the Python build and the time of a signature, which limit the speed of a run.
-
-    Only keys in files are timed, because other signatures may cost money.
-    """
-    build = say("Python {version}, {processor}", version=platform.python_version(), processor=processor_name())
+    """Report the processor, the Python build, and the speed of a key in a file. Using other keys may cost money."""
+    found = say("Python {version}, {processor}", version=platform.python_version(), processor=processor_name())
     if key is not None and key.custody.kind is KeyKind.FILE:
         sign = partial(key.sign, _TEST_TEXT)
         signature_s = statistics.median(timeit.repeat(sign, timer=elapsed_s, repeat=_TIMED_SIGNATURES, number=1))
-        build += "; " + say("a signature takes {ms:.2f} ms", ms=1000 * signature_s)
-    if python_build().has_profiles is not False:
-        return HealthCheck(_SPEED, Health.GOOD, build)
+        found += "; " + say("a signature takes {ms:.2f} ms", ms=1000 * signature_s)
+    if python_build().is_profile_guided is not False:
+        return HealthCheck(_SPEED, Health.GOOD, found)
     sentence = say(
-        "{found}. This Python was built without optimizations, so runs are slower. Use your "
-        "operating system's Python, or build it with --enable-optimizations.",
-        found=build,
+        "{found}. Runs are slower because this Python was built without optimizations. Use your operating system's "
+        "Python, or build it with --enable-optimizations.",
+        found=found,
     )
     return HealthCheck(_SPEED, Health.WARNING, sentence)
 
@@ -440,8 +436,8 @@ def _check_speed(key: SigningKey | None) -> HealthCheck:
 def _check_gateway(settings: Settings, rules: Rules) -> HealthCheck:
     url = settings.gateway.base_url
     try:
-        with open_gateway(settings, rules, os.environ) as connection:
-            fault = asyncio.run(connection.probe())
+        with open_gateway(settings, rules, os.environ) as gateway:
+            fault = asyncio.run(gateway.probe())
     except PaygwError as error:
         return HealthCheck.failed(_GATEWAY, error)
     if fault is None:
@@ -451,31 +447,31 @@ def _check_gateway(settings: Settings, rules: Rules) -> HealthCheck:
 
 
 def _show_sample(signing: RequestSigning, rule: CountryRule, screen: Screen) -> None:
-    """Show the signature of an invented row, for comparison with the gateway's own base string."""
-    instruction = _sample_instruction(rule)
+    """Show how a made-up row is signed, to compare with the gateway's own base string."""
+    instruction = _build_sample(rule)
     explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S
     )
     country = say(rule.name)
     screen.say(
-        say("A sample payout to {country}, to an invented person, as `paygw-batch sign` explains it:", country=country)
+        say("A sample payout to an invented person in {country}, explained as in `paygw-batch sign`:", country=country)
         if rule.operation == PAYOUT
         else say(
-            "A sample collection in {country}, from an invented person, as `paygw-batch sign` explains it:",
+            "A sample collection from an invented person in {country}, explained as in `paygw-batch sign`:",
             country=country,
         )
     )
     show_steps(screen, explanation, "base_string", "authorization")
 
 
-def _sample_instruction(rule: CountryRule) -> Instruction:
+def _build_sample(rule: CountryRule) -> Instruction:
     number = rule.numbers.dialling_code + rule.numbers.example
-    local = rule.numbers.trunk_prefix + rule.numbers.example
+    local_number = rule.numbers.trunk_prefix + rule.numbers.example
     samples = {
         FieldKind.TEXT: "Sample",
         FieldKind.INTERNATIONAL_PHONE: f"+{number}",
         FieldKind.MASKED_PHONE: f"+{number}",
-        FieldKind.LOCAL_PHONE: local,
+        FieldKind.LOCAL_PHONE: local_number,
         FieldKind.WALLET: number,
         FieldKind.COUNTRY: rule.code,
         FieldKind.EMAIL: "sample@example.com",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from paygw_batch.cli.help_texts import HelpCommand
-from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.invocation import Invocation, PathType
 from paygw_batch.cli.options import force_option, output_guard, settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import format_local_minute
@@ -26,23 +26,24 @@ from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.show.remittance import build_payee, mask_number, paid_payouts, remittance_page
 from paygw_batch.show.summary import ExitCode, Summary
 
-_TIME_TEMPLATES = mark_all("sent {time}", "last update {time}")
+_TIME_LABELS = mark_all("sent {time}", "last update {time}")
 
 
 @click.command("find", cls=HelpCommand)
 @click.argument("text", metavar="TEXT", nargs=-1, required=True)
 @click.option(
     "--advice",
-    type=NamedFile(),
+    type=PathType(),
     metavar="FILE.html",
-    help="Also write a remittance advice for the one person that TEXT matches.",
+    help="Also write a remittance advice, if TEXT matches only one person.",
 )
 @force_option
 @click.pass_obj
 def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | None, force: bool) -> None:
-    """Find payments in all batches by TEXT: a payee's name, an account or phone number, or an order id.
+    """Find payments in all batches. TEXT is a payee's name, an account or phone number, or an order id.
 
-    A number can have a plus, a leading zero or spaces. For a name, the first letters of its words are enough.
+    A number can have a plus sign, a leading zero or spaces. For a name, the first letters of one
+    or more of its words are enough.
     """
     screen, settings = Screen(invocation, is_read_only=True), settings_for(invocation)
     output_guard(invocation, settings, force=force).check(RequestedOutput("--advice", advice, OutputKind.REMITTANCE))
@@ -52,33 +53,29 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
     search = parse_payment_search(query, [rule.numbers for rule in rules_for(settings, PAYOUT).values()])
     with open_journal_to_read(settings, screen.say) as journal:
         payments = journal.find_payments(search, limit=MAX_MATCHES + 1)
-    found_payments, has_more = payments[:MAX_MATCHES], len(payments) > MAX_MATCHES
+    shown, has_more = payments[:MAX_MATCHES], len(payments) > MAX_MATCHES
     if advice is not None:
-        page = _render_advice(found_payments, query, settings.reporting.payer, has_more=has_more)
+        page = _render_advice(shown, query, settings.reporting.payer, has_more=has_more)
         write_atomically(advice, page.encode())
     if not screen.as_json:
-        screen.pages([line for payment in found_payments for line in _payment_lines(payment)])
-    states = Counter(display_state(payment.state) for payment in found_payments)
+        screen.print_pages([line for payment in shown for line in _payment_lines(payment)])
+    states = Counter(display_state(payment.state) for payment in shown)
     message = _search_message(query, states, has_more=has_more, advice=advice)
     extra = {
-        "payments": [_payment_as_json(payment) for payment in found_payments],
+        "payments": [_payment_as_json(payment) for payment in shown],
         "has_more": has_more,
         "advice": None if advice is None else str(advice),
     }
-    screen.finish(Summary(ExitCode.DONE, message, rows=len(found_payments), states=states, extra=extra))
+    screen.finish(Summary(ExitCode.DONE, message, rows=len(shown), states=states, extra=extra))
 
 
 def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | None, *, has_more: bool) -> str:
-    """Return the remittance advice of the one person found.
-
-    Raises `UsageError` if the payments are of several people, or if none of them is paid.
-    """
     people = {build_payee(payment.form, payment.fields).person for payment in payments}
     if len(people) > 1 or has_more:
         raise UsageError(
             say(
-                "{typed!r} matches {count} people. No advice was written, because it would show one person "
-                "another's pay.",
+                "{typed!r} matches {count} people. No remittance advice was written, because it would show one person "
+                "what another was paid.",
                 typed=query,
                 count=len(people),
             ),
@@ -86,7 +83,9 @@ def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | No
         )
     if payouts := paid_payouts(payments):
         return remittance_page([payouts], payer)
-    raise UsageError(say("No payment that matches {typed!r} is paid, so no advice was written.", typed=query), hint="")
+    raise UsageError(
+        say("No remittance advice was written: no payment that matches {typed!r} is paid.", typed=query), hint=""
+    )
 
 
 def _payment_lines(payment: FoundPayment) -> list[str]:
@@ -95,8 +94,8 @@ def _payment_lines(payment: FoundPayment) -> list[str]:
     if payment.gateway_reference:
         order += say(", reference {reference}", reference=payment.gateway_reference)
     times = [
-        say(template, time=format_local_minute(time))
-        for template, time in zip(_TIME_TEMPLATES, (payment.first_sent_at, payment.updated_at), strict=True)
+        say(label, time=format_local_minute(time))
+        for label, time in zip(_TIME_LABELS, (payment.first_sent_at, payment.updated_at), strict=True)
         if time is not None
     ]
     values = {
@@ -105,9 +104,9 @@ def _payment_lines(payment: FoundPayment) -> list[str]:
         "name": payee.name,
         "number": mask_number(payee.number),
     }
-    sentence = mark("{state}: {amount} to {name} ({number})")
+    template = mark("{state}: {amount} to {name} ({number})")
     if payment.operation == PAYIN:
-        sentence = mark("{state}: {amount} from {name} ({number})")
+        template = mark("{state}: {amount} from {name} ({number})")
     location = say(
         "row {row} of {sheet}, batch {batch}, opened {time}",
         row=payment.row,
@@ -115,7 +114,7 @@ def _payment_lines(payment: FoundPayment) -> list[str]:
         batch=payment.batch,
         time=format_local_minute(payment.opened_at),
     )
-    lines = [say(sentence, **values), f"  {order}; {', '.join(times) or say('never sent')}", f"  {location}"]
+    lines = [say(template, **values), f"  {order}; {', '.join(times) or say('never sent')}", f"  {location}"]
     if payment.message and payment.state is not State.PAID:
         lines.append(f"  {render_record(payment.message)}")
     if payment.possible_duplicate_of is not None:
@@ -130,18 +129,18 @@ def _payment_as_json(payment: FoundPayment) -> dict[str, object]:
         "operation": payment.operation,
         "name": payee.name,
         "number": mask_number(payee.number),
-        **{name: getattr(payment, name) for name in _UNCHANGED_FIELDS},
+        **{name: getattr(payment, name) for name in _COPIED_FIELDS},
         "message": render_record(payment.message or "") or None,
         "sheet": payment.sheet_name,
     }
 
 
-_UNCHANGED_FIELDS = (
+_COPIED_FIELDS = (
     *("country", "currency", "amount", "client_orderid", "sent_orderid", "attempts", "gateway_status"),
     *("gateway_reference", "error_code", "possible_duplicate_of", "first_sent_at", "updated_at", "batch", "row"),
     "opened_at",
 )
-"""The fields of a payment that the JSON repeats unchanged."""
+"""The fields of a payment that are copied to its JSON."""
 
 
 def _search_message(query: str, states: Counter[str], *, has_more: bool, advice: Path | None) -> str:
@@ -150,8 +149,8 @@ def _search_message(query: str, states: Counter[str], *, has_more: bool, advice:
     if has_more:
         sentence = say_count(
             states.total(),
-            "Showing the newest of more than {count:,} payments that match {typed!r}. Type more "
-            "of the name, or a number.",
+            "Showing the newest of more than {count:,} payments that match {typed!r}. To find others, type more of "
+            "the name, or a number.",
             typed=query,
         )
     else:

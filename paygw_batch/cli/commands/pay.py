@@ -9,7 +9,7 @@ import click
 
 from paygw_batch.approval.policy import default_plan_path, identify_person
 from paygw_batch.cli.help_texts import HelpCommand, SheetCommand
-from paygw_batch.cli.invocation import Invocation, NamedFile, Number, WholeNumber
+from paygw_batch.cli.invocation import Invocation, Number, PathType, WholeNumber
 from paygw_batch.cli.options import (
     ResultOptions,
     bundle_options,
@@ -67,17 +67,17 @@ from paygw_batch.submit.results import ResultFiles, default_output_path
 from paygw_batch.submit.submission import (
     Conversation,
     Submission,
+    ask_questions,
     plan_sheet,
     preview_rows,
-    refuse_for_defects,
-    refuse_for_questions,
+    refusal_for_defects,
 )
 from paygw_batch.submit.submit_sheet import ReleasedRows, add_warnings, refusal_summary, release_rejected_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SheetArguments(ResultOptions):
-    """The argument and the options of `submit` or `collect`."""
+    """The argument and options of `submit` or `collect`."""
 
     sheet: Path
     reading: Reading
@@ -96,35 +96,33 @@ class _SheetArguments(ResultOptions):
 sheet_options = bundle_options(
     "arguments",
     _SheetArguments,
-    click.argument("sheet", type=NamedFile()),
+    click.argument("sheet", type=PathType()),
     answers_options,
     profile_option,
-    click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx)."),
+    click.option("--out", type=PathType(), help="Reconciliation file (.csv, .parquet or .xlsx)."),
     excel_option,
     skip_invalid_option,
-    click.option("--mended", type=NamedFile(), metavar="FILE", help="File of corrections made in the console."),
+    click.option("--mended", type=PathType(), metavar="FILE", help="File of corrections made in the console."),
     choices_options,
-    click.option("--plan", type=NamedFile(), help="The approved plan. Default: SHEET.plan.json."),
+    click.option("--plan", type=PathType(), help="The approved plan. Default: SHEET.plan.json."),
     click.option("--first", type=WholeNumber(1), help="Send at most N rows, then stop (exit code 6)."),
-    click.option("--detach", is_flag=True, help="Let the workers send the batch, and return at once."),
+    click.option("--detach", is_flag=True, help="Let workers send the batch, and return immediately."),
     click.option("--urgent", is_flag=True, help="Let workers send this batch before others."),
-    click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing."),
+    click.option("--dry-run", is_flag=True, help="Show what would be sent, without sending or writing anything."),
     click.option("--concurrency", type=WholeNumber(1, 1024), help="Maximum number of requests in flight."),
-    click.option("--rate-per-s", type=Number(0), help="Maximum number of requests a second; 0: no limit."),
-    click.option(
-        "--expect-rows", type=WholeNumber(0), help="Refuse the sheet unless it has exactly this number of rows."
-    ),
+    click.option("--rate-per-s", type=Number(0), help="Maximum number of requests a second (0 for no limit)."),
+    click.option("--expect-rows", type=WholeNumber(0), help="Refuse the sheet unless it has exactly this many rows."),
     click.option(
         "--expect-total",
         multiple=True,
         metavar="CUR=AMOUNT",
-        help="Refuse the sheet unless its total is exactly this. Repeatable.",
+        help="Refuse the sheet unless its total is exactly this amount. Repeatable.",
     ),
     wait_option,
     by_option,
     force_option,
 )
-"""Adds the argument and the options of a command that runs a sheet. The command gets them as one value, `arguments`."""
+"""Adds the argument and options of `submit` and `collect`, which these commands receive as `arguments`."""
 
 
 @click.command("submit", cls=SheetCommand)
@@ -132,10 +130,10 @@ sheet_options = bundle_options(
 @click.pass_obj
 def submit_command(invocation: Invocation, arguments: _SheetArguments) -> None:
     """Pay the people in SHEET: start its batch, or continue it. Running the same command again is always safe."""
-    run_sheet(invocation, PAYOUT, arguments)
+    _submit_or_collect(invocation, PAYOUT, arguments)
 
 
-def run_sheet(invocation: Invocation, operation: str, arguments: _SheetArguments) -> None:
+def _submit_or_collect(invocation: Invocation, operation: str, arguments: _SheetArguments) -> None:
     screen, sheet, out = Screen(invocation), arguments.sheet, arguments.out
     totals = parse_expected_totals(arguments.expect_rows, arguments.expect_total)
     require_csv(out, for_excel=arguments.for_excel)
@@ -154,57 +152,55 @@ def run_sheet(invocation: Invocation, operation: str, arguments: _SheetArguments
     choices = replace(
         arguments.choices, sent_by=sent_by, is_plan_named=arguments.plan is not None, expected=totals, decided_by=actor
     )
-    sheet_source = SheetSource(settings, rules, sheet, replace(arguments.reading, corrections=corrections))
+    source = SheetSource(settings, rules, sheet, replace(arguments.reading, corrections=corrections))
 
     def read() -> Submission:
-        read_sheet = read_submission(screen, sheet_source, choices, plan)
-        screen.notes(read_sheet.validated.sheet.notes)
-        read_sheet.require_allowed()
-        return read_sheet
+        submission = read_submission(screen, source, choices, plan)
+        screen.notes(submission.validated.sheet.notes)
+        submission.require_ready_to_send()
+        return submission
 
     if arguments.dry_run:
         screen.finish(_dry_run(read, settings, screen))
     with report_run(settings, command, screen) as report:
         report.sheet = sheet
-        read_sheet = read()
-        out_path = out or default_output_path(sheet, read_sheet.validated.sheet.name)
+        submission = read()
+        out_path = out or default_output_path(sheet, submission.validated.sheet.name)
         files = ResultFiles(out_path, is_out_named=out is not None, for_excel=arguments.for_excel)
-        files.check(guard, read_sheet)
+        files.check(guard, submission)
         with (
             open_gateway(settings, rules, os.environ) as gateway,
             open_journal_for_run(settings, command, screen.say, wait=arguments.wait) as journal,
         ):
-            report.summary = submit_and_report(read_sheet, files, gateway, journal, screen)
+            report.summary = submit_and_report(submission, files, gateway, journal, screen)
     screen.finish(report.summary)
 
 
 def _choose_sender(settings: Settings, choices: Choices, *, detach: bool) -> BatchSender:
-    """Choose between this process and workers. Raises `UsageError` if workers are required but cannot send."""
     if detach or choices.urgent:
         require_workers(settings)
     if not detach:
         return BatchSender.WORKERS_IF_ANY
     if choices.first is not None:
         raise UsageError(
-            say("--first and --detach cannot be combined: the command itself sends the first rows."),
-            hint=say("Send the first rows without --detach, then the others with it."),
+            say("--first cannot be used with --detach, because this command sends the first rows itself."),
+            hint=say("Send the first rows without --detach, then run the command again with it."),
         )
     return BatchSender.WORKERS_LATER
 
 
-def _dry_run(read_submission: Callable[[], Submission], settings: Settings, screen: Screen) -> Summary:
-    """Show the findings and totals of a submission, and return its summary. Nothing is sent or asked."""
+def _dry_run(read: Callable[[], Submission], settings: Settings, screen: Screen) -> Summary:
     with journal_for_planning(settings) as journal:
-        sheet_submission = read_submission()
-        plan, minor_units = plan_sheet(sheet_submission, journal), rule_minor_units(sheet_submission.source.rules)
+        submission = read()
+        plan, minor_units = plan_sheet(submission, journal), rule_minor_units(submission.source.rules)
         show_plan_findings(screen, plan)
-        named_plan(sheet_submission)  # an unreadable plan is refused before anything else
-        if (refusal := refuse_for_defects(sheet_submission, plan, journal)) is not None:
-            return refusal_summary(refusal, sheet_submission)
+        named_plan(submission)  # an unreadable plan is reported before defects
+        if (refusal := refusal_for_defects(submission, plan, journal)) is not None:
+            return refusal_summary(refusal, submission)
         totals = sum_pieces(preview_rows(plan, journal, minor_units), minor_units)
         show_totals(screen, totals.lines)
-        if (refusal := refuse_for_questions(sheet_submission, plan, journal, Conversation())) is not None:
-            return refusal_summary(refusal, sheet_submission)
+        if (refusal := ask_questions(submission, plan, journal, Conversation())) is not None:
+            return refusal_summary(refusal, submission)
     ready_count = totals.states.get("ready", 0)
     sums = {currency: states["ready"] for currency, states in totals.totals.items() if "ready" in states}
     sums_text = ", ".join(f"{currency} {format_amount(amount)}" for currency, amount in sums.items())
@@ -222,7 +218,7 @@ def _dry_run(read_submission: Callable[[], Submission], settings: Settings, scre
         states=totals.states,
         totals={currency: {"ready": amount} for currency, amount in sums.items()},
         defects=plan.validated.defects_found.rows.len(),
-        known=plan.validated.payable - ready_count,
+        known=plan.validated.payable_count - ready_count,
     )
     return add_warnings(summary, plan)
 
@@ -233,40 +229,40 @@ def _dry_run(read_submission: Callable[[], Submission], settings: Settings, scre
 def collect_command(invocation: Invocation, arguments: _SheetArguments) -> None:
     """Collect from the customers in SHEET: start its batch, or continue it. Running the same command again is safe.
 
-    The batch can then be resumed, retried, resolved and reconciled by its id, like any other.
+    You can then resume, retry, resolve and reconcile the batch by its id, like any other.
     """
-    run_sheet(invocation, PAYIN, arguments)
+    _submit_or_collect(invocation, PAYIN, arguments)
 
 
 @click.command("resume", cls=HelpCommand)
 @click.argument("batch", required=False, shell_complete=complete_batches)
-@click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@click.option("--out", type=PathType(), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @excel_option
 @wait_option
 @force_option
 @click.pass_obj
 @result_options
 def resume_command(invocation: Invocation, *, batch: str | None, results: ResultOptions) -> None:
-    """Continue BATCH (its id, a prefix of it, or its sheet's path) from the journal alone.
+    """Continue BATCH (its id, a prefix of it, or its sheet's path) using only the journal.
 
-    Without BATCH, it continues the only batch with rows left to send.
+    Without BATCH, it continues the only batch that has rows left to send.
     """
     screen = Screen(invocation)
     require_csv(results.out, for_excel=results.for_excel)
     settings = settings_for(invocation)
     with continue_batch(invocation, settings, "resume", screen, batch, results) as run:
-        run.report.summary = send_and_reconcile(run.task, run.files, screen)
+        run.report.summary = send_and_reconcile(run.job, run.files, screen)
     screen.finish(run.report.summary)
 
 
 MAX_SHOWN_WAITING = 20
-"""The maximum number of rows that are listed because they must wait, each with the time when it can be released."""
+"""The maximum number of rejected rows listed with the earliest time when they can be sent again."""
 
 
 @click.command("retry", cls=HelpCommand)
 @click.argument("batch", shell_complete=complete_batches)
 @click.option("--row", "rows", type=WholeNumber(1), multiple=True, help="Only this row of the sheet. Repeatable.")
-@click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@click.option("--out", type=PathType(), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @excel_option
 @by_option
 @wait_option
@@ -286,34 +282,34 @@ def retry_command(
     settings = settings_for(invocation)
     actor = identify_person(by)
     with continue_batch(invocation, settings, "retry", screen, batch, results) as run:
-        run.report.summary = send_released(run, screen, release_rejected_rows(run.task, rows, actor))
+        run.report.summary = send_released(run, screen, release_rejected_rows(run.job, rows, actor))
     screen.finish(run.report.summary)
 
 
-def send_released(run: ContinuedBatch, screen: Screen, result: ReleasedRows) -> Summary:
-    """Send the released rows of a batch with all other due rows and return the summary."""
+def send_released(run: ContinuedBatch, screen: Screen, released: ReleasedRows) -> Summary:
+    """Send the due rows of a batch, which include the released rows, and return the summary."""
     sentence = (
-        say_count(result.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
-        if result.rows
+        say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
+        if released.rows
         else say("There is no rejected row to retry.")
     )
-    screen.say(" ".join([sentence, *result.waiting[:MAX_SHOWN_WAITING]]))
-    summary = send_and_reconcile(run.task, run.files, screen)
-    waiting_count = len(result.waiting)
+    screen.say(" ".join([sentence, *released.waiting[:MAX_SHOWN_WAITING]]))
+    summary = send_and_reconcile(run.job, run.files, screen)
+    waiting_count = len(released.waiting)
     reason = (
         say_count(waiting_count, "{count:,} rejected row must wait", "{count:,} rejected rows must wait")
         if waiting_count
         else say("no row is rejected")
     )
-    message = summary.message if result.rows else f"{say('Nothing to retry: {why}.', why=reason)} {summary.message}"
-    return replace(summary, message=message, extra={"released": result.rows, "waiting": waiting_count})
+    message = summary.message if released.rows else f"{say('Nothing to retry: {why}.', why=reason)} {summary.message}"
+    return replace(summary, message=message, extra={"released": released.rows, "waiting": waiting_count})
 
 
 @click.command("reconcile", cls=HelpCommand)
 @click.argument("batch", shell_complete=complete_batches)
-@click.option("--out", type=NamedFile(), required=True, help="Reconciliation file (.csv, .parquet or .xlsx).")
-@click.option("--report", type=NamedFile(), help="Also write an HTML report.")
-@click.option("--advices", type=NamedFile(), help="Also write a remittance advice (HTML) for each person who is paid.")
+@click.option("--out", type=PathType(), required=True, help="Reconciliation file (.csv, .parquet or .xlsx).")
+@click.option("--report", type=PathType(), help="Also write an HTML report.")
+@click.option("--advices", type=PathType(), help="Also write a remittance advice (HTML) for each person who was paid.")
 @excel_option
 @force_option
 @click.pass_obj

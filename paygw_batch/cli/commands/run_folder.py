@@ -1,4 +1,4 @@
-"""`paygw-batch run-folder`: submits the sheets in a drop folder, usually called by a timer."""
+"""`paygw-batch run-folder`: submits the sheets in a drop folder, usually on a timer."""
 
 import os
 from collections import Counter
@@ -14,7 +14,7 @@ import click
 
 from paygw_batch.approval.policy import identify_person
 from paygw_batch.cli.help_texts import HelpCommand
-from paygw_batch.cli.invocation import Invocation, NamedFile, Number
+from paygw_batch.cli.invocation import Invocation, Number, PathType
 from paygw_batch.cli.options import collect_option, output_guard, settings_for, strict_option, wait_option
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import report_run, submit_and_report
@@ -34,7 +34,7 @@ from paygw_batch.journal import Journal
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import load_signing_key, open_gateway
 from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rules_for
-from paygw_batch.opening.open_journal import exclusive_task, open_journal_for_run, reacquire_journal, require_journal
+from paygw_batch.opening.open_journal import exclusive_task, open_journal_for_run, reacquire_journal, require_journal_id
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.cover_note import CoverNote
 from paygw_batch.sheet.read.profiles import read_profile
@@ -52,8 +52,6 @@ _REFUSED_CODES = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
 
 @dataclass(frozen=True, slots=True)
 class _FolderRun:
-    """Everything that is needed to submit the sheets of a folder."""
-
     settings: Settings
     rules: Rules
     journal: Journal
@@ -64,12 +62,12 @@ class _FolderRun:
 
 
 @click.command("run-folder", cls=HelpCommand)
-@click.argument("folder", type=NamedFile())
-@click.option("--adopt", "is_adopting", is_flag=True, help="Confirm that FOLDER is a drop folder; pay nothing.")
+@click.argument("folder", type=PathType())
+@click.option("--adopt", "is_adopting", is_flag=True, help="Confirm that FOLDER is a drop folder, and pay nothing.")
 @click.option(
     "--settle-s", type=Number(0), default=60.0, show_default=True, help="Skip files that changed in the last N seconds."
 )
-@click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
+@click.option("--skip-invalid", is_flag=True, help="Leave out rows with defects and pay the others.")
 @strict_option
 @wait_option
 @collect_option
@@ -88,21 +86,21 @@ def run_folder_command(
     """Submit every sheet in FOLDER that has not changed for a while, one after the other.
 
     Each sheet is moved to FOLDER/done or FOLDER/refused with its reports. A file that is not a sheet is moved to
-    FOLDER/refused. If another run-folder is running there, this one does nothing.
+    FOLDER/refused. If another run-folder is already running there, this one does nothing.
 
-    A folder that contains a configuration, a key or a journal is refused until --adopt confirms it.
+    A folder that contains a configuration, a key or a journal is refused until you confirm it once with --adopt.
     """
     screen = Screen(invocation)
     if is_adopting:
         adopt_folder(folder)
-        message = say("{folder} is adopted as a drop folder. Nothing was sent.", folder=folder)
+        message = say("{folder} is now a drop folder. Nothing was sent.", folder=folder)
         screen.finish(Summary(ExitCode.DONE, message))
     settings = settings_for(invocation)
     rules = rules_for(settings, operation)
     guard = output_guard(invocation, settings)
     guard.check(reporting=True)
     require_complete(settings, rules, set())
-    drop_folder = DropFolder(folder, partial(_claim_owner, settings, operation), guard, settle_s=settle_s, now=utc_now)
+    drop_folder = DropFolder(folder, partial(_claim_id, settings, operation), guard, settle_s=settle_s, now=utc_now)
     with report_run(settings, "run-folder", screen) as report:
         report.files = drop_folder.file_counts()
         load_signing_key(settings, os.environ)
@@ -114,7 +112,7 @@ def run_folder_command(
             run = _FolderRun(settings, rules, journal, screen, guard, choices, wait)
             sheets = list(_submit_sheets(drop_folder, run))
         report.files = drop_folder.file_counts()
-        remaining = drop_folder.list_files().left
+        remaining = drop_folder.list_files().untouched
         for reason in remaining.values():
             screen.say(reason)
             screen.say_if_quiet(reason)
@@ -122,17 +120,17 @@ def run_folder_command(
     screen.finish(report.summary)
 
 
-def _claim_owner(settings: Settings, operation: str) -> str:
-    """Return the owner of claimed sheets, so that no other journal or operation continues them."""
+def _claim_id(settings: Settings, operation: str) -> str:
+    """Return the id to record with claimed sheets. Only runs with the same journal and operation continue them."""
     journal_id = ""
     with suppress(JournalError):  # the run itself reports the error
-        journal_id = require_journal(settings, "run-folder")
+        journal_id = require_journal_id(settings, "run-folder")
     return journal_id if operation == PAYOUT else f"{journal_id} {operation}"
 
 
 def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[str, Summary]]:
-    """Submit one sheet after another, those of an earlier run first. Stop after an unfinished sheet."""
-    # While workers send a sheet, another process may take the journal.
+    """Submit one sheet after another, beginning with those that an earlier run claimed. Stop at an unfinished sheet."""
+    # While workers send a sheet, another process may lock the journal.
     for claimed in drop_folder.claim_sheets(partial(reacquire_journal, run.journal, run.screen.say, wait=run.wait)):
         run.screen.say(f"{claimed.name}:")
         summary = _submit_sheet(claimed, run)
@@ -140,12 +138,13 @@ def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[s
             run.screen.say_if_quiet(f"{claimed.name}: {summary.message}")
         yield claimed.name, summary
         if summary.exit_code in _UNFINISHED_CODES or summary.is_under_way:
-            unfinished = say("{name} is not finished: the next run continues it before any other.", name=claimed.name)
-            run.screen.say(unfinished)
+            sentence = say("{name} is not finished. The next run continues it first.", name=claimed.name)
+            run.screen.say(sentence)
             return
         is_refused = summary.exit_code in _REFUSED_CODES
         if is_refused:
-            # The notice is written before the sheet is moved. A run that repeats a killed one does not write it again.
+            # The notice is written before the sheet is moved. If the run is killed in between, the next run does not
+            # write a second notice.
             add_refused_sheet_notice(
                 run.settings, claimed.name, summary.defects, claimed.answer, run.screen.say, subject=claimed.stored_name
             )
@@ -153,7 +152,7 @@ def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[s
 
 
 def _submit_sheet(claimed: ClaimedSheet, run: _FolderRun) -> Summary:
-    """Submit one sheet. Errors in the sheet become its summary; all other errors end the run."""
+    """Submit one sheet. If the sheet is refused, the summary gives the reason. Any other error ends the run."""
     try:
         if claimed.fault is not None:
             raise claimed.fault
@@ -170,7 +169,6 @@ def _submit_sheet(claimed: ClaimedSheet, run: _FolderRun) -> Summary:
 
 
 def _read_submission(claimed: ClaimedSheet, run: _FolderRun) -> Submission:
-    """Read and validate a sheet according to its cover note. Raises `SheetError` or `ConfigurationError`."""
     note = claimed.note
     if note.column_profile is not None:
         try:
@@ -186,14 +184,13 @@ def _read_submission(claimed: ClaimedSheet, run: _FolderRun) -> Submission:
         decided_by=identify_person(note.by),
     )
     # The sheet was renamed when it was claimed. Plans and messages use the sender's file name.
-    sheet_source = SheetSource(
-        *(run.settings, run.rules, claimed.path, Reading(**_note_values(note, Reading))),
-        file=claimed.name,
-        final_path=claimed.path_when_done,
+    reading = Reading(**_note_values(note, Reading))
+    source = SheetSource(
+        run.settings, run.rules, claimed.path, reading, file=claimed.name, final_path=claimed.path_when_done
     )
-    submission = Submission.read(sheet_source, choices, claimed.plan)
+    submission = Submission.read(source, choices, claimed.plan)
     run.screen.notes(submission.validated.sheet.notes)
-    submission.require_allowed()
+    submission.require_ready_to_send()
     return submission
 
 
@@ -212,9 +209,9 @@ def _folder_summary(sheets: list[tuple[str, Summary]], remaining: Mapping[str, s
     sums: dict[str, dict[str, Decimal]] = {}
     for _, summary in sheets:
         states.update(summary.states)
-        for currency, by_state in summary.totals.items():
+        for currency, state_sums in summary.totals.items():
             currency_sums = sums.setdefault(currency, {})
-            for state, amount in by_state.items():
+            for state, amount in state_sums.items():
                 currency_sums[state] = currency_sums.get(state, Decimal(0)) + Decimal(amount)
     entries = [
         {
@@ -228,7 +225,7 @@ def _folder_summary(sheets: list[tuple[str, Summary]], remaining: Mapping[str, s
     ]
     message = say_count(len(sheets), "{count} sheet was processed.", "{count} sheets were processed.")
     if not sheets:
-        message = say("No sheet is ready yet: files are not touched until they stop changing (--settle-s).")
+        message = say("No sheet is ready yet. Files are processed only after they stop changing (--settle-s).")
     if remaining:
         message += " " + say_count(
             len(remaining),
@@ -244,8 +241,8 @@ def _folder_summary(sheets: list[tuple[str, Summary]], remaining: Mapping[str, s
         rows=sum(summary.rows for _, summary in sheets),
         states=dict(states),
         totals={
-            currency: {state: f"{amount:f}" for state, amount in by_state.items()}
-            for currency, by_state in sorted(sums.items())
+            currency: {state: f"{amount:f}" for state, amount in state_sums.items()}
+            for currency, state_sums in sorted(sums.items())
         },
         defects=sum(summary.defects for _, summary in sheets),
         known=sum(summary.known for _, summary in sheets),

@@ -24,7 +24,7 @@ from paygw_batch.cli.commands.forget import (
     show_selection,
 )
 from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
-from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
+from paygw_batch.cli.invocation import Invocation, PathType, WholeNumber
 from paygw_batch.cli.options import (
     ResultOptions,
     by_option,
@@ -36,7 +36,7 @@ from paygw_batch.cli.options import (
     wait_option,
 )
 from paygw_batch.cli.screen.approval_plan import (
-    count_differences,
+    describe_differences,
     document_summary,
     load_own_key,
     show_document,
@@ -56,7 +56,7 @@ from paygw_batch.forget_people import choose_payments, draft_forget_order
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import mark, mark_count, say, say_count
 from paygw_batch.opening.gateway_access import load_signing_key
-from paygw_batch.opening.given_sheet import require_gateway
+from paygw_batch.opening.given_sheet import require_sending_settings
 from paygw_batch.opening.open_journal import find_batch, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.match_statement import StatementMatch
@@ -66,18 +66,18 @@ from paygw_batch.settle.row_order import Decision, RowAct, RowOrder
 from paygw_batch.settle.settle_rows import (
     RequestedStatement,
     SecondPersonRequired,
-    as_of_time,
     carry_out_statement,
     compare_statement,
     draft_order,
-    needs_order_sentence,
+    parse_as_of,
     refresh,
     refresh_all,
-    require_enquiry,
+    require_enquiry_profile,
     rows_needing_order,
+    second_person_message,
     settle_by_decision,
 )
-from paygw_batch.settle.statement import load_statement, proof_sentence
+from paygw_batch.settle.statement import load_statement, proof_message
 from paygw_batch.show.batch_status import batch_summary
 from paygw_batch.show.next_step import order_steps
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
@@ -87,7 +87,7 @@ from paygw_batch.submit.submit_sheet import releasable_rows
 
 @click.command("refresh", cls=HelpCommand)
 @click.argument("batch", required=False, shell_complete=complete_batches)
-@click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@click.option("--out", type=PathType(), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @wait_option
 @force_option
 @click.pass_obj
@@ -95,42 +95,42 @@ from paygw_batch.submit.submit_sheet import releasable_rows
 def refresh_command(invocation: Invocation, *, batch: str | None, results: ResultOptions) -> None:
     """Ask the gateway about the rows of BATCH that are accepted or in doubt, until each has a final answer.
 
-    Without BATCH, it asks once about such rows in every batch, and writes no reconciliation.
+    Without BATCH, it asks once about these rows in every batch, and does not write a reconciliation.
 
     It needs a [status_enquiry] profile in the configuration. It never sends or releases rows.
     """
     screen, settings = Screen(invocation), settings_for(invocation)
-    require_enquiry(settings)
+    require_enquiry_profile(settings)
     if batch is None:
         if results.out is not None:
-            raise UsageError(say("--out needs BATCH: without it, no reconciliation is written."))
+            raise UsageError(say("--out can be used only with BATCH. Without BATCH, no reconciliation is written."))
         screen.finish(_refresh_all_batches(invocation, settings, screen, wait=results.wait))
     with continue_batch(invocation, settings, "refresh", screen, batch, results) as run:
         try:
-            refreshed = refresh(run.task, screen.say, lambda enquiries: _drain_on_signals(enquiries, screen))
+            result = refresh(run.job, screen.say, lambda enquiries: _drain_on_signals(enquiries, screen))
         finally:
             interruption.restore_handlers()
-        end = RunEnd(0, None, interrupted=refreshed.interrupted)
-        summary = reconcile(settings, run.task.rules, run.task.journal, run.task.batch, run.files, screen, end)
-        run.report.summary = _with_enquiry_counts(summary, refreshed)
+        end = RunEnd(0, None, interrupted=result.interrupted)
+        summary = reconcile(settings, run.job.rules, run.job.journal, run.job.batch, run.files, screen, end)
+        run.report.summary = _with_enquiry_counts(summary, result)
     screen.finish(run.report.summary)
 
 
 def _refresh_all_batches(invocation: Invocation, settings: Settings, screen: Screen, *, wait: bool) -> Summary:
     output_guard(invocation, settings).check(reporting=True)
-    require_gateway(settings)
+    require_sending_settings(settings)
     load_signing_key(settings, os.environ)
     total, codes = RefreshResult(), set[ExitCode]()
     with hold_journal(settings, "refresh", screen, wait=wait) as (journal, report):
         try:
-            for record, refreshed in refresh_all(
+            for record, result in refresh_all(
                 settings, journal, os.environ, screen.say, lambda enquiries: _drain_on_signals(enquiries, screen)
             ):
-                total.asked += refreshed.asked
-                total.findings.update(refreshed.findings)
-                total.causes.update(refreshed.causes)
+                total.asked += result.asked
+                total.findings.update(result.findings)
+                total.causes.update(result.causes)
                 codes.add(batch_summary(journal, record).exit_code)
-                codes |= {ExitCode.INTERRUPTED} if refreshed.interrupted else set()
+                codes |= {ExitCode.INTERRUPTED} if result.interrupted else set()
         finally:
             interruption.restore_handlers()
         report.summary = _with_enquiry_counts(Summary(worst_code(codes & _REFRESH_CODES), ""), total)
@@ -138,15 +138,17 @@ def _refresh_all_batches(invocation: Invocation, settings: Settings, screen: Scr
 
 
 _REFRESH_CODES = frozenset({ExitCode.PERSON_NEEDED, ExitCode.INTERRUPTED})
-"""The exit codes of `refresh` for all batches: a row is still in doubt, or the command was interrupted."""
+"""The exit codes of `refresh` without a batch, if a row is still in doubt or if it was interrupted."""
 
 
 def _with_enquiry_counts(summary: Summary, result: RefreshResult) -> Summary:
     findings = {finding.value: count for finding, count in sorted(result.findings.items())}
-    text = ", ".join(format_finding_count(count, finding) for finding, count in findings.items())
-    message = say_count(result.asked, "{count:,} enquiries: {findings}.", findings=text or say("nothing new"))
+    findings_text = ", ".join(format_finding_count(count, finding) for finding, count in findings.items())
+    message = say_count(
+        result.asked, "Enquiries: {count:,}. Results: {findings}.", findings=findings_text or say("nothing new")
+    )
     if result.stop_reason:
-        message += " " + say("The enquiries ended early: {reason}", reason=result.stop_reason)
+        message += " " + say("The enquiries stopped early: {reason}", reason=result.stop_reason)
     return replace(
         summary,
         message=f"{message} {summary.message}".strip(),
@@ -155,8 +157,6 @@ def _with_enquiry_counts(summary: Summary, result: RefreshResult) -> Summary:
 
 
 def _drain_on_signals(run: Refresh, screen: Screen) -> None:
-    """At a signal, start no new enquiries and wait for those in progress."""
-
     def drain() -> None:
         screen.say(say("Stopping: no new enquiries are started. Waiting for those in progress."))
         run.drain()
@@ -166,12 +166,11 @@ def _drain_on_signals(run: Refresh, screen: Screen) -> None:
         drain()
 
 
-_RESOLUTION_COUNTS = {
+_COUNT_TEMPLATES = {
     Resolution.PAID: mark_count("{count:,} paid"),
     Resolution.REJECTED: mark_count("{count:,} rejected"),
     Resolution.NOT_RECEIVED: mark_count("{count:,} not received"),
 }
-
 
 EVIDENCE_HELP = mark("Your evidence: who confirmed it, when, and the ticket.")
 
@@ -179,7 +178,7 @@ EVIDENCE_HELP = mark("Your evidence: who confirmed it, when, and the ticket.")
 def statement_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--again", is_flag=True, help="Allow a file that was already applied to this batch."),
-        click.option("--as-of", metavar="TIME", help="The time of the statement, for lines without a time."),
+        click.option("--as-of", metavar="TIME", help="The time to use for lines of the statement that have none."),
         click.option("--matching-only", is_flag=True, help="Settle the lines that match, even if others do not."),
     ):
         command = option(command)
@@ -188,7 +187,7 @@ def statement_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("resolve", cls=HelpGroup)
 def resolve_command() -> None:
-    """Settle rows that are in doubt, held, or accepted but never answered, with evidence.
+    """Settle, with evidence, rows that are in doubt, held, or accepted without a final answer.
 
     Rows are settled on a person's word, or by a statement from the gateway. If two people must decide, use
     `order settle`.
@@ -219,9 +218,9 @@ def resolve_rows(
     by: str | None,
     wait: bool,
 ) -> None:
-    """Settle the rows of BATCH on your word: all of them, or none.
+    """Settle the rows of BATCH on your word. If one of them cannot be settled, none are.
 
-    A row called rejected or not received can be paid again only after quarantine_h, and stays marked as a possible
+    A row settled as rejected or not received can be paid again only after quarantine_h. It stays marked as a possible
     duplicate.
     """
     screen, actor = Screen(invocation), identify_person(by)
@@ -233,14 +232,14 @@ def resolve_rows(
         rows_text = " ".join(str(settlement.row) for settlement in settlements[:MAX_SHOWN_LINES])
         with _suggest_order(f"{record.batch} {rows_text} --as {resolution} --evidence TEXT"):
             settle_by_decision(settings, journal, record, settlements, actor)
-        screen.say(settlement_sentence(settlements, actor))
+        screen.say(settlement_message(settlements, actor))
         report.summary = summary_after_settling(journal, record, {"resolved": len(settlements)})
     screen.finish(report.summary)
 
 
 @resolve_command.command("statement", short_help="Settle rows by a statement.")
 @click.argument("batch", shell_complete=complete_batches)
-@click.argument("file", type=NamedFile())
+@click.argument("file", type=PathType())
 @click.option("--yes", is_flag=True, help="Apply what the preview shows.")
 @statement_options
 @click.option("--evidence", metavar="TEXT", help=EVIDENCE_HELP)
@@ -259,24 +258,23 @@ def resolve_statement(
     wait: bool,
     **statement_choices: Any,
 ) -> None:
-    """Settle rows of BATCH by a statement: FILE, a CSV or .xlsx file with one order per line.
+    """Settle rows of BATCH by a statement: FILE, a CSV or .xlsx file with one order on each line.
 
     Without --yes, the statement is only compared with the journal. It counts as your word, unless [evidence] in the
-    configuration defines how to prove that it comes from the gateway.
+    configuration says how to prove that it comes from the gateway.
     """
     screen, actor = Screen(invocation), identify_person(by)
     settings = settings_for(invocation)
     output_guard(invocation, settings).check(inputs={say("the statement"): file}, reporting=True)
-    request = request_settlement(settings, file, actor, evidence, **statement_choices)
+    request = _load_requested_statement(settings, file, actor, evidence, **statement_choices)
     if yes:
         screen.finish(_apply_statement(settings, screen, batch, request, file, wait=wait))
-        return
     with open_journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
         screen.finish(preview_statement(settings, screen, journal, record, request)[1])
 
 
-def request_settlement(
+def _load_requested_statement(
     settings: Settings,
     file: Path,
     actor: str,
@@ -287,22 +285,24 @@ def request_settlement(
     again: bool,
 ) -> RequestedStatement:
     evidence_line = None if evidence is None else require_line(evidence, "--evidence")
-    valid_at = None if as_of is None else as_of_time(as_of)
+    valid_at = None if as_of is None else parse_as_of(as_of)
     return RequestedStatement(load_statement(settings, file), actor, evidence_line, valid_at, matching_only, again)
 
 
 def _apply_statement(
     settings: Settings, screen: Screen, batch: str, request: RequestedStatement, file: Path, *, wait: bool
 ) -> Summary:
-    def show_match(result: StatementMatch, held_count: int) -> None:
-        show_statement_match(screen, result)
-        if result.blocking:
+    def show_match(match: StatementMatch, held_count: int) -> None:
+        show_statement_match(screen, match)
+        if match.blocking:
             sentence = say_count(
                 held_count,
-                "Held by {who}: {count:,} order that could still be sent, but that the gateway already has, according "
-                "to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
-                "Held by {who}: {count:,} orders that could still be sent, but that the gateway already has, "
-                "according to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
+                "Held by {who}: {count:,} order. It could still have been sent, but the statement shows that the "
+                "gateway already has it. A held row is never sent: `paygw-batch status` shows what to do about "
+                "each.",
+                "Held by {who}: {count:,} orders. They could still have been sent, but the statement shows that "
+                "the gateway already has them. A held row is never sent: `paygw-batch status` shows what to do "
+                "about each.",
                 who=request.by,
             )
             screen.say(sentence)
@@ -314,10 +314,10 @@ def _apply_statement(
         match = result.match
         summary = summary_after_settling(journal, record, _statement_as_json(match, len(result.settled), result.held))
         if request.is_refused(match):
-            differences = count_differences(match)
+            differences = describe_differences(match)
             summary = _refusal_summary(summary, say("In the statement, {differences}.", differences=differences))
         else:
-            screen.say(settlement_sentence(result.settled, request.by))
+            screen.say(settlement_message(result.settled, request.by))
             if match.differences:
                 summary = replace(summary, exit_code=worst_code({summary.exit_code, ExitCode.PERSON_NEEDED}))
         report.summary = summary
@@ -327,11 +327,11 @@ def _apply_statement(
 def preview_statement(
     settings: Settings, screen: Screen, journal: JournalReader, record: BatchRecord, request: RequestedStatement
 ) -> tuple[StatementMatch, Summary]:
-    """Show the effect of a statement without applying it. Return the comparison and the summary."""
+    """Show what a statement would change, without applying it. Return the match and the summary."""
     match = compare_statement(settings, journal, record, request)
     show_statement_match(screen, match)
-    notes = [proof_sentence(request.statement.proof), request.reuse_sentence(journal, record)]
-    for sentence in (*notes, *JournalClock.read(journal, utc_now()).sentences()):
+    notes = [proof_message(request.statement.proof), request.reuse_message(journal, record)]
+    for sentence in (*notes, *JournalClock.read(journal, utc_now()).messages()):
         if sentence:
             screen.say(say("Note: {sentence}", sentence=sentence))
     summary = summary_after_settling(journal, record, _statement_as_json(match, 0, 0))
@@ -341,23 +341,21 @@ def preview_statement(
             " and hold {held:,} (--yes holds them even if other lines do not match)", held=len(match.blocking)
         )
     if request.is_refused(match):
-        message = say("The statement {does}, but {differences}.", does=effect, differences=count_differences(match))
+        message = say("The statement {does}, but {differences}.", does=effect, differences=describe_differences(match))
         return match, _refusal_summary(summary, message)
-    message = say("The statement {does}. Nothing was changed: --yes applies it.", does=effect)
+    message = say("The statement {does}. Nothing was changed. To apply it, add --yes.", does=effect)
     if needing_order := rows_needing_order(settings, journal, record, match.settlements):
         message = say(
-            "The statement {does}. Nothing was changed. {needed} `paygw-batch order settle BATCH --statement FILE` "
-            "writes an order for a second person.",
+            "The statement {does}. Nothing was changed. {needed} To write an order for a second person, run "
+            "`paygw-batch order settle BATCH --statement FILE`.",
             does=effect,
-            needed=needs_order_sentence(needing_order),
+            needed=second_person_message(needing_order),
         )
     return match, replace(summary, message=message)
 
 
 def _refusal_summary(summary: Summary, reason: str) -> Summary:
-    hint = say(
-        "Nothing was settled. Ask the gateway about these lines, or settle the lines that match with --matching-only."
-    )
+    hint = say("Nothing was settled. Ask the gateway about these lines, or add --matching-only to settle the others.")
     return replace(summary, exit_code=ExitCode.DEFECTS, message=f"{reason} {hint}")
 
 
@@ -378,26 +376,26 @@ def _statement_as_json(match: StatementMatch, resolved_count: int, held_count: i
     }
 
 
-def settlement_sentence(settlements: Sequence[Settlement], actor: str) -> str:
-    """Return a sentence that counts the settled rows. `actor` is the name that the journal recorded."""
+def settlement_message(settlements: Sequence[Settlement], actor: str) -> str:
+    """Return a message with the number of settled rows for each result. `actor` is the name from the journal."""
     counts = Counter(settlement.resolution for settlement in settlements)
-    texts = ", ".join(say_count(count, _RESOLUTION_COUNTS[kind]) for kind, count in counts.items()) or say("nothing")
-    sentence = say("Resolved by {who}: {counts}.", who=format_decider(actor), counts=texts)
+    text = ", ".join(say_count(count, _COUNT_TEMPLATES[kind]) for kind, count in counts.items()) or say("nothing")
+    sentence = say("Settled by {who}: {counts}.", who=format_decider(actor), counts=text)
     bases = {settlement.basis for settlement in settlements if settlement.resolution is Resolution.REJECTED}
     if Basis.PERSON in bases:
         sentence += " " + say(
-            "Rows that only a person reported as rejected may be sent again only after quarantine_h. They stay "
+            "Rows that only a person reported as rejected can be sent again only after quarantine_h. They stay "
             "marked as possible duplicates."
         )
     if Basis.GATEWAY in bases:
         sentence += " " + say(
-            "Rows that a proven statement calls rejected may be sent again at once. They stay marked as possible "
-            "duplicates."
+            "Rows that a proven statement shows as rejected can be sent again immediately. They stay marked as "
+            "possible duplicates."
         )
     if counts[Resolution.NOT_RECEIVED]:
         sentence += " " + say(
-            "Rows that were not received are ready again under their old order ids, and stay marked as possible "
-            "duplicates; `paygw-batch resume` sends them."
+            "Rows that were not received are ready again under their old order ids. They stay marked as possible "
+            "duplicates. To send them, run `paygw-batch resume`."
         )
     return sentence
 
@@ -408,23 +406,23 @@ def summary_after_settling(journal: JournalReader, record: BatchRecord, extra: d
 
 @contextmanager
 def _suggest_order(arguments: str) -> Iterator[None]:
-    """Add to `SecondPersonRequired` a hint with the commands that write an order with these `arguments`."""
+    """Add a hint to `SecondPersonRequired`: the commands that write and carry out an order with `arguments`."""
     try:
         yield
-    except SecondPersonRequired as refusal:
-        refusal.hint = order_steps(f"settle {arguments}")
+    except SecondPersonRequired as error:
+        error.hint = order_steps(f"settle {arguments}")
         raise
 
 
-_out_option = click.option("--out", type=NamedFile(), required=True, help="File for the order (.json).")
-_key_option = click.option("--key", type=NamedFile(), required=True, help="Your private key (Ed25519, PEM).")
+_out_option = click.option("--out", type=PathType(), required=True, help="File for the order (.json).")
+_key_option = click.option("--key", type=PathType(), required=True, help="Your private key (Ed25519, PEM).")
 
 
 @click.group("order", cls=HelpGroup)
 def order_command() -> None:
-    """Write an order, and sign it with your key. Nothing else changes.
+    """Write an order and sign it with your key. Nothing else is changed.
 
-    Another person approves it (`approve`), and it is carried out once (`carry-out`).
+    Another person must approve it (`approve`). It can then be carried out once (`carry-out`).
     """
 
 
@@ -437,7 +435,7 @@ def order_command() -> None:
     type=click.Choice([resolution.value for resolution in Resolution]),
     help="What happened to the rows.",
 )
-@click.option("--statement", type=NamedFile(), help="Settle the rows of a statement instead (.csv or .xlsx).")
+@click.option("--statement", type=PathType(), help="Settle the rows in this statement instead (.csv or .xlsx).")
 @statement_options
 @click.option("--evidence", metavar="TEXT", help=EVIDENCE_HELP)
 @_out_option
@@ -456,9 +454,9 @@ def write_settle_order(
     key: Path,
     **statement_choices: Any,
 ) -> None:
-    """Write an order to settle rows of BATCH: each ROW as you say, or those in a statement.
+    """Write an order to settle rows of BATCH, either each ROW as you say or the rows in a statement.
 
-    With --as a row called rejected or not received can be paid again only after quarantine_h, and stays marked as a
+    With --as, a row settled as rejected or not received can be paid again only after quarantine_h. It stays marked as a
     possible duplicate.
     """
     screen = Screen(invocation)
@@ -466,14 +464,14 @@ def write_settle_order(
         raise UsageError(say("Give rows with --as and --evidence, or a statement with --statement."))
     if statement is not None and (rows or resolution):
         raise UsageError(say("A statement already says which rows are settled, and how. Leave out ROW and --as."))
-    settings, maker = _prepare_order(invocation, out, key, statement)
+    settings, maker = _load_settings_and_key(invocation, out, key, statement)
     with open_journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
         if statement is None:
             evidence_line, source = require_line(evidence or "", "--evidence"), None
             decisions = [Decision(row, RowAct(resolution or ""), evidence_line) for row in sorted(set(rows))]
         else:
-            request = request_settlement(settings, statement, "", evidence, **statement_choices)
+            request = _load_requested_statement(settings, statement, "", evidence, **statement_choices)
             match, summary = preview_statement(settings, screen, journal, record, request)
             if request.is_refused(match):
                 screen.finish(summary)
@@ -494,9 +492,9 @@ def write_settle_order(
 def write_release_order(
     invocation: Invocation, *, batch: str, rows: tuple[int, ...], evidence: str, out: Path, key: Path
 ) -> None:
-    """Write an order to send rejected rows of BATCH again: those of --row, or all that may be sent now."""
+    """Write an order to send rejected rows of BATCH again: those of --row, or all that can be sent now."""
     screen, evidence_line = Screen(invocation), require_line(evidence, "--evidence")
-    settings, maker = _prepare_order(invocation, out, key)
+    settings, maker = _load_settings_and_key(invocation, out, key)
     with open_journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
         numbers = sorted(set(rows)) or releasable_rows(settings, journal, record)
@@ -514,27 +512,24 @@ def write_release_order(
 def write_forget_order(invocation: Invocation, *, before: str | None, person: str | None, out: Path, key: Path) -> None:
     """Write an order to forget people. The order names payments, not people.
 
-    Without --before and --person, the date follows from [retention] years in the configuration.
+    Without --before and --person, the date is calculated from [retention] years in the configuration.
     """
     screen = Screen(invocation)
     require_single_selector(before, person)
-    settings, maker = _prepare_order(invocation, out, key)
+    settings, maker = _load_settings_and_key(invocation, out, key)
     with open_journal_to_read(settings, screen.say) as journal:
         selection = choose_payments(settings, journal, before=before, person=person)
         show_selection(screen, journal, selection)
         draft = draft_forget_order(settings, journal, selection, maker.public)
-        members = selection_as_json(journal, selection)
+        extra = selection_as_json(journal, selection)
     summary = _write_order(settings, screen, draft, maker, out)
-    screen.finish(replace(summary, extra=members | dict(summary.extra)))
+    screen.finish(replace(summary, extra=extra | dict(summary.extra)))
 
 
-def _prepare_order(
+def _load_settings_and_key(
     invocation: Invocation, out: Path, key: Path, statement: Path | None = None
 ) -> tuple[Settings, ApprovalKey]:
-    """Return the settings and the maker's key.
-
-    Raises `UsageError` or `OutputError` if the order must not be written to `out`.
-    """
+    """Load the settings and the maker's key, and check the path of the order to write."""
     if out.suffix.lower() != ".json":
         raise UsageError(
             say("{out} does not end in .json.", out=out), hint=say("An order must not overwrite another file.")
@@ -550,15 +545,18 @@ def _prepare_order(
 def _write_order(
     settings: Settings, screen: Screen, draft: RowOrder | ForgetOrder, maker: ApprovalKey, out: Path
 ) -> Summary:
+    """Sign, write and show an order. Return the summary."""
     policy, document = require_policy(settings), sign_document(draft, maker)
     write_document(document, out)
     show_document(screen, document, policy, settings.submission.quarantine_h)
     show_signatures(screen, document, policy)
-    approval = say_count(policy.needed, "{count} other person must approve it", "{count} other people must approve it")
+    approvals_text = say_count(
+        policy.needed, "{count} other person must approve it", "{count} other people must approve it"
+    )
     message = say(
-        "Nothing was changed. The order is in {out}; {asks}: `paygw-batch approve {out} --key KEY`. Then "
-        "`paygw-batch carry-out {out}` carries it out.",
+        "Nothing was changed. The order is in {out}. {asks}: `paygw-batch approve {out} --key KEY`. To carry it out "
+        "after that, run `paygw-batch carry-out {out}`.",
         out=shlex.quote(str(out)),
-        asks=approval,
+        asks=approvals_text,
     )
     return document_summary(document, policy, message)

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from click.shell_completion import get_completion_class
 
 from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
-from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.invocation import Invocation, PathType
 from paygw_batch.cli.options import complete_countries, force_option, settings_for
 from paygw_batch.cli.screen.screen import Screen, ask_for_text
 from paygw_batch.cli.screen.streams import standard_output
@@ -23,7 +23,7 @@ from paygw_batch.countries.load import find_country, load_operation, load_rules
 from paygw_batch.errors import ConfigurationError, InternalError, OutputError, PaygwError, UsageError
 from paygw_batch.files import create_if_missing, write_atomically
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.signing.key import SigningKey, new_private_key
+from paygw_batch.gateway.signing.key import SigningKey, generate_key_pem
 from paygw_batch.journal import Identity
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.opening.gateway_access import ensure_token_key, key_location, load_passphrase, load_signing_key
@@ -45,7 +45,7 @@ from paygw_batch.show.summary import ExitCode, Summary
 
 @dataclass(frozen=True, slots=True)
 class SetupFiles:
-    """The files that `init` writes. `letter` and `sheet` are None if they are not wanted."""
+    """The files that `init` writes. `letter` and `sheet` are None if not requested."""
 
     configuration: Path
     letter: Path | None = None
@@ -54,7 +54,7 @@ class SetupFiles:
 
 @dataclass(frozen=True, slots=True)
 class SetupResult:
-    """The result of `init`. `journal` is None if the journal existed before; `has_new_key` is False if the key did."""
+    """The result of `init`. `journal` is None if it already existed. `has_new_key` tells whether a key was created."""
 
     settings: Settings
     files: SetupFiles
@@ -66,7 +66,7 @@ class SetupResult:
 
     @property
     def missing_settings(self) -> list[str]:
-        """The settings still needed for sending, except those of unused countries."""
+        """The settings that sending still needs, except those of countries that are not configured."""
         rules = [rule for code, rule in rules_for(self.settings, PAYOUT).items() if code in self.settings.countries]
         return [*self.settings.missing_for_sending(), *(key for rule in rules for key in rule.missing_terms)]
 
@@ -74,24 +74,23 @@ class SetupResult:
 def set_up_endpoint(
     endpoint: NewEndpoint, files: SetupFiles, *, environ: Mapping[str, str], force: bool
 ) -> SetupResult:
-    """Create the configuration, key and journal of a real endpoint, and the letter to its operator.
+    """Create an endpoint's configuration, key and journal, and the letter to the gateway's operator.
 
-    An existing key or journal is used, and never replaced. The configuration is written last, so if it exists, the
-    other files exist too.
+    An existing key or journal is used, never replaced. The configuration is written last, after everything else.
     """
     text = render_endpoint_configuration(endpoint)
     settings = parse_settings(text, files.configuration)
     payout_url = operation_url(endpoint.base_url, load_operation(PAYOUT), endpoint.endpoint_id)
     rules_for(settings, PAYOUT)
-    _check_outputs(settings, files, force=force)
-    private_key, key_passphrase = key_location(settings), _load_passphrase(settings, environ)
+    _prepare_outputs(settings, files, force=force)
+    private_key, passphrase = key_location(settings), _require_passphrase(settings, environ)
     has_new_key = ensure_token_key(settings, environ)
     needs_key_file = isinstance(private_key, Path) and not private_key.exists()
     if not needs_key_file:
         load_signing_key(settings, environ)
-    journal = journal_location(settings).make("init")
+    journal = journal_location(settings).create("init")
     if isinstance(private_key, Path) and needs_key_file:
-        _create_key(private_key, key_passphrase)
+        _create_key(private_key, passphrase)
     key = load_signing_key(settings, environ)
     letter = operator_letter(endpoint, payout_url, key.public.public_key_pem().decode(), key.public.fingerprint())
     if files.letter is not None:
@@ -101,12 +100,12 @@ def set_up_endpoint(
 
 
 def set_up_sandbox(files: SetupFiles, *, journal: str | None, force: bool) -> SetupResult:
-    """Create the configuration, journal, throw-away key and example sheet of the built-in gateway."""
-    shipped = (config_dir() / "sandbox.toml").read_text(encoding="utf-8")
-    text = render_sandbox_configuration(shipped, journal)
+    """Create the built-in gateway's configuration, journal, throw-away key and example sheet."""
+    template = (config_dir() / "sandbox.toml").read_text(encoding="utf-8")
+    text = render_sandbox_configuration(template, journal)
     settings = parse_settings(text, files.configuration)
-    _check_outputs(settings, files, force=force)
-    identity = journal_location(settings).make("init")
+    _prepare_outputs(settings, files, force=force)
+    identity = journal_location(settings).create("init")
     private_key = key_location(settings)
     key = load_signing_key(settings, {})
     if files.sheet is not None:
@@ -127,8 +126,7 @@ def require_no_configuration(path: Path, *, force: bool) -> None:
         )
 
 
-def _check_outputs(settings: Settings, files: SetupFiles, *, force: bool) -> None:
-    """Raise `OutputError` unless every file can be written. `force` allows replacing a configuration."""
+def _prepare_outputs(settings: Settings, files: SetupFiles, *, force: bool) -> None:
     configuration = files.configuration
     require_no_configuration(configuration, force=force)
     try:
@@ -143,23 +141,22 @@ def _check_outputs(settings: Settings, files: SetupFiles, *, force: bool) -> Non
     )
 
 
-def _load_passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
+def _require_passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
     variable = settings.gateway.private_key_passphrase_env
-    key_passphrase = load_passphrase(settings, environ)
-    if not key_passphrase and (variable or settings.gateway.private_key_passphrase_file):
+    passphrase = load_passphrase(settings, environ)
+    if not passphrase and (variable or settings.gateway.private_key_passphrase_file):
         raise ConfigurationError(
-            say("The variable {variable} contains no passphrase.", variable=variable)
+            say("The variable {variable} does not contain a passphrase.", variable=variable)
             if variable
             else say("The passphrase file is empty."),
-            hint=say("Nothing was created. Put the passphrase there, then run the command again."),
+            hint=say("Nothing was created. Add the passphrase, then run the command again."),
         )
-    return key_passphrase
+    return passphrase
 
 
-def _create_key(path: Path, key_passphrase: bytes | None) -> None:
-    """Write a new private key (mode 0600) to `path`. Raises `ConfigurationError` if that fails."""
+def _create_key(path: Path, passphrase: bytes | None) -> None:
     try:
-        create_if_missing(path, new_private_key(key_passphrase))
+        create_if_missing(path, generate_key_pem(passphrase))
     except OSError as error:
         reason = say(error.strerror or "unknown reason").lower()
         raise ConfigurationError(
@@ -171,7 +168,6 @@ def _create_key(path: Path, key_passphrase: bytes | None) -> None:
 EXAMPLE_SHEET = Path("sandbox-payroll.csv")
 """The example sheet that `init --sandbox` writes to the current directory."""
 
-
 _DEFAULT_KEY_FILE = "keys/merchant.pem"
 """The path of a new key, relative to the directory of the configuration."""
 _REQUIRED_QUESTIONS = {
@@ -180,11 +176,10 @@ _REQUIRED_QUESTIONS = {
     "consumer_key": mark("Your consumer key (login) at the gateway"),
     "server_callback_url": mark("Your address for the gateway's notifications (https://...)"),
 }
-"""The question for each required option. A missing option is asked for at a terminal, and is an error elsewhere."""
-_COUNTRIES_QUESTION = mark("Countries that you pay in, such as KE TZ (Enter to skip)")
+"""The question for each required option. It is asked at a terminal. Elsewhere, a missing option is an error."""
+_COUNTRIES_QUESTION = mark("Countries to pay in, such as KE TZ (Enter to skip)")
 _PROFILE_QUESTION = mark("Signature profile, json-params or raw-body (Enter to skip; the letter asks for it)")
 _PASSPHRASE_QUESTION = mark("File with a passphrase for the new key (Enter for none)")
-
 
 _PROFILES = ("json-params", "raw-body")
 _OPTION_NAMES: Mapping[str, str] = MappingProxyType({"countries": "--country", "outcomes": "--outcome"})
@@ -192,16 +187,16 @@ _OPTION_NAMES: Mapping[str, str] = MappingProxyType({"countries": "--country", "
 _NOTHING_CREATED = mark("Nothing was created.")
 
 
-class _KeyLocation(NamedFile):
-    """The path of a key file, or the address of a key in a token or a key service."""
+class _KeyLocation(PathType):
+    """A parameter type for the path of a key file, or the URI of a key in a token or a key service."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        is_address = isinstance(value, str) and value.startswith(KEY_SCHEMES)
-        return value if is_address else super().convert(value, param, ctx)
+        is_uri = isinstance(value, str) and value.startswith(KEY_SCHEMES)
+        return value if is_uri else super().convert(value, param, ctx)
 
 
 @click.command("init", cls=HelpCommand)
-@click.option("--sandbox", is_flag=True, help="Set up the built-in gateway to try things out: no money moves.")
+@click.option("--sandbox", is_flag=True, help="Set up the built-in gateway to try things out. No money moves.")
 @click.option("--base-url", metavar="URL", help="The gateway's base address, https://...")
 @click.option("--endpoint-id", metavar="ID", help="Your endpoint id, issued by the gateway's operator.")
 @click.option("--consumer-key", metavar="TEXT", help="Your login at the gateway.")
@@ -220,36 +215,36 @@ class _KeyLocation(NamedFile):
     "outcomes",
     multiple=True,
     metavar="WORD=MEANING",
-    help="Meaning of a status word, such as approved=paid. Repeatable.",
+    help="Meaning of one of the gateway's status words, such as approved=paid. Repeatable.",
 )
 @click.option(
     "--private-key", type=_KeyLocation(), help="Key file, pkcs11:... or awskms:... An existing key is reused."
 )
-@click.option("--pkcs11-module", type=NamedFile(), help="The module of the token's vendor, for pkcs11:...")
+@click.option("--pkcs11-module", type=PathType(), help="For pkcs11:... keys, the token vendor's module.")
 @click.option("--private-key-passphrase-env", metavar="NAME", help="The variable that contains the key's passphrase.")
-@click.option("--private-key-passphrase-file", type=NamedFile(), help="The file that contains the key's passphrase.")
-@click.option("--ca-bundle", type=NamedFile(), help="Certificate authorities to trust instead of the system's.")
+@click.option("--private-key-passphrase-file", type=PathType(), help="The file that contains the key's passphrase.")
+@click.option("--ca-bundle", type=PathType(), help="Certificate authorities to trust instead of the system's.")
 @click.option("--proxy", metavar="URL", help="Proxy to the gateway: http://host:port.")
-@click.option("--letter", type=NamedFile(), metavar="FILE", help="Also write the letter to a new file.")
+@click.option("--letter", type=PathType(), metavar="FILE", help="Also write the letter to a new file.")
 @force_option
 @click.pass_obj
 def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | None, force: bool, **answers: Any) -> None:
     """Set up an endpoint: its configuration, its key, its journal, and a letter to the gateway's operator.
 
-    At a terminal, it asks for the options that you leave out. The configuration is written to --config, or to your
-    own configuration file, which every command reads by default.
+    At a terminal, the command asks for the options that you leave out. The configuration is written to the --config
+    file, or to your own configuration file, which every command reads by default.
     """
     screen = Screen(invocation)
     configuration = invocation.config or default_configuration_path()
     journal = None if invocation.journal is None else str(invocation.journal.absolute())
     if sandbox:
         if given_options := [name for name, value in answers.items() if value]:
-            sentence = mark("--sandbox and {option} cannot be combined: the sandbox needs no answers.")
+            sentence = mark("{option} cannot be used with --sandbox, which needs no answers.")
             raise UsageError(say(sentence, option=f"--{given_options[0].replace('_', '-')}"))
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         result = set_up_sandbox(SetupFiles(configuration, letter, sheet), journal=journal, force=force)
     else:
-        if screen.can_ask():  # checked before any question, so that nobody answers in vain
+        if screen.can_ask():  # checked before a person answers questions in vain
             require_no_configuration(configuration, force=force)
         complete_answers = _complete_answers(answers, screen)
         try:
@@ -265,7 +260,7 @@ def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | Non
 
 
 def _complete_answers(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
-    """Ask for missing answers at a terminal. Raises `UsageError` with the missing options elsewhere."""
+    """Ask for missing answers at a terminal. Elsewhere, raise `UsageError` naming the missing options."""
     missing = [name for name in _REQUIRED_QUESTIONS if not answers[name]]
     if not screen.can_ask():
         if missing:
@@ -291,22 +286,20 @@ def _complete_answers(answers: Mapping[str, Any], screen: Screen) -> dict[str, A
 
 
 def _print_answers_as_command(
-    screen: Screen, completed: Mapping[str, Any], typed_answers: Mapping[str, Any], invocation: Invocation
+    screen: Screen, complete_answers: Mapping[str, Any], options_given: Mapping[str, Any], invocation: Invocation
 ) -> None:
-    """Print the command with the answers as options, so that nobody has to retype them."""
-    if completed == typed_answers:
+    if complete_answers == options_given:
         return
     words = ["paygw-batch", *(["--config", str(invocation.config)] if invocation.config is not None else []), "init"]
-    for name, value in completed.items():
+    for name, value in complete_answers.items():
         option = _OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
         for word in value if isinstance(value, list | tuple) else [value] if value else []:
             words += [option, str(word)]
     screen.say(say("To run this again with the same answers:"))
-    screen.verbatim(f"  {shlex.join(words)}")
+    screen.print_verbatim(f"  {shlex.join(words)}")
 
 
 def _parse_base_url(text: str) -> str:
-    """Parse a URL. Raises `click.UsageError`, so that click asks again."""
     try:
         operation_url(text.strip(), load_operation(PAYOUT), "1")
     except PaygwError as error:
@@ -316,13 +309,13 @@ def _parse_base_url(text: str) -> str:
 
 def _parse_endpoint_id(text: str) -> str:
     if text.strip() in {"", ".", ".."}:
-        raise click.UsageError(say("That is not an id. Write it as the gateway's operator issued it."))
+        raise click.UsageError(say("That is not a valid id. Enter it exactly as the gateway's operator issued it."))
     return text.strip()
 
 
 def _parse_profile(text: str) -> str:
     if text.strip() not in {*_PROFILES, ""}:
-        raise click.UsageError(say("Write json-params or raw-body, or press Enter."))
+        raise click.UsageError(say("Enter json-params or raw-body, or press Enter to skip."))
     return text.strip()
 
 
@@ -330,19 +323,19 @@ def _parse_file(text: str) -> str:
     """Return the absolute path of a file, or an empty string if there is no answer."""
     path = Path(text.strip()).expanduser().absolute()
     if text.strip() and not path.is_file():
-        raise click.UsageError(say("There is no file {path}.", path=path))
+        raise click.UsageError(say("The file {path} does not exist.", path=path))
     return str(path) if text.strip() else ""
 
 
 def _parse_callback_url(text: str) -> str:
-    if not _is_address(text.strip()):
-        raise click.UsageError(say("That is not an address. Write https://..."))
+    if not _is_url(text.strip()):
+        raise click.UsageError(say("That is not a web address. Enter it as https://..."))
     return text.strip()
 
 
 def _parse_countries(text: str) -> str:
     try:
-        _country_purposes(_split_countries(text))
+        _parse_purposes(_split_countries(text))
     except UsageError as error:
         raise click.UsageError(f"{error.message} {error.hint}".strip()) from None
     return text
@@ -355,20 +348,20 @@ def _split_countries(text: str) -> list[str]:
 _ANSWER_PARSERS: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {"base_url": _parse_base_url, "endpoint_id": _parse_endpoint_id, "server_callback_url": _parse_callback_url}
 )
-"""The parsers of answers at a prompt, by option. Click shows their errors and asks again."""
+"""The parsers of answers at a prompt, by option. Click shows the parser's error and asks again."""
 
 
-def _is_address(text: str) -> bool:
+def _is_url(text: str) -> bool:
     return text.startswith(("https://", "http://"))
 
 
 def _build_endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpoint:
     if answers["base_url"] == "sandbox":
-        message = say("Set up the built-in gateway with `paygw-batch init --sandbox`.")
+        message = say("To set up the built-in gateway, run `paygw-batch init --sandbox`.")
         raise UsageError(message, hint=say(_NOTHING_CREATED))
-    if not _is_address(answers["server_callback_url"]):
-        raise UsageError(say("--server-callback-url is not an address. Write https://..."), hint=say(_NOTHING_CREATED))
-    countries = _country_purposes(answers["countries"])
+    if not _is_url(answers["server_callback_url"]):
+        raise UsageError(say("--server-callback-url must be a web address: https://..."), hint=say(_NOTHING_CREATED))
+    countries = _parse_purposes(answers["countries"])
     rules = load_rules(PAYOUT, {})
     return NewEndpoint(
         base_url=answers["base_url"],
@@ -389,8 +382,8 @@ def _build_endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpo
     )
 
 
-def _country_purposes(words: Sequence[str]) -> dict[str, str | None]:
-    """Return each country's purpose, or None, by country code. `words` are codes or names of countries."""
+def _parse_purposes(words: Sequence[str]) -> dict[str, str | None]:
+    """Map country codes to purposes, which may be None. `words` are countries, or `COUNTRY=PURPOSE`."""
     rules = load_rules(PAYOUT, {})
     codes = {name.casefold(): rule.code for rule in rules.values() for name in (rule.name, say(rule.name))}
     purposes = {}
@@ -403,25 +396,24 @@ def _country_purposes(words: Sequence[str]) -> dict[str, str | None]:
 def _parse_pair(text: str, flag: str, example: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name.strip() or not equals or not value.strip():
-        raise UsageError(say("{flag} {text}: write it as {example}.", flag=flag, text=text, example=example))
+        raise UsageError(say("{flag} {text}: write it like {example}.", flag=flag, text=text, example=example))
     return name.strip(), value.strip()
 
 
 def _absolute_path(path: Path | str | None) -> str | None:
-    """Return an absolute path, because paths in the configuration are relative to its own folder."""
+    """Make a path absolute, because the configuration's relative paths start from the configuration's folder."""
     return str(path.absolute()) if isinstance(path, Path) else path
 
 
 def _show_setup(screen: Screen, result: SetupResult) -> None:
-    """Print the created paths and the letter, which contains the public key."""
     if screen.as_json:
         return
-    key = str(result.private_key)
+    key_text = str(result.private_key)
     if not result.has_new_key and not result.settings.uses_sandbox:
-        key = say("{path} (an existing key, used as it is)", path=result.private_key)
+        key_text = say("{path} (an existing key, used as it is)", path=result.private_key)
     lines = [
         (say("Configuration:"), str(result.files.configuration)),
-        (say("Private key:"), key),
+        (say("Private key:"), key_text),
         (say("Journal:"), str(result.settings.journal_path())),
         *([(say("Example sheet:"), str(result.files.sheet))] if result.files.sheet is not None else []),
     ]
@@ -430,27 +422,27 @@ def _show_setup(screen: Screen, result: SetupResult) -> None:
         screen.say(f"{name:<{width}} {value}")
     if result.letter:
         screen.say("")
-        screen.say(say("The public half of the key, and the questions for the gateway's operator:"))
+        screen.say(say("The public key and the questions for the gateway's operator:"))
         screen.say("")
-        screen.verbatim(result.letter.rstrip("\n"))
+        screen.print_verbatim(result.letter.rstrip("\n"))
 
 
 def _next_step_message(result: SetupResult, invocation: Invocation) -> str:
     config_option = "" if invocation.config is None else f"--config {shlex.quote(str(invocation.config))} "
     if result.settings.uses_sandbox:
         return say(
-            "The sandbox is ready; no money moves there. Pay a sheet: paygw-batch {named}submit {sheet}",
+            "The sandbox is ready. No money moves there. To pay a sheet, run: paygw-batch {named}submit {sheet}",
             named=config_option,
             sheet=EXAMPLE_SHEET,
         )
     if not result.missing_settings:
         return say(
-            "Setup is complete. Run `paygw-batch {named}doctor`, then: paygw-batch {named}submit SHEET --first 1",
+            "Setup is complete. Run `paygw-batch {named}doctor`, then run: paygw-batch {named}submit SHEET --first 1",
             named=config_option,
         )
     return say(
-        "Next: send the letter, and write the answers into {configuration} ({missing}). `paygw-batch {named}doctor` "
-        "lists what is still missing. Then: paygw-batch {named}submit SHEET --first 1",
+        "Next, send the letter to the gateway's operator and add the answers to {configuration} ({missing}). To see "
+        "what is still missing, run `paygw-batch {named}doctor`. Then run: paygw-batch {named}submit SHEET --first 1",
         configuration=result.files.configuration,
         missing=", ".join(result.missing_settings),
         named=config_option,
@@ -458,7 +450,6 @@ def _next_step_message(result: SetupResult, invocation: Invocation) -> str:
 
 
 def _setup_as_json(result: SetupResult) -> dict[str, object]:
-    """Return the members of the JSON summary. `made` is true if the journal is new."""
     path, sheet = str(result.settings.journal_path()), result.files.sheet
     name = result.settings.endpoint_identity().name
     journal = {"path": path, "endpoint": name, "made": result.journal is not None}
@@ -483,29 +474,29 @@ def config_command() -> None:
 @click.pass_obj
 @click.pass_context
 def show_settings(ctx: click.Context, invocation: Invocation) -> None:
-    """Show every setting, its value and its origin: command line, environment, file or default.
+    """Show every setting with its value and its origin: command line, environment, file or default.
 
-    No secrets are shown: the configuration only names the files and variables that contain them, and these are not
-    read.
+    Secrets are never shown. The configuration contains only the names of the files and variables that hold them, and
+    these are not read.
     """
     screen, settings = Screen(invocation, is_read_only=True), settings_for(invocation)
     journal_origin = None
     if invocation.journal is not None:
-        is_variable = ctx.find_root().get_parameter_source("journal") is ParameterSource.ENVIRONMENT
-        journal_origin = "environment: PAYGW_JOURNAL" if is_variable else "command line"
-    origins = list(setting_origins(settings, invocation.config, os.environ, journal_origin))
-    lines = [(setting.key, setting.value or "-", setting.origin) for setting in origins]
-    screen.table("", mark_all("setting", "value", "from"), lines)
+        is_from_environment = ctx.find_root().get_parameter_source("journal") is ParameterSource.ENVIRONMENT
+        journal_origin = "environment: PAYGW_JOURNAL" if is_from_environment else "command line"
+    all_settings = list(setting_origins(settings, invocation.config, os.environ, journal_origin))
+    lines = [(setting.key, setting.value or "-", setting.origin) for setting in all_settings]
+    screen.table("", mark_all("setting", "value", "origin"), lines)
     message, file = say("There is no configuration file."), None
     if invocation.config is not None:
-        message, file = say("The file is {path}.", path=invocation.config), str(invocation.config)
-    members = [{"key": setting.key, "value": setting.value or None, "from": setting.origin} for setting in origins]
-    screen.finish(Summary(ExitCode.DONE, message, extra={"configuration": file, "settings": members}))
+        message, file = say("The configuration file is {path}.", path=invocation.config), str(invocation.config)
+    entries = [{"key": setting.key, "value": setting.value or None, "from": setting.origin} for setting in all_settings]
+    screen.finish(Summary(ExitCode.DONE, message, extra={"configuration": file, "settings": entries}))
 
 
 PROGRAM = "paygw-batch"
-VARIABLE = "_PAYGW_BATCH_COMPLETE"
-"""The environment variable by which a shell requests completions. Click derives it from the program's name."""
+COMPLETION_VARIABLE = "_PAYGW_BATCH_COMPLETE"
+"""The environment variable that a shell sets to request completions. Click derives it from the program's name."""
 
 
 @click.command("completion", cls=HelpCommand)
@@ -515,13 +506,13 @@ VARIABLE = "_PAYGW_BATCH_COMPLETE"
 def completion_command(ctx: click.Context, invocation: Invocation, *, shell: str) -> None:
     """Print the script that completes commands, options, batch ids and countries in SHELL.
 
-    For bash, write `eval "$(paygw-batch completion bash)"` into ~/.bashrc; for zsh, the same with zsh into ~/.zshrc,
-    after compinit. For fish, write the script to ~/.config/fish/completions/paygw-batch.fish.
+    For bash, add `eval "$(paygw-batch completion bash)"` to ~/.bashrc. For zsh, add the same line with zsh to ~/.zshrc,
+    after compinit. For fish, save the script as ~/.config/fish/completions/paygw-batch.fish.
     """
     completion_class = get_completion_class(shell)
     if completion_class is None:
         raise InternalError(f"click completes nothing in {shell}")
-    script = completion_class(ctx.find_root().command, {}, PROGRAM, VARIABLE).source()
+    script = completion_class(ctx.find_root().command, {}, PROGRAM, COMPLETION_VARIABLE).source()
     screen = Screen(invocation, is_read_only=True)
     if screen.as_json:
         screen.finish(Summary(ExitCode.DONE, say("The script for {shell}.", shell=shell), extra={"script": script}))

@@ -1,4 +1,4 @@
-"""The commands for sheets that read no journal: `validate` and `template`."""
+"""The commands for sheets that need no journal: `validate` and `template`."""
 
 import shlex
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from paygw_batch.cli.help_texts import HelpCommand
-from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.invocation import Invocation, PathType
 from paygw_batch.cli.options import (
     collect_option,
     complete_countries,
@@ -39,21 +39,21 @@ from paygw_batch.show.summary import ExitCode, Summary
 from paygw_batch.show.totals import sheet_totals
 
 _STATE_LABELS: Mapping[str, str] = {"ready": mark("payable"), INVALID: mark("with defects")}
-"""The labels of the states of checked rows, which are not part of a batch yet."""
+"""The labels of row states that `validate` shows."""
 
 
 @click.command("validate", cls=HelpCommand)
-@click.argument("sheet", type=NamedFile())
+@click.argument("sheet", type=PathType())
 @answers_options
 @profile_option
 @click.option(
     "--map",
     "map_file",
-    type=NamedFile(),
+    type=PathType(),
     metavar="FILE.toml",
-    help="Write the sheet's headings to this file. Fill in their meanings, then pass it as --column-profile.",
+    help="Write the sheet's headings to this file. Fill in their meanings, then use the file as --column-profile.",
 )
-@click.option("--rejects", type=NamedFile(), help="Write the refused rows and their defects to this file.")
+@click.option("--rejects", type=PathType(), help="Write the refused rows and their defects to this file.")
 @strict_option
 @collect_option
 @force_option
@@ -70,7 +70,7 @@ def validate_command(
     strict: bool,
     force: bool,
 ) -> None:
-    """Check every row of SHEET by its country's rules, and list every defect. Nothing is sent."""
+    """Check every row of SHEET against its country's rules, and list every defect. Nothing is sent."""
     screen, settings = Screen(invocation), settings_for(invocation)
     output_guard(invocation, settings, force=force).check(
         RequestedOutput("--rejects", rejects, OutputKind.REJECTS),
@@ -78,10 +78,10 @@ def validate_command(
         inputs={say("the sheet"): sheet},
     )
     rules = rules_for(settings, operation)
-    sheet_source = SheetSource(settings, rules, sheet, reading)
+    source = SheetSource(settings, rules, sheet, reading)
     if map_file is not None:
-        _write_map(map_file, sheet, sheet_source.options, screen)
-    validated, sheet_source = read_with_answers(screen, SheetSource.validated, sheet_source)
+        _write_map(map_file, sheet, source.options, screen)
+    validated, source = read_with_answers(screen, SheetSource.validated, source)
     if strict:
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
@@ -95,7 +95,7 @@ def validate_command(
     sheet_refusal = whole_sheet_refusal(validated) if strict else ""
     message = _validation_message(validated, invalid_count) if invalid_count or not sheet_refusal else sheet_refusal
     if rejects is not None:
-        message += _write_rejects(validated, invalid_count, sheet_source, rejects, screen)
+        message += _save_rejects(validated, invalid_count, source, rejects, screen)
     defects = summary_findings(validated.defects_found, headings)
     summary = Summary(
         ExitCode.DEFECTS if invalid_count or sheet_refusal else ExitCode.DONE,
@@ -112,7 +112,7 @@ def validate_command(
 
 
 def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) -> None:
-    """Write a sheet's headings to a file, even if the sheet is refused because of them."""
+    """Write a sheet's headings to a file, even if they are the reason why the sheet is refused."""
     if path.suffix != PROFILE_EXTENSION:
         raise UsageError(say("{path} does not end in {ending}.", path=path, ending=PROFILE_EXTENSION))
     write_heading_map(path, sheet.name, read_headings(sheet, options), options.columns)
@@ -127,10 +127,11 @@ def _validation_message(validated: Validated, invalid_count: int) -> str:
     return say_count(invalid_count, "{count:,} of {rows} has defects.", "{count:,} of {rows} have defects.", rows=rows)
 
 
-def _write_rejects(validated: Validated, invalid_count: int, sheet: SheetSource, rejects: Path, screen: Screen) -> str:
+def _save_rejects(validated: Validated, invalid_count: int, source: SheetSource, rejects: Path, screen: Screen) -> str:
+    """Write the refused rows to `rejects`, and return a message about them."""
     if not invalid_count:
         return " " + say("There are no refused rows to write.")
-    result = write_rejects(validated, sheet.path, sheet.options, rejects)
+    result = write_rejects(validated, source.path, source.options, rejects)
     screen.notes(result.notes)
     if result.is_workbook:
         return " " + say("Correct the red cells in {rejects}, then submit that workbook.", rejects=rejects)
@@ -139,7 +140,7 @@ def _write_rejects(validated: Validated, invalid_count: int, sheet: SheetSource,
 
 @click.command("template", cls=HelpCommand)
 @click.argument("countries", metavar="COUNTRY...", nargs=-1, required=True, shell_complete=complete_countries)
-@click.option("--out", type=NamedFile(), required=True, help="New file (.xlsx or .csv).")
+@click.option("--out", type=PathType(), required=True, help="New file (.xlsx or .csv).")
 @collect_option
 @click.pass_obj
 def template_command(invocation: Invocation, *, operation: str, countries: tuple[str, ...], out: Path) -> None:
@@ -149,12 +150,12 @@ def template_command(invocation: Invocation, *, operation: str, countries: tuple
     chosen_rules = select_countries(countries, rules_for(settings, operation))
     guides = write_template(chosen_rules, out)
     if missing := ", ".join(key for rule in chosen_rules for key in rule.missing_terms):
-        screen.notes([say("Before anything can be sent, the configuration must set {missing}.", missing=missing)])
+        screen.notes([say("Before anything can be sent, you must configure {missing}.", missing=missing)])
     if out.suffix.lower() == ".csv":
         screen.table("", GUIDE_HEADINGS, [guide.cells for guide in guides])
-        screen.notes([say("A spreadsheet drops leading zeros from a .csv file; an .xlsx keeps them.")])
+        screen.notes([say("Spreadsheets drop leading zeros from .csv files, but keep them in .xlsx files.")])
     message = say(
-        "The template is in {out}. Fill it in, then: paygw-batch validate {further}{out}",
+        "The template is in {out}. Fill it in, then run: paygw-batch validate {further}{out}",
         out=shlex.quote(str(out)),
         further="" if operation == PAYOUT else "--collect ",
     )

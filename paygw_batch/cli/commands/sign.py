@@ -9,7 +9,7 @@ import polars as pl
 
 from paygw_batch.approval.policy import require_line
 from paygw_batch.cli.help_texts import HelpCommand
-from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
+from paygw_batch.cli.invocation import Invocation, PathType, WholeNumber
 from paygw_batch.cli.options import collect_option, settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.sheet_questions import answers_options, read_with_answers
@@ -28,19 +28,19 @@ STALE_TIMESTAMP_S = 1_700_000_000
 """The default timestamp: the same in every run, and so old that gateways refuse it."""
 
 CLEAR_DATA_WARNING = mark(
-    "The following shows the row's data in clear. Body and header together are a signed payment order, which anyone "
-    "who has them may be able to send. Be careful where you paste it."
+    "The following shows the row's data unencrypted. The body and header together are a signed payment order, and "
+    "anyone who has both may be able to send it. Be careful where you paste them."
 )
 _BRIEF_STEPS = ("body", "authorization")
 
 
 @click.command("sign", cls=HelpCommand)
-@click.argument("sheet", type=NamedFile())
+@click.argument("sheet", type=PathType())
 @click.option("--explain", is_flag=True, help="Show every step, not only the body and the header.")
 @click.option("--row", type=WholeNumber(1), help="The row of the sheet. Default: the first row without a defect.")
 @click.option("--nonce", metavar="TEXT", help="The nonce to sign. Default: zeros.")
 @click.option("--timestamp", "timestamp_s", type=WholeNumber(0), help="The timestamp to sign, in Unix seconds.")
-@click.option("--order-id", metavar="TEXT", help="The order id to send, if it is not the row's own (`ID-r2`).")
+@click.option("--order-id", metavar="TEXT", help="The order id to send, if not the row's own (such as `ID-r2`).")
 @click.option(
     "--profile", type=click.Choice([name.value for name in SignatureProfile]), help="Use another signature profile."
 )
@@ -63,9 +63,9 @@ def sign_command(
 ) -> None:
     """Show how one row of SHEET is signed, to compare it with another implementation. Nothing is sent.
 
-    The output shows the row's data in clear, because the signature covers all of it: be careful where you paste it.
-    Body and header together are a payment order. Without --timestamp it is dated 2023, and a gateway that checks the
-    time refuses it.
+    The output shows the row's data unencrypted, because the signature covers all of it. The body and header together
+    are a payment order, so be careful where you paste them. Without --timestamp, the order is dated 2023, and a gateway
+    that checks the time refuses it.
     """
     screen = Screen(invocation, is_read_only=True)
     settings = settings_for(invocation, {("gateway", "signature_profile"): profile})
@@ -83,7 +83,7 @@ def sign_command(
     )
     notes = [say(CLEAR_DATA_WARNING)]
     if settings.uses_sandbox:
-        notes += [say("The built-in gateway has a new port at each start; this is signed for {url}.", url=SANDBOX_URL)]
+        notes += [say("The built-in gateway uses a new port at each start. This is signed for {url}.", url=SANDBOX_URL)]
     screen.notes(notes)
     order = {"row": entry.row, "order_id": entry.client_orderid, "url": explanation.url}
     screen.say(say("Row {row}, {order_id}: POST {url}, profile {profile}.", **order, profile=explanation.profile.value))
@@ -100,32 +100,28 @@ def sign_command(
 
 
 def show_steps(screen: Screen, explanation: Explanation, *names: str) -> None:
-    """Show the steps with these names, or all steps if none is named."""
+    """Show the named steps, or all steps if none is named."""
     for step in explanation.steps():
         if not names or step.name in names:
             screen.say("")
             screen.say(f"{step.name.replace('_', ' ')} ({step.meaning}):")
-            screen.verbatim(step.text)
+            screen.print_verbatim(step.text)
 
 
 def _find_instruction(validated: Validated, row: int | None) -> NewInstruction:
-    """Return the instruction of a row, or of the first row without defects.
-
-    Raises `UsageError` if the sheet has no such row, and `SheetError` if the row has defects.
-    """
     instructions = validated.instructions if row is None else validated.instructions.filter(pl.col("row") == row)
     if instructions.height:
         return NewInstruction(*instructions.row(0))
     if row is None:
-        raise SheetError(say("{sheet} has no row without a defect.", sheet=validated.sheet.name))
+        raise SheetError(say("{sheet} has no row without defects.", sheet=validated.sheet.name))
     codes = validated.defects.filter(pl.col("row") == row)["code"].unique(maintain_order=True)
     if not len(codes):
         raise UsageError(
             say("{sheet} has no row {row}.", sheet=validated.sheet.name, row=row),
-            hint=say("Row numbers are those shown by a spreadsheet."),
+            hint=say("Use the row numbers that a spreadsheet shows."),
         )
     values = {"row": row, "sheet": validated.sheet.name, "codes": ", ".join(codes)}
     raise SheetError(
-        say("Row {row} of {sheet} has defects ({codes}), so it is not signed.", **values),
-        hint=say("`paygw-batch validate SHEET` explains them."),
+        say("Row {row} of {sheet} was not signed, because it has defects ({codes}).", **values),
+        hint=say("To see what is wrong, run `paygw-batch validate SHEET`."),
     )

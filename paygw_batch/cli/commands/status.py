@@ -1,4 +1,4 @@
-"""`paygw-batch status`: shows one batch or all, with next steps and the gateway's messages."""
+"""`paygw-batch status`: shows one or all batches, with next steps and the gateway's messages."""
 
 import time
 from collections import Counter
@@ -11,7 +11,7 @@ import click
 from rich.live import Live
 
 from paygw_batch.cli.help_texts import HelpCommand
-from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
+from paygw_batch.cli.invocation import Invocation, PathType, WholeNumber
 from paygw_batch.cli.options import complete_batches, force_option, output_guard, settings_for
 from paygw_batch.cli.screen.screen import MAX_SHOWN_LINES, Screen, plain_line
 from paygw_batch.clock import format_local_minute
@@ -56,14 +56,13 @@ from paygw_batch.show.summary import Summary
 
 POLL_INTERVAL_S = 1.0
 QUIET_BEYOND_TIMEOUT_S = 30
-"""If a journal does not change for a request's timeout plus this many seconds, no run is writing to it."""
+"""A journal that does not change for a request's timeout plus this time is assumed to have no active run."""
 
 
 def watch_batch(settings: Settings, batch: str, screen: Screen) -> None:
-    """Show the states of a batch until it is sent, stops changing, or Ctrl-C is pressed."""
+    """Show the states of a batch's rows until all are sent, nothing changes any more, or Ctrl-C is pressed."""
     quiet_limit_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
-    last_seq, changed_s = -1, time.monotonic()
-    last_sentence = ""
+    last_seq, last_sentence, changed_at_s = -1, "", time.monotonic()
     try:
         with Live(console=screen.err, refresh_per_second=4, transient=True) as live:
             while True:
@@ -72,7 +71,7 @@ def watch_batch(settings: Settings, batch: str, screen: Screen) -> None:
                     tallies = current_tallies(journal, record.number)
                     seq = journal.head().seq
                 if seq != last_seq:
-                    last_seq, changed_s = seq, time.monotonic()
+                    last_seq, changed_at_s = seq, time.monotonic()
                 states = count_states(record, tallies)
                 counts = ", ".join(format_state_count(count, state) for state, count in states.items())
                 sentence = say("{sheet}: {states}", sheet=record.sheet_name, states=counts)
@@ -83,18 +82,18 @@ def watch_batch(settings: Settings, batch: str, screen: Screen) -> None:
                 last_sentence = sentence
                 if not any(tally.state in {State.READY, State.IN_FLIGHT} for tally in tallies):
                     return
-                if time.monotonic() - changed_s > quiet_limit_s:
+                if time.monotonic() - changed_at_s > quiet_limit_s:
                     template = mark("Nothing has changed for {seconds:.0f} seconds, so no run seems to be active.")
                     screen.err.print_line(say(template, seconds=quiet_limit_s))
                     return
                 time.sleep(POLL_INTERVAL_S)
     except KeyboardInterrupt:
-        screen.err.print_line(say("No longer watching. The run continues."))
+        screen.err.print_line(say("Stopped watching. The run continues."))
 
 
-_SHOWN_DIGITS = 3
+_ACCOUNT_DIGITS = 3
 _SHORT_ID_DIGITS = 8
-"""The number of digits of a batch id that the list shows. Every command accepts a prefix of an id."""
+"""The number of digits of a batch id in the list. Every command accepts a prefix of an id."""
 _SORT_KEYS: Mapping[str, Callable[[ListedBatch], Any]] = {
     "opened": lambda listed: listed.record.number,
     "age": lambda listed: -listed.record.number,
@@ -109,10 +108,10 @@ _SORT_KEYS: Mapping[str, Callable[[ListedBatch], Any]] = {
 @click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--in-doubt", is_flag=True, help="Show only the rows in doubt.")
 @click.option(
-    "--out", type=NamedFile(), help="With --in-doubt: write the questions for the gateway's support to this file."
+    "--out", type=PathType(), help="With --in-doubt: write the questions for the gateway's support to this file."
 )
 @click.option("--history", is_flag=True, help="Also show who did what and when.")
-@click.option("--row", type=WholeNumber(1), help="Also show the gateway's raw replies about this row.")
+@click.option("--row", type=WholeNumber(1), help="Also show the gateway's original replies about this row.")
 @click.option("--sort", "order", type=click.Choice(list(_SORT_KEYS)), default="opened", help="Sort order of the list.")
 @click.option("--watch", is_flag=True, help="Follow a running batch until it has nothing left to send.")
 @force_option
@@ -129,13 +128,13 @@ def status_command(
     watch: bool,
     force: bool,
 ) -> None:
-    """Show the rows of BATCH (its id, a prefix of it, or its sheet's path); without BATCH, all batches."""
+    """Show the rows of BATCH (its id, a prefix of it, or its sheet's path), or all batches."""
     screen, settings = Screen(invocation, is_read_only=True), settings_for(invocation)
     if out is not None and not in_doubt:
-        message = say("--out needs --in-doubt. To write every row, use `paygw-batch reconcile BATCH --out FILE`.")
+        message = say("--out needs --in-doubt. To write every row, run `paygw-batch reconcile BATCH --out FILE`.")
         raise UsageError(message)
     if batch is None and (in_doubt or watch or history or row is not None):
-        raise UsageError(say("--in-doubt, --history, --row and --watch need a batch: add its id."))
+        raise UsageError(say("--in-doubt, --history, --row and --watch can be used only with a batch. Add its id."))
     output, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), output_guard(invocation, settings, force=force)
     guard.check(output, inputs={say("the sheet"): None if batch is None else Path(batch)})
     if batch is not None and watch:
@@ -147,11 +146,11 @@ def status_command(
             record = find_batch(journal, batch)
             guard.check(output, inputs={say("the sheet"): Path(record.sheet_path)})
             limit = None if screen.as_json else MAX_SHOWN_LINES
-            status = batch_status(settings, journal, record, only_doubt=in_doubt, limit=limit)
+            status = batch_status(settings, journal, record, only_in_doubt=in_doubt, limit=limit)
             visible_rows = status.rows if screen.as_json else status.rows[:MAX_SHOWN_LINES]
             payments = journal.payments(record.number, [entry.row.row for entry in visible_rows])
-            _show_run(followed_batch(settings, journal, record, lambda: status.tallies), screen)
-            summary = _show_batch(status, payments, screen, only_doubt=in_doubt)
+            _show_active_run(followed_batch(settings, journal, record, lambda: status.tallies), screen)
+            summary = _show_batch(status, payments, screen, only_in_doubt=in_doubt)
             if history:
                 entries = _show_history(journal, record, screen)
                 summary = replace(summary, extra={**summary.extra, "history": entries})
@@ -164,8 +163,8 @@ def status_command(
 
 
 def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, screen: Screen) -> None:
-    from paygw_batch.sheet.write.table import write_frame  # noqa: PLC0415 (as above)
-    from paygw_batch.show.reconcile import questions  # noqa: PLC0415 (polars: only if a file is asked for)
+    from paygw_batch.sheet.write.table import write_frame  # noqa: PLC0415 (polars: only if a file is requested)
+    from paygw_batch.show.reconcile import questions  # noqa: PLC0415 (as above)
 
     rows = questions(journal, record, minor_units_by_currency())
     write_frame(rows, out)
@@ -178,26 +177,26 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
     screen.say(sentence)
 
 
-def _show_run(batch: FollowedBatch, screen: Screen) -> None:
-    running = batch.running
-    if running is None or not batch.is_sending:
+def _show_active_run(batch: FollowedBatch, screen: Screen) -> None:
+    run = batch.running
+    if run is None or not batch.is_sending:
         return
     sentence = say_count(
         batch.payable,
-        "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {count:,} row has an "
-        "answer.",
-        "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {count:,} rows have an "
-        "answer.",
-        command=running.command,
-        pid=running.pid,
-        since=format_local_minute(running.since),
+        "`paygw-batch {command}` (process {pid}) has been sending it since {since}: {answered:,} of {count:,} row has "
+        "an answer.",
+        "`paygw-batch {command}` (process {pid}) has been sending it since {since}: {answered:,} of {count:,} rows "
+        "have an answer.",
+        command=run.command,
+        pid=run.pid,
+        since=format_local_minute(run.since),
         answered=batch.answered,
     )
     screen.say(sentence)
 
 
 def _show_batch(
-    status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen, *, only_doubt: bool
+    status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen, *, only_in_doubt: bool
 ) -> Summary:
     record = status.record
     sentence = say(
@@ -209,17 +208,17 @@ def _show_batch(
         opened_at=format_local_minute(record.opened_at),
     )
     screen.say(sentence)
-    if not only_doubt:
+    if not only_in_doubt:
         _show_tallies(status.tallies, screen)
     _show_steps(status, payments, screen)
     if status.contradictions:
-        headings = mark_all("row", "order id", "state", "said", "attempt", "at")
+        headings = mark_all("row", "order id", "state", "details", "attempt", "time")
         lines = [
             (fact.row, fact.client_orderid, fact.state.value, fact.kind, fact.attempt, format_local_minute(fact.at))
             for fact in status.contradictions[:MAX_SHOWN_LINES]
         ]
-        screen.table(say("Contradicting messages: kept as evidence, they changed nothing"), headings, lines)
-    evidence = _show_evidence(status, screen)
+        screen.table(say("Contradicting messages (kept as evidence; they changed nothing)"), headings, lines)
+    waiting = _show_evidence(status, screen)
     in_sheet_order = sorted(status.rows, key=lambda entry: entry.row.row)
     rows = [_row_as_json(entry, payments.get(entry.row.row)) for entry in in_sheet_order]
     return replace(
@@ -230,7 +229,7 @@ def _show_batch(
             "needs_person": rows,
             "contradictions": len(status.contradictions),
             "evidence": status.evidence,
-            "evidence_waiting": evidence,
+            "evidence_waiting": waiting,
         },
     )
 
@@ -248,10 +247,9 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
 
 
 def _show_steps(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen) -> None:
-    """Show the first rows that need a person, with their next steps. Rows in doubt share one step."""
     count = status.attention_count
     title = say_count(
-        count, "What to do next ({count:,} row needs a person):", "What to do next ({count:,} rows need a person):"
+        count, "What to do next ({count:,} row needs a decision):", "What to do next ({count:,} rows need a decision):"
     )
     if count:
         screen.say(title)
@@ -267,20 +265,20 @@ def _show_steps(status: BatchStatus, payments: Mapping[int, FoundPayment], scree
         operation = load_operation(status.record.operation)
         step = state_step(State.IN_DOUBT, status.record, operation, first_row=rows_in_doubt[0])
         screen.say(step.sentence)
-        settle = f"paygw-batch resolve row {status.record.batch} {rows_in_doubt[0]} --as paid --evidence TEXT"
-        for line in (*step.commands, settle):
+        settle_command = f"paygw-batch resolve row {status.record.batch} {rows_in_doubt[0]} --as paid --evidence TEXT"
+        for line in (*step.commands, settle_command):
             screen.say(f"  {line}")
 
 
 def _doubt_sentence(row: RowState, payment: FoundPayment) -> str:
-    """Describe a row in doubt by amount, payee, order and time. Only the last digits of the account are shown."""
+    """Describe a row in doubt by amount, payee, order and time. Shows only the last digits of the account."""
     payee = build_payee(payment.form, payment.fields)
     return say(
         "{currency} {amount} to {name} (...{end}), order {order}, since {since}",
         currency=payment.currency,
         amount=format_amount(payment.amount),
         name=payee.name,
-        end=payee.number[-_SHOWN_DIGITS:],
+        end=payee.number[-_ACCOUNT_DIGITS:],
         order=row.sent_orderid or row.client_orderid,
         since=format_local_minute(row.intended_at or row.updated_at),
     )
@@ -291,7 +289,7 @@ def _step_text(entry: RowStatus) -> str | None:
 
 
 def _show_history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Sequence[Mapping[str, object]]:
-    """Show the history of a batch and return its entries, with full times, for the JSON summary."""
+    """Show who did what in a batch, and return the entries for the JSON summary."""
     lines, entries = [], []
     for entry in journal.history(record.number):
         by, words = format_decider(entry.by), render_record(entry.said)
@@ -300,12 +298,12 @@ def _show_history(journal: JournalReader, record: BatchRecord, screen: Screen) -
         entries.append(
             {"at": entry.at, "what": entry.kind, "row": entry.row, "attempt": entry.attempt, "by": by, "said": words}
         )
-    screen.table(say("Who did what"), mark_all("at", "what", "row", "attempt", "by", "said"), lines)
+    screen.table(say("Who did what"), mark_all("time", "action", "row", "attempt", "who", "details"), lines)
     return entries
 
 
-def _show_all_batches(status: JournalStatus, screen: Screen, order: str) -> Summary:
-    batches = sorted(status.batches, key=_SORT_KEYS[order])
+def _show_all_batches(status: JournalStatus, screen: Screen, sort_key: str) -> Summary:
+    batches = sorted(status.batches, key=_SORT_KEYS[sort_key])
     if batches:
         _show_batch_table(batches, screen)
         screen.table(
@@ -315,10 +313,10 @@ def _show_all_batches(status: JournalStatus, screen: Screen, order: str) -> Summ
         )
     message = say_count(len(batches), "{count:,} batch in the journal", "{count:,} batches in the journal")
     suffix = say_count(
-        status.attention_count, "; {count:,} of them needs a person.", "; {count:,} of them need a person."
+        status.attention_count, ". {count:,} of them needs a decision.", ". {count:,} of them need a decision."
     )
     message += suffix if status.attention_count else "."
-    _show_message_counts(say("Messages of the gateway"), status.evidence, screen)
+    _show_message_counts(say("Messages from the gateway"), status.evidence, screen)
     return Summary(
         status.exit_code,
         message,
@@ -330,8 +328,7 @@ def _show_all_batches(status: JournalStatus, screen: Screen, order: str) -> Summ
 
 
 def _show_batch_table(batches: Sequence[ListedBatch], screen: Screen) -> None:
-    """Show one batch per line. The operation is shown only if some batches are collections."""
-    headings = mark_all("batch", "sheet", "opened", "rows", "paid", "to send", "person", "operation")
+    headings = mark_all("batch", "sheet", "opened", "rows", "paid", "to send", "to decide", "operation")
     lines = [
         (
             batch.record.batch[:_SHORT_ID_DIGITS],
@@ -345,8 +342,8 @@ def _show_batch_table(batches: Sequence[ListedBatch], screen: Screen) -> None:
         )
         for batch in batches
     ]
-    column_count = len(headings) if any(batch.record.operation != PAYOUT for batch in batches) else -1
-    screen.table("", headings[:column_count], [line[:column_count] for line in lines])
+    end = len(headings) if any(batch.record.operation != PAYOUT for batch in batches) else -1
+    screen.table("", headings[:end], [line[:end] for line in lines])
 
 
 def _batch_as_json(batch: ListedBatch) -> dict[str, object]:
@@ -365,7 +362,7 @@ def _batch_as_json(batch: ListedBatch) -> dict[str, object]:
 
 
 def _row_as_json(entry: RowStatus, payment: FoundPayment | None) -> dict[str, object]:
-    """Return a row that needs a person for the JSON summary, with the whole account, unlike on the screen."""
+    """Return a row that needs attention as JSON. Unlike the screen, it includes the full account number."""
     row, payee = entry.row, None if payment is None else build_payee(payment.form, payment.fields)
     return {
         "row": row.row,
@@ -387,56 +384,53 @@ def _row_as_json(entry: RowStatus, payment: FoundPayment | None) -> dict[str, ob
 
 
 _OMITTED_FIELDS = frozenset({"number", "batch"})
-"""The fields of waiting evidence that the JSON leaves out."""
+"""The fields of evidence to confirm that are omitted from the JSON."""
 
 
 def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object]]:
-    """Show the evidence about a batch and return the messages that need a person for the JSON summary."""
-    _show_message_counts(say("Messages of the gateway about its rows"), status.evidence, screen)
+    """Show the gateway's messages about a batch. Return those that a person must confirm, for the JSON summary."""
+    _show_message_counts(say("Messages from the gateway about these rows"), status.evidence, screen)
     messages = status.waiting
     if messages:
         lines = []
         for entry in messages[:MAX_SHOWN_LINES]:
-            words = _WAITING_REASONS.get(entry.finding)
-            reason = state_label(entry.finding.value) if words is None else say(words)
+            template = _WAITING_REASONS.get(entry.finding)
+            reason = state_label(entry.finding.value) if template is None else say(template)
             taken_at, reported_status = format_local_minute(entry.taken_at), entry.said or "-"
             lines.append((entry.row, entry.client_orderid, entry.state.value, reported_status, reason, taken_at))
         screen.table(
-            say("Messages from the gateway that need a person (they changed nothing)"),
-            mark_all("row", "order id", "state", "said", "why it waits", "at"),
+            say("Messages from the gateway that need a decision (they changed nothing)"),
+            mark_all("row", "order id", "state", "details", "reason for waiting", "time"),
             lines,
         )
         screen.say_omitted(len(messages))
-        instruction = mark(
-            "Ask the gateway whether they are true, then record what happened to each row: `paygw-batch resolve row "
-            "{batch} N --evidence TEXT --as paid`, rejected or not-received."
+        sentence = mark(
+            "Ask the gateway whether they are true. Then record what happened to each row with `paygw-batch resolve "
+            "row {batch} N --evidence TEXT --as paid` (or rejected, or not-received)."
         )
-        screen.say(say(instruction, batch=status.record.batch))
+        screen.say(say(sentence, batch=status.record.batch))
     return [{name: value for name, value in asdict(entry).items() if name not in _OMITTED_FIELDS} for entry in messages]
 
 
 def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
-    """Show the stored replies about a row and return them for the JSON summary.
-
-    Raises `UsageError` if the batch has no such row.
-    """
-    state = next(journal.rows(record.number, numbers={row}), None)
-    if state is None:
+    """Show the gateway's raw replies about a row, and return them for the JSON summary."""
+    row_state = next(journal.rows(record.number, numbers={row}), None)
+    if row_state is None:
         raise UsageError(
             say("Batch {batch} has no row {row}.", batch=record.batch, row=row),
             hint=say("The header is row 1, as in a spreadsheet."),
         )
-    replies = journal.replies(state.instruction)
+    replies = journal.replies(row_state.instruction)
     sentence = say_count(
-        state.attempt,
+        row_state.attempt,
         "Row {row} is {state}, after {count} attempt.",
         "Row {row} is {state}, after {count} attempts.",
         row=row,
-        state=state_label(display_state(state.state)),
+        state=state_label(display_state(row_state.state)),
     )
     screen.say(sentence)
     if not replies:
-        screen.say(say("No replies are stored: none arrived, or the row was paid at once."))
+        screen.say(say("No replies are stored: none arrived, or the row was paid immediately."))
     as_json: list[dict[str, object]] = []
     for attempt in replies:
         number, time, head = attempt.attempt, attempt.at, attempt.reply.head
@@ -455,8 +449,8 @@ def _show_message_counts(title: str, counts: Mapping[str, int], screen: Screen) 
 
 
 _WAITING_REASONS: Mapping[Finding, str] = {
-    Finding.TO_CONFIRM: mark("nothing proves who sent it"),
+    Finding.TO_CONFIRM: mark("there is no proof of who sent it"),
     Finding.AMBIGUOUS: mark("several attempts or rows have this order id"),
-    Finding.UNMATCHED: mark("it has another amount or currency, or none"),
+    Finding.UNMATCHED: mark("its amount or currency is different or missing"),
     Finding.NOT_FOUND: mark("the gateway does not know the order"),
 }

@@ -23,7 +23,7 @@ from paygw_batch.submit.plan_to_approve import finding_sentence, listed_payees, 
 
 
 def load_own_key(path: Path) -> ApprovalKey:
-    """Load the key of the person who runs this command from a file or a token."""
+    """Load the private key of the person who runs this command, from a file or a token."""
     passphrase = os.environ.get(PASSPHRASE_VARIABLE)
     return load_person_key(path, None if passphrase is None else passphrase.encode(), os.environ.get(MODULE_VARIABLE))
 
@@ -34,18 +34,18 @@ def show_document(
     policy: ApprovalPolicy,
     quarantine_h: float,
     *,
-    recompute_plan: PlanDocument | None = None,
+    recomputed_plan: PlanDocument | None = None,
     lists_people: bool = False,
 ) -> None:
     """Show the content of a plan or an order.
 
-    `quarantine_h` is the quarantine of an order's rows in hours. `recompute_plan` is the approver's view of a plan,
-    which is shown instead. `lists_people` also lists everyone whom a plan pays. Raises `ApprovalError` if the document
-    was changed, or if the policy does not know its maker.
+    `quarantine_h` applies to the rows of an order. `recomputed_plan`, if given, is shown instead of the plan: it is the
+    approver's own view. If `lists_people`, everyone whom the plan pays is listed. Raises `ApprovalError` if the
+    document was changed, or if the policy does not list its maker.
     """
     verify_signatures(document, policy, utc_now())
     if isinstance(document, PlanDocument):
-        _show_plan(screen, recompute_plan or document, lists_people=lists_people)
+        _show_plan(screen, recomputed_plan or document, lists_people=lists_people)
     if isinstance(document, RowOrder):
         _show_order(screen, document, Quarantine(quarantine_h))
     if isinstance(document, ForgetOrder):
@@ -59,7 +59,7 @@ def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPo
 
 
 def _signature_sentences(document: SignedDocument, signatures: Signatures) -> Sequence[str]:
-    code_sentence = mark("The code of this {noun} is {code}. Compare it by phone with the one that its maker sees.")
+    code_sentence = mark("The code of this {noun} is {code}. Compare it by phone with the code that its maker sees.")
     return [
         say(code_sentence, noun=say(document.noun), code=document.code),
         say("Prepared by {name} at {made_at}.", name=signatures.maker.name, made_at=document.made_at),
@@ -67,16 +67,16 @@ def _signature_sentences(document: SignedDocument, signatures: Signatures) -> Se
             say("Approved by {name} at {approved_at}.", name=person.name, approved_at=approval.approved_at)
             for person, approval in signatures.valid.items()
         ),
-        *(say("An approval that does not count: {problem}.", problem=problem) for problem in signatures.problems),
+        *(say("One approval does not count: {problem}.", problem=problem) for problem in signatures.problems),
     ]
 
 
 def write_plan_page(
-    document: PlanDocument, policy: ApprovalPolicy, path: Path, *, recompute_plan: PlanDocument | None = None
+    document: PlanDocument, policy: ApprovalPolicy, path: Path, *, recomputed_plan: PlanDocument | None = None
 ) -> None:
-    """Write a plan as an HTML page with its maker and approvers. `recompute_plan`, if given, is shown instead."""
+    """Write a plan, or `recomputed_plan` if given, as an HTML page that names the maker and approvers."""
     signatures = _signature_sentences(document, verify_signatures(document, policy, utc_now()))
-    write_atomically(path, plan_page(recompute_plan or document, _plan_headline(document), signatures).encode())
+    write_atomically(path, plan_page(recomputed_plan or document, _plan_headline(document), signatures).encode())
 
 
 def _plan_headline(document: PlanDocument) -> str:
@@ -90,15 +90,15 @@ def _plan_headline(document: PlanDocument) -> str:
         rows += say_count(content.invalid, " ({count:,} more left out)")
     values = {"sheet": content.sheet, "rows": rows, "endpoint": content.endpoint, "journal": content.journal[:8]}
     if content.operation == PAYIN:
-        return say("{sheet}: {rows}, to collect from customers at {endpoint}, from the journal {journal}.", **values)
+        return say("{sheet}: {rows}, to collect at {endpoint}, from the journal {journal}.", **values)
     return say("{sheet}: {rows}, to pay out at {endpoint}, from the journal {journal}.", **values)
 
 
 def _show_plan(screen: Screen, document: PlanDocument, *, lists_people: bool) -> None:
-    """Show the sums, and every difference from earlier payments, which approvers must check."""
+    """Show a plan's totals, and every difference from earlier payments."""
     sums = ", ".join(f"{currency} {format_amount(amount)}" for currency, amount in document.content.totals.items())
-    lines = [_plan_headline(document), say("In all: {sums}.", sums=sums or say("nothing")), *plan_lines(document)]
-    screen.pages([*lines, *(people_lines(document) if lists_people and not screen.as_json else ())])
+    lines = [_plan_headline(document), say("Total: {sums}.", sums=sums or say("nothing")), *plan_lines(document)]
+    screen.print_pages([*lines, *(people_lines(document) if lists_people and not screen.as_json else ())])
 
 
 def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None:
@@ -115,7 +115,7 @@ def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None
     screen.say(sentence)
     if content.statement or content.statement_sha256:
         name, digest = content.statement, content.statement_sha256
-        screen.say(say("It was read from the statement {name} (SHA-256 {digest}).", name=name, digest=digest))
+        screen.say(say("It is based on the statement {name} (SHA-256 {digest}).", name=name, digest=digest))
     screen.table(
         "",
         mark_all("row", "order id", "attempt", "state", "becomes", "currency", "sum", "evidence"),
@@ -133,18 +133,18 @@ def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None
             for row in content.rows
         ],
     )
-    reasons = [(row.row, row.basis_text, row.consequence(quarantine)) for row in content.rows]
-    screen.table("", mark_all("row", "whose word", "then"), reasons)
+    consequences = [(row.row, row.basis_text, row.consequence(quarantine)) for row in content.rows]
+    screen.table("", mark_all("row", "on whose word", "what happens next"), consequences)
     screen.table("", mark_all("becomes", "currency", "rows", "sum"), order.sums)
 
 
 def _show_forget_order(screen: Screen, document: ForgetOrder) -> None:
     content, before = document.content, document.content.before
     rows = say_count(document.rows, "{count:,} row", "{count:,} rows")
-    people = say("everyone from before {before}", before=before) if before else say("one person")
+    who = say("everyone whose batch ended before {before}", before=before) if before else say("one person")
     sentence = say(
         "An order to forget {who}: {rows}, at {endpoint}, in the journal {journal}. This cannot be undone.",
-        who=people,
+        who=who,
         rows=rows,
         endpoint=content.endpoint,
         journal=content.journal[:8],
@@ -203,32 +203,30 @@ def show_statement_match(screen: Screen, match: StatementMatch) -> None:
             [(line.line, line.order_id, line.sentence) for line in match.differences[:MAX_SHOWN_LINES]],
         )
         screen.say_omitted(len(match.differences))
-    counts = [
+    parts = [
         (
             match.agreeing,
-            say_count(
-                match.agreeing, "{count:,} line agrees with the journal", "{count:,} lines agree with the journal"
-            ),
+            say_count(match.agreeing, "{count:,} line matches the journal", "{count:,} lines match the journal"),
         ),
         (
             match.elsewhere,
             say_count(
-                match.elsewhere, "{count:,} line is about other batches", "{count:,} lines are about other batches"
+                match.elsewhere, "{count:,} line belongs to another batch", "{count:,} lines belong to other batches"
             ),
         ),
         (
             match.waiting,
-            say_count(match.waiting, "{count:,} row is not decided yet", "{count:,} rows are not decided yet"),
+            say_count(match.waiting, "{count:,} line has no final result", "{count:,} lines have no final result"),
         ),
         (
             len(match.unsettled_rows),
             say_count(len(match.unsettled_rows), "{count:,} row stays in doubt", "{count:,} rows stay in doubt"),
         ),
     ]
-    if sentences := [sentence for count, sentence in counts if count]:
+    if sentences := [sentence for count, sentence in parts if count]:
         screen.say("; ".join(sentences) + ".")
 
 
-def count_differences(match: StatementMatch) -> str:
+def describe_differences(match: StatementMatch) -> str:
     count = len(match.differences)
     return say_count(count, "{count:,} line does not match the journal", "{count:,} lines do not match the journal")

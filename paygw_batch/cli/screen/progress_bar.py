@@ -1,4 +1,4 @@
-"""Shows the progress of a run as a bar on a terminal, and as plain lines elsewhere."""
+"""Shows the progress of a run: a bar on a terminal, and plain lines elsewhere."""
 
 import time
 from collections import Counter
@@ -16,9 +16,9 @@ from paygw_batch.journal import DueRow
 from paygw_batch.language import say, say_count
 
 PLAIN_LINE_INTERVAL_S = 10.0
-"""The interval between two plain lines of progress."""
+"""The interval between lines of progress if there is no bar."""
 
-_STATES = {
+_STATE_BY_OUTCOME = {
     OutcomeKind.PAID: "paid",
     OutcomeKind.ACCEPTED: "accepted",
     OutcomeKind.REJECTED: "rejected",
@@ -28,8 +28,6 @@ _STATES = {
 
 
 class _RateColumn(ProgressColumn):
-    """A column of the bar with the rows per second."""
-
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else say("{speed:,.0f} rows/s", speed=speed))
@@ -49,12 +47,12 @@ def show_bar(console: Console, title: str) -> Iterator[Callable[[int, int], None
 
 
 class RunProgress:
-    """Counts the outcomes of a run and shows them as a live bar or as a line every few seconds."""
+    """Counts a run's outcomes, and shows the counts in a bar on a terminal, or as a line every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self._outcomes: Counter[OutcomeKind] = Counter()
         self._console = console
-        self._due = 0
+        self._total = 0
         self._next_line_s = 0.0
         self._bar = _build_bar(console, say("Sending"), TextColumn("{task.fields[counts]}"))
         self._task = self._bar.add_task(say("Sending"), total=None, counts="")
@@ -67,7 +65,7 @@ class RunProgress:
         self._bar.stop()
 
     def set_total(self, total: int) -> None:
-        self._due = total
+        self._total = total
         self._bar.update(self._task, total=total)
         if not self._console.is_terminal:
             self._next_line_s = time.monotonic() + PLAIN_LINE_INTERVAL_S
@@ -78,7 +76,7 @@ class RunProgress:
         self._update()
 
     def record_counts(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Show the counts of the workers instead of those of this process."""
+        """Show the outcomes counted by workers instead of those counted by this process."""
         self._outcomes = Counter(counts)
         self._update()
 
@@ -92,9 +90,11 @@ class RunProgress:
             return
         completed_count = sum(count for kind, count in self._outcomes.items() if kind is not OutcomeKind.NOT_SENT)
         counts = ", ".join(
-            format_state_count(self._outcomes[kind], state) for kind, state in _STATES.items() if self._outcomes[kind]
+            format_state_count(self._outcomes[kind], state)
+            for kind, state in _STATE_BY_OUTCOME.items()
+            if self._outcomes[kind]
         )
         self._bar.update(self._task, completed=completed_count, counts=counts)
         if not self._console.is_terminal:
             self._next_line_s = time.monotonic() + PLAIN_LINE_INTERVAL_S
-            self.echo(say("{done:,} of {due:,} rows: {counts}.", done=completed_count, due=self._due, counts=counts))
+            self.echo(say("{done:,} of {due:,} rows: {counts}.", done=completed_count, due=self._total, counts=counts))

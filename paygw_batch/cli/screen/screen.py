@@ -25,52 +25,51 @@ from paygw_batch.language import format_number, say
 from paygw_batch.show.summary import ExitCode, Summary
 
 _PIECE = re.compile(r"`[^`]*`\S*|\S*paygw-batch .*$|\S+")
-"""A command in quotation marks or at the end of a sentence, or else a word."""
-_LIST_MARK = "- "
+"""A text that is never split between lines: a word, or a command in backticks or at the end of a sentence."""
+_BULLET = "- "
 
 
 def wrap_line(text: str, width: int) -> str:
-    """Break a line into lines of at most `width` cells, indented like the first."""
+    """Wrap a line to at most `width` cells. All lines have the same indentation, except in a list."""
     if cell_len(text) <= width:
         return text
     body = text.lstrip(" ")
     indent = text[: len(text) - len(body)]
-    further_indent = indent + "  " if body.startswith(_LIST_MARK) else indent
-    return "\n".join(_break_lines(indent, further_indent, _PIECE.findall(body), width))
+    next_indent = indent + "  " if body.startswith(_BULLET) else indent
+    return "\n".join(_break_lines(indent, next_indent, _PIECE.findall(body), width))
 
 
-def _break_lines(indent: str, further_indent: str, pieces: Sequence[str], width: int) -> Iterator[str]:
+def _break_lines(indent: str, next_indent: str, pieces: Sequence[str], width: int) -> Iterator[str]:
     line, is_empty = indent, True
     for piece in pieces:
         if not is_empty and cell_len(line) + 1 + cell_len(piece) > width:
             yield line
-            line, is_empty = further_indent, True
+            line, is_empty = next_indent, True
         line += piece if is_empty else f" {piece}"
         is_empty = False
     yield line
 
 
-def column_widths(columns: Sequence[Sequence[str]], is_unbroken: Sequence[bool], room: int) -> list[int] | None:
-    """Return the widths of columns that fit into `room` cells, or None if they cannot fit.
+def column_widths(columns: Sequence[Sequence[str]], unbroken: Sequence[bool], available_width: int) -> list[int] | None:
+    """Return column widths that fit into `available_width` cells, or None if the columns cannot fit.
 
-    Each of `columns` is a list of lines. A column is at least as wide as its longest word or, if it `is_unbroken`, its
-    longest line.
+    Each column is a list of lines. It is at least as wide as its longest word or, if `unbroken`, its longest line.
     """
     natural = [max(map(cell_len, texts), default=0) for texts in columns]
     minimum = [
-        natural_width if keeps_lines else max((cell_len(word) for text in texts for word in text.split()), default=0)
-        for texts, natural_width, keeps_lines in zip(columns, natural, is_unbroken, strict=True)
+        full_width if is_unbroken else max((cell_len(word) for text in texts for word in text.split()), default=0)
+        for texts, full_width, is_unbroken in zip(columns, natural, unbroken, strict=True)
     ]
-    spare, missing = room - sum(minimum), sum(natural) - sum(minimum)
+    spare, wanted = available_width - sum(minimum), sum(natural) - sum(minimum)
     if spare < 0:
         return None
-    if spare >= missing:
+    if spare >= wanted:
         return natural
-    return [low + spare * (high - low) // missing for low, high in zip(minimum, natural, strict=True)]
+    return [low + spare * (high - low) // wanted for low, high in zip(minimum, natural, strict=True)]
 
 
 def plain_line(text: str, style: str = "") -> Text:
-    """Return text as one line without markup or control characters."""
+    """Return styled text without markup, with control characters escaped."""
     return Text(escape_for_terminal(text), style=style)
 
 
@@ -84,21 +83,21 @@ class PlainConsole(Console):
         return plain_line(text, style)
 
     def print_line(self, sentence: str, style: str = "") -> None:
-        """Print a line, wrapped between words if this is a terminal."""
+        """Print a line. On a terminal, it is wrapped between words."""
         self.print(self.fit_sentence(sentence, style), soft_wrap=True)
 
     def fit_sentence(self, sentence: str, style: str = "") -> Text:
-        fit = escape_for_terminal(sentence)
-        return Text(wrap_line(fit, max(1, self.size.width)) if self.is_terminal else fit, style=style)
+        text = escape_for_terminal(sentence)
+        return Text(wrap_line(text, max(1, self.size.width)) if self.is_terminal else text, style=style)
 
 
 PROMPT_WIDTH = 76
-"""The maximum width of a question. The answer is typed after it."""
+"""The maximum width of a question, which leaves room to type the answer."""
 
 MAX_SHOWN_LINES = 20
-"""The maximum number of lines of one kind that are shown."""
+"""The maximum number of lines shown in one list."""
 
-UNBROKEN_HEADINGS = frozenset({"batch", "at", "opened", "currency", "sum"})
+UNBROKEN_HEADINGS = frozenset({"batch", "time", "opened", "currency", "sum"})
 """The headings of columns whose text is never wrapped."""
 
 Cell = str | int | tuple[str, ...]
@@ -121,7 +120,6 @@ def json_line(summary: Summary) -> str:
 
 
 def _format_cell(heading: str, cell: Cell) -> Text:
-    """Format a cell for its column. States get colours and plain words, and sums get separators."""
     if heading == "state":
         return plain_line(state_label(str(cell)), STATE_STYLES.get(str(cell), ""))
     if isinstance(cell, tuple):
@@ -131,15 +129,8 @@ def _format_cell(heading: str, cell: Cell) -> Text:
     return plain_line(format_amount(cell) if heading == "sum" else cell)
 
 
-def _join_lines(cell: Text) -> str:
-    return ", ".join(cell.plain.split("\n"))
-
-
 def _wait_for_key() -> None:
-    """Wait for a key press.
-
-    Raises `KeyboardInterrupt` at the end of input. `click.pause` would continue instead, perhaps to a signature.
-    """
+    """Wait for a key press. Raises `KeyboardInterrupt` at the end of input, so that nobody signs unread pages."""
     click.echo(say("-- more: press any key --"), nl=False)
     try:
         click.getchar()
@@ -150,12 +141,12 @@ def _wait_for_key() -> None:
 
 
 def ask_for_text(question: str, **prompt_options: Any) -> str:
-    """Ask a question with `click.prompt`, wrapped. Raises `click.Abort` if it is interrupted."""
+    """Ask a question, wrapped to the width of a prompt. Raises `click.Abort` if interrupted."""
     return str(click.prompt(wrap_line(escape_for_terminal(question), PROMPT_WIDTH), **prompt_options))
 
 
 def ask_to_confirm(question: str, *, err: bool = False) -> bool:
-    """Ask a yes-or-no question and return whether the answer is yes. Raises `click.Abort` if it is interrupted."""
+    """Ask a yes-or-no question and return whether the answer is yes. Raises `click.Abort` if interrupted."""
     yes, no = say("y"), say("n")
     answers = dict.fromkeys(("y", "yes", yes, say("yes")), True) | dict.fromkeys(("n", "no", no, say("no")), False)
 
@@ -172,7 +163,7 @@ def ask_to_confirm(question: str, *, err: bool = False) -> bool:
 class Screen:
     """Prints tables and sentences for a person, or one JSON object on standard output.
 
-    If the command `is_read_only`, a reader of its output that closes early (`| head`) is not an error.
+    For a command that `is_read_only`, an output pipe that is closed early (`| head`) is not an error.
     """
 
     def __init__(self, invocation: Invocation, *, is_read_only: bool = False) -> None:
@@ -185,36 +176,36 @@ class Screen:
         self.out = PlainConsole(self._output.file, quiet=invocation.as_json or invocation.quiet)
         self.err = PlainConsole(standard_error().file, quiet=invocation.quiet)
         self.listener: Callable[[str], None] | None = None
-        """Receives each sentence as well, for the log of a run."""
+        """A function that receives each printed sentence, for the log of a run."""
 
     def say(self, sentence: str) -> None:
-        """Print one line: on standard output or, with --json, on standard error."""
+        """Print one line on standard output or, with --json, on standard error."""
         (self.err if self.as_json else self.out).print_line(sentence)
         if self.listener is not None:
             self.listener(sentence)
 
     def say_omitted(self, count: int) -> None:
-        """Print the number of the `count` lines that were omitted, if any."""
+        """Print how many of `count` lines were omitted, if any."""
         if count > MAX_SHOWN_LINES:
-            self.say(say("... and {count:,} more: --json lists all of them.", count=count - MAX_SHOWN_LINES))
+            self.say(say("... and {count:,} more. To list all of them, use --json.", count=count - MAX_SHOWN_LINES))
 
-    def verbatim(self, text: str) -> None:
+    def print_verbatim(self, text: str) -> None:
         """Print lines without wrapping, so that they can be copied."""
         for line in text.split("\n"):
             (self.err if self.as_json else self.out).print(plain_line(line), soft_wrap=True)
 
-    def pages(self, sentences: Sequence[str]) -> None:
+    def print_pages(self, sentences: Sequence[str]) -> None:
         """Print lines, one screenful at a time on a terminal."""
         height, width = self.out.size.height - 2, max(1, self.out.size.width)
-        used_lines, is_paged = 0, self.can_ask() and not self._quiet
+        lines_used, is_paged = 0, self.can_ask() and not self._quiet
         for sentence in sentences:
             lines = self.out.fit_sentence(sentence).split(allow_blank=True)
-            height_needed = sum(-(-max(1, line.cell_len) // width) for line in lines)
-            if is_paged and used_lines and used_lines + height_needed > height:
+            lines_needed = sum(-(-max(1, line.cell_len) // width) for line in lines)
+            if is_paged and lines_used and lines_used + lines_needed > height:
                 _wait_for_key()
-                used_lines = 0
+                lines_used = 0
             self.say(sentence)
-            used_lines += height_needed
+            lines_used += lines_needed
 
     def say_if_quiet(self, sentence: str) -> None:
         """With -q, print a sentence that a person must act on. Does nothing without -q or with --json."""
@@ -222,7 +213,7 @@ class Screen:
             PlainConsole(self._output.file, quiet=False).print_line(sentence)
 
     def can_ask(self) -> bool:
-        """Return whether a person can be asked: input and output are a terminal, and --json is not used."""
+        """Return whether a person can be asked: input and output are terminals, and --json is not used."""
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
 
     def confirm(self, question: str) -> bool:
@@ -234,18 +225,18 @@ class Screen:
             return False
 
     def ask(self, question: str, default: str) -> str | None:
-        """Ask for a text. Returns None if no one can be asked, or if the question is interrupted."""
+        """Ask for text. Returns None if no one can be asked, or if interrupted."""
         return self._prompt(question, default=default)
 
     def choose(self, question: str, choices: Sequence[str], descriptions: Sequence[str]) -> str | None:
-        """Ask for one of the choices, by name or number, and show their descriptions. Returns None as `ask` does."""
+        """Ask for one of the choices, by name or number. Returns None if no one can be asked, or if interrupted."""
         if not self.can_ask():
             return None
         for position, (choice, description) in enumerate(zip(choices, descriptions, strict=True), start=1):
             self.say(f"  {position}  {choice} ({description})")
         numbers = {str(number): choice for number, choice in enumerate(choices, start=1) if str(number) not in choices}
-        kind = click.Choice([*numbers, *choices], case_sensitive=True)
-        answer = self._prompt(question, type=kind, show_choices=False)
+        choice_type = click.Choice([*numbers, *choices], case_sensitive=True)
+        answer = self._prompt(question, type=choice_type, show_choices=False)
         return None if answer is None else numbers.get(answer, answer)
 
     def _prompt(self, question: str, **options: Any) -> str | None:
@@ -261,27 +252,26 @@ class Screen:
             self.say(say("Note: {sentence}", sentence=sentence))
 
     def note_on_stderr(self, sentence: str) -> None:
-        """Print a note about the program, rather than its result, on standard error."""
+        """Print a note that is not part of the result, on standard error."""
         self.err.print_line(say("Note: {sentence}", sentence=sentence))
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
         """Print a table, or a list if the table is too wide.
 
-        Headings are translated here, and may have several lines. Numbers are right-aligned, states are coloured, and
-        amounts in the column `sum` get separators.
+        Headings are translated, states are coloured, and amounts under the heading `sum` get thousands separators.
         """
         cells = [[_format_cell(heading, cell) for heading, cell in zip(headings, line, strict=True)] for line in lines]
-        titles = [say(heading) for heading in headings]
-        texts = [[name, *(line[index].plain for line in cells)] for index, name in enumerate(titles)]
+        names = [say(heading) for heading in headings]
+        texts = [[name, *(line[index].plain for line in cells)] for index, name in enumerate(names)]
         columns = [[part for text in column_texts for part in text.split("\n")] for column_texts in texts]
         is_boxed, column_count = self.out.is_terminal, len(headings)
-        room = self.out.size.width - (3 * column_count + 1 if is_boxed else 2 * column_count)
-        widths = column_widths(columns, [heading in UNBROKEN_HEADINGS for heading in headings], room)
+        available_width = self.out.size.width - (3 * column_count + 1 if is_boxed else 2 * column_count)
+        widths = column_widths(columns, [heading in UNBROKEN_HEADINGS for heading in headings], available_width)
         if widths is None:
-            self._print_as_list(title, titles, cells)
+            self._print_as_list(title, names, cells)
             return
         table = Table(title=title, title_justify="left", box=HEAVY_HEAD if is_boxed else None)
-        for index, (heading, name, width) in enumerate(zip(headings, titles, widths, strict=True)):
+        for index, (heading, name, width) in enumerate(zip(headings, names, widths, strict=True)):
             is_numeric = bool(lines) and all(isinstance(line[index], int) for line in lines)
             justify: JustifyMethod = "right" if is_numeric or heading == "sum" else "left"
             table.add_column(Text(name), justify=justify, width=width, no_wrap=heading in UNBROKEN_HEADINGS)
@@ -289,21 +279,22 @@ class Screen:
             table.add_row(*line)
         self.out.print(table)
 
-    def _print_as_list(self, title: str, titles: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
-        """Print a table as a list if it is too wide, because truncated words cannot be copied."""
+    def _print_as_list(self, title: str, names: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
+        """Print a table that is too wide as a list, because truncated words cannot be copied."""
         if title:
             self.out.print_line(title, "italic")
-        names = [name.replace("\n", ", ") for name in titles[1:]]
-        for head, *values in cells:
-            self.out.print_line(_join_lines(head), "bold")
-            members = (f"{name}: {_join_lines(cell)}" for name, cell in zip(names, values, strict=True) if cell.plain)
-            self.out.print_line("  " + "; ".join(members))
+        labels = [name.replace("\n", ", ") for name in names[1:]]
+        for first_cell, *values in cells:
+            self.out.print_line(first_cell.plain.replace("\n", ", "), "bold")
+            texts = [value.plain.replace("\n", ", ") for value in values]
+            entries = (f"{label}: {text}" for label, text in zip(labels, texts, strict=True) if text)
+            self.out.print_line("  " + "; ".join(entries))
 
     def finish(self, summary: Summary) -> NoReturn:
-        """Print the summary of a command and exit with its exit code.
+        """Print a command's summary and exit with its exit code.
 
-        If standard output could not be written, this is reported on standard error, and exit code 0 becomes 2. Other
-        codes are kept, because they report the result of the payments.
+        If standard output cannot be written, exit code 0 becomes 2. Other codes are kept, because they report the
+        results of payments.
         """
         interruption.ignore()
         if not summary.seconds:  # a run measures its own duration, for its metrics
@@ -316,8 +307,8 @@ class Screen:
             if summary.exit_code is not ExitCode.DONE:
                 self.say_if_quiet(summary.message)
         code = summary.exit_code
-        if (failure := self._output.failure) is not None and not (self._is_read_only and self._output.is_unread):
+        if (failure := self._output.failure) is not None and not (self._is_read_only and self._output.is_pipe_closed):
             self.err.print_line(summary.message)
-            self.err.print_line(say("Error: standard output could not be written: {failure}.", failure=failure))
+            self.err.print_line(say("Error: cannot write to standard output: {failure}.", failure=failure))
             code = ExitCode.USAGE if code is ExitCode.DONE else code
         raise click.exceptions.Exit(int(code))

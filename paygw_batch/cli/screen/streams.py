@@ -1,4 +1,4 @@
-"""Writes to standard output and standard error without ever failing a run."""
+"""Writes to standard output and standard error without failing a run."""
 
 import io
 import os
@@ -12,20 +12,19 @@ from paygw_batch.language import say
 class Stream(io.TextIOBase):
     """Forwards text to standard output or standard error, and discards it after the first failure.
 
-    When a run prints its results, money has already moved. So a full disk or a missing reader never raises an error;
-    `failure` has the reason.
+    A run prints its results after money has moved, so `write` never raises. The error is kept in `failure`.
     """
 
     def __init__(self, target: TextIO) -> None:
         self.failure: str | None = None
         """The reason for the first failure, or None."""
-        self.is_unread = False
-        """Whether the failure was a closed pipe (`| head -1`)."""
+        self.is_pipe_closed = False
+        """Whether the reader closed the pipe (`| head -1`)."""
         self._target = target
 
     @property
     def file(self) -> TextIO:
-        """This stream, typed as a `TextIO`, whose methods it has."""
+        """This stream as a `TextIO`, whose methods it implements."""
         return cast("TextIO", self)
 
     @property
@@ -33,7 +32,7 @@ class Stream(io.TextIOBase):
         return self._target.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write text at once. Control characters and unencodable characters are escaped."""
+        """Write and flush text, escaping control characters and unencodable characters."""
         if self.failure is None:
             printable = escape_layout(text)
             try:
@@ -41,12 +40,12 @@ class Stream(io.TextIOBase):
                 self._target.flush()
             except OSError as error:
                 self.failure = say(error.strerror or "unknown reason").lower()
-                self.is_unread = isinstance(error, BrokenPipeError)
+                self.is_pipe_closed = isinstance(error, BrokenPipeError)
                 _discard_output(self._target)
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing, because writes are not buffered."""
+        """Do nothing, because each write is flushed."""
 
     def isatty(self) -> bool:
         return self._target.isatty()
@@ -56,7 +55,7 @@ class Stream(io.TextIOBase):
 
 
 def _escape_unencodable(text: str, encoding: str) -> str:
-    """Replace narrow no-break spaces by plain ones, and escape other characters that the encoding lacks."""
+    """Replace narrow no-break spaces with normal ones, and escape other characters missing from the encoding."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -66,7 +65,7 @@ def _escape_unencodable(text: str, encoding: str) -> str:
 
 
 def _discard_output(target: TextIO) -> None:
-    """Redirect the descriptor to /dev/null, because flushing at exit would fail again (exit code 120)."""
+    """Redirect the descriptor to /dev/null. Otherwise the flush at exit would fail with exit code 120."""
     try:
         descriptor = target.fileno()
     except (OSError, ValueError):

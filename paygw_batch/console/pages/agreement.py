@@ -1,7 +1,7 @@
-"""Agreements on the pages: one person signs a document, enough others approve it, and somebody starts it.
+"""Agreements in the console: one person signs a document, enough others approve it, and somebody starts it.
 
 There are two kinds of documents: a payout's plan and an order about rows. Each kind defines when its document is
-outdated and how it is started. This module does the rest: progress, signing, approving and withdrawing.
+outdated and how it is started. This module handles progress, signing, approving and withdrawing.
 """
 
 from abc import ABC, abstractmethod
@@ -31,11 +31,11 @@ from paygw_batch.approval.signed_document import (
     write_document,
 )
 from paygw_batch.clock import utc_now
-from paygw_batch.console.passkey_access import SignedInKey, parse_signature
+from paygw_batch.console.passkey_access import SignInKey, parse_signature
 from paygw_batch.console.payout_folder import NamedFolder
 from paygw_batch.console.permissions import Action, Member
 from paygw_batch.console.start_run import StartedRun, last_run, last_summary, pause_run, run_reference
-from paygw_batch.console.visits import RECORDED_BEFORE, Console, PageOutdated, Visit, hold_lock
+from paygw_batch.console.visits import RECORDED_AS_DONE, Console, PageOutdated, Visit, hold_lock
 from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn, PaygwError
 from paygw_batch.journal import AuditResult, JournalReader
 from paygw_batch.language import say
@@ -45,28 +45,27 @@ from paygw_batch.show.batch_status import running_process
 from paygw_batch.show.summary import ExitCode
 from paygw_batch.submit.approvals import withdraw_document
 
-_NOTHING_DONE = frozenset({ExitCode.UNEXPECTED, ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.JOURNAL, ExitCode.APPROVAL})
-"""Exit codes of a run that did nothing."""
+_NO_OP_CODES = frozenset({ExitCode.UNEXPECTED, ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.JOURNAL, ExitCode.APPROVAL})
+"""Exit codes of runs that did nothing."""
 
 
 class Stage(StrEnum):
     """The stage of a document on its way to being carried out."""
 
     DRAFTING = "drafting"
-    """The document is not ready to be signed."""
     TO_SIGN = "to_sign"
     SENT_BACK = "sent_back"
     TO_APPROVE = "to_approve"
     VOID = "void"
     """The maker's signature is invalid: the document was withdrawn, or its maker is no longer a maker."""
     OUTDATED = "outdated"
-    """The rows or the payout have changed since then, so the document can never be carried out."""
+    """The rows or the payout have since changed, so the document can never be carried out."""
     APPROVED = "approved"
     """Enough people have approved the document, so it can be started."""
     FAILED = "failed"
     """The run ended without doing anything. The document can be started again."""
     STARTING = "starting"
-    """A run for the batch is alive, but may still be waiting for another run to end."""
+    """A run for the batch is alive, but may be waiting for another run to end."""
     DONE = "done"
 
 
@@ -74,8 +73,8 @@ class Stage(StrEnum):
 class AgreementProgress:
     """The progress of a document.
 
-    `problem` says why the document is void, outdated or failed. `approvers` has the times of the valid approvals by
-    person. Once the document is carried out, these are the approvals that were valid then.
+    `problem` says why the document is void, outdated or failed. `approvers` maps each person whose
+    approval is valid to its time. After the document was carried out, they are the people recorded as approvers.
     """
 
     stage: Stage
@@ -89,46 +88,41 @@ class Agreement(ABC, Generic[Document]):
     To add a kind of document, subclass this and write a page that extends `agreement.html`.
     """
 
-    own_act: ClassVar[Action]
-    approving_act: ClassVar[Action]
-    starting_act: ClassVar[Action]
+    own_action: ClassVar[Action]
+    approving_action: ClassVar[Action]
+    starting_action: ClassVar[Action]
     approve_path: ClassVar[str]
-    """The last part of the path of the approval form. `start_path` is that of the start form."""
+    """The last part of the approval form's path. `start_path` is that of the start form."""
     start_path: ClassVar[str]
     start_audit_action: ClassVar[str]
-    """The audit trail's name for starting the document."""
     missing_message: ClassVar[str]
-    """The message if the document is missing."""
-    only_maker_message: ClassVar[str]
-    """The message for a person who may not change the document, because only {name} may."""
-    other_person_message: ClassVar[str]
+    not_maker_message: ClassVar[str]
+    """The message for people who may not change the document, because only {name} may."""
+    maker_message: ClassVar[str]
     """The message for the maker, who may not approve the document."""
     next_steps: ClassVar[Mapping[Stage, str]]
     """The next step at each stage, as shown in a list."""
     request_messages: ClassVar[Mapping[Stage, str]]
-    """The request at each stage to the person who takes the next step, with placeholders for its values."""
+    """The request to the person who takes the next step, for each stage, with placeholders."""
 
     visit: Visit
     folder: NamedFolder
     path: str
-    """The prefix of the addresses of its forms. `page` is the address of its page."""
+    """The prefix of the addresses of the document's forms. `page` is the address of its page."""
     page: str
     maker: str
-    """The name of the person who prepared the document."""
     batch: str
-    """The id of the batch that the document is about."""
     summary: str = ""
-    """What the document asks for, in a few words."""
     sent_back: str
     """Who sent the document back and why. Empty if nobody did."""
     document: Document | None
-    """The signed document with its approvals from `signed_file`, or None until its maker signs."""
+    """The signed document in `signed_file` with its approvals, or None until the maker signs."""
     signed_file: Path
 
     @classmethod
     @abstractmethod
     def find(cls, visit: Visit) -> Self | None:
-        """Return the document in the address of a visit, or None if it does not exist."""
+        """Return the document in a visit's address, or None if it does not exist."""
 
     @abstractmethod
     def draft(self) -> Document | None:
@@ -136,7 +130,7 @@ class Agreement(ABC, Generic[Document]):
 
     @abstractmethod
     def stage_without_signatures(self, journal: JournalReader) -> Stage | None:
-        """Return the stage, or None if it depends on signatures."""
+        """Return the stage if it does not depend on signatures, otherwise None."""
 
     @abstractmethod
     def recorded_approvers(self, journal: JournalReader) -> Mapping[str, str]:
@@ -144,7 +138,7 @@ class Agreement(ABC, Generic[Document]):
 
     @abstractmethod
     def outdated_error(self, stage: Stage | None = None) -> PageOutdated:
-        """Return the error for a document that changed or reached `stage` since its page was opened."""
+        """Return the error for a document that has changed or reached `stage` since its page was opened."""
 
     @abstractmethod
     def redraft(self, sent_back: str = "") -> None:
@@ -152,14 +146,14 @@ class Agreement(ABC, Generic[Document]):
 
     @abstractmethod
     def start(self) -> StartedRun | None:
-        """Carry out the document. Return the run that does so, or None if it is already done."""
+        """Carry out the document. Return the run that was started for this, or None if no run is needed."""
 
     def record_failed_start(self, exit_code: int) -> None:
-        """Record a refused start in the audit trail if the exit code means that the run did nothing."""
-        if exit_code in _NOTHING_DONE:
+        """Record the start as refused in the audit trail if the exit code says that the run did nothing."""
+        if exit_code in _NO_OP_CODES:
             with suppress(PaygwError):
-                words = f"{RECORDED_BEFORE}exit {exit_code}"
-                self.visit.record_action(self.start_audit_action, self.visit.subject, AuditResult.REFUSED, said=words)
+                reason, visit = f"{RECORDED_AS_DONE}exit {exit_code}", self.visit
+                visit.record_action(self.start_audit_action, visit.subject, AuditResult.REFUSED, reason=reason)
 
     def outdated_reason(self, journal: JournalReader) -> str | None:  # noqa: ARG002 (used by kinds that can be outdated)
         """Return why the document can never be carried out, or None if it can."""
@@ -172,18 +166,18 @@ class Agreement(ABC, Generic[Document]):
 
     @classmethod
     def require(cls, visit: Visit) -> Self:
-        """Return the document in the address of a visit. Raises `Visit.missing_error` if it does not exist."""
+        """Return the document in a visit's address. Raises `Visit.missing_error` if it does not exist."""
         if (agreement := cls.find(visit)) is None:
             raise visit.missing_error(say(cls.missing_message))
         return agreement
 
     @classmethod
     @contextmanager
-    def lock_for_change(cls, visit: Visit, act: Action) -> Iterator[Self]:
-        """Lock the document for one change. Raises `ActRefused` unless the person has permission."""
+    def lock_for_change(cls, visit: Visit, action: Action) -> Iterator[Self]:
+        """Lock the document for one change. Raises `ActRefused` if the person may not make it."""
         agreement = cls.require(visit)
-        sentence = say(cls.only_maker_message if act is cls.own_act else cls.other_person_message, name=agreement.maker)
-        visit.require(act, agreement.maker, sentence)
+        message = say(cls.not_maker_message if action is cls.own_action else cls.maker_message, name=agreement.maker)
+        visit.require(action, agreement.maker, message)
         with hold_lock(agreement.folder.number):
             yield cls.require(visit)
 
@@ -194,37 +188,36 @@ class Agreement(ABC, Generic[Document]):
 
     @property
     def run(self) -> StartedRun | None:
-        """The batch's last run, or None if there was none or no run carries out this kind of document."""
+        """The batch's last run. None if there was none, or if this document is carried out without a run."""
         return last_run(self.visit.console.runs, self.batch)
 
     @property
     def is_own(self) -> bool:
-        """Whether the visitor prepared the document."""
-        return self.visit.may(self.own_act, self.maker)
+        return self.visit.may(self.own_action, self.maker)
 
     @property
     def can_approve(self) -> bool:
-        return self.visit.may(self.approving_act, self.maker)
+        return self.visit.may(self.approving_action, self.maker)
 
 
 @dataclass(frozen=True, slots=True)
 class AgreementCard:
-    """The card on a page where a person signs, approves and starts `document`."""
+    """The part of a page on which people sign, approve and start `document`."""
 
     agreement: Agreement[Any]
     progress: AgreementProgress
     document: SignedDocument
     digest: str
-    """The document's digest, computed once, because a document may list many people."""
+    """The document's digest, computed only once because a document may list many people."""
     can_approve: bool
     """Whether the person may approve the document and has not approved it yet."""
     can_start: bool
     passkey: Mapping[str, str] | None
     """The values of the passkey form, or None if no passkey is needed."""
     run: str
-    """The reference of the last run, which the form contains so that older pages are refused."""
+    """The reference of the last run. The form sends it back, so that outdated pages are refused."""
     running_since: str
-    """The time since which a run has held the journal. Empty if no run holds it."""
+    """When the current run began to hold the journal. Empty if no run holds it."""
 
     @property
     def stage(self) -> Stage:
@@ -233,28 +226,28 @@ class AgreementCard:
 
 def read_progress(journal: JournalReader, agreement: Agreement[Any]) -> AgreementProgress:
     document = agreement.document
-    approvers, void = ({}, "") if document is None else _valid_approvals(journal, agreement, document)
+    approvers, void_reason = ({}, "") if document is None else _valid_approvals(journal, agreement, document)
     if (stage := agreement.stage_without_signatures(journal)) is not None:
         return AgreementProgress(stage, "", agreement.recorded_approvers(journal) if stage is Stage.DONE else approvers)
     if (outdated_reason := agreement.outdated_reason(journal)) is not None:
         return AgreementProgress(Stage.OUTDATED, outdated_reason, approvers)
     if document is None:
         return AgreementProgress(Stage.TO_SIGN)
-    if void:
-        return AgreementProgress(Stage.VOID, void, approvers)
+    if void_reason:
+        return AgreementProgress(Stage.VOID, void_reason, approvers)
     if len(approvers) < agreement.needed:
         return AgreementProgress(Stage.TO_APPROVE, "", approvers)
     run = agreement.run
     if run is not None and run.is_alive:
         return AgreementProgress(Stage.STARTING, "", approvers)
-    failure = "" if run is None else _failure_reason(agreement, document, run)
-    return AgreementProgress(Stage.FAILED if failure else Stage.APPROVED, failure, approvers)
+    failure_reason = "" if run is None else _failure_reason(agreement, document, run)
+    return AgreementProgress(Stage.FAILED if failure_reason else Stage.APPROVED, failure_reason, approvers)
 
 
 def _valid_approvals(
     journal: JournalReader, agreement: Agreement[Any], document: SignedDocument
 ) -> tuple[Mapping[str, str], str]:
-    """Return the valid approval times by person, and the reason if the maker's signature is invalid."""
+    """Return the times of valid approvals by person, and why the document is void. Empty if it is not void."""
     try:
         signatures = verify_signatures(document, require_policy(agreement.visit.console.settings), utc_now())
     except ApprovalError as error:
@@ -268,23 +261,23 @@ def _valid_approvals(
 
 
 def _failure_reason(agreement: Agreement[Any], document: SignedDocument, run: StartedRun) -> str:
-    """Return why the run did nothing. Empty if it did something or is older than the approvals."""
+    """Return why the run did nothing. Empty if it did something, or if it started before the approvals."""
     if run.at < max((approval.approved_at for approval in document.approvals), default=""):
         return ""
     summary = last_summary(agreement.visit.console.runs, agreement.batch)
-    if summary is not None and summary.get("exit_code") not in _NOTHING_DONE:
+    if summary is not None and summary.get("exit_code") not in _NO_OP_CODES:
         return ""
     return str((summary or {}).get("message") or say("The run ended before anything was sent."))
 
 
-def request_to_person(agreement: Agreement[Any], progress: AgreementProgress) -> str:
-    """Return a request to the visitor to take the next step. Empty if others take it."""
+def request_to_visitor(agreement: Agreement[Any], progress: AgreementProgress) -> str:
+    """Return a sentence that asks the visitor to take the next step. Empty if other people must take it."""
     stage = progress.stage
     match stage:
         case Stage.TO_APPROVE:
             is_asked = agreement.can_approve and agreement.visit.member.name not in progress.approvers
         case Stage.APPROVED | Stage.FAILED:
-            is_asked = agreement.visit.may(agreement.starting_act)
+            is_asked = agreement.visit.may(agreement.starting_action)
         case _:
             is_asked = agreement.is_own
     if not is_asked:
@@ -298,7 +291,7 @@ def request_to_person(agreement: Agreement[Any], progress: AgreementProgress) ->
 
 @dataclass(frozen=True, slots=True)
 class ListedAgreement:
-    """A document in a list. `needs` is a request to the visitor for the next step, or empty."""
+    """A document in a list. `visitor_request` asks the visitor to take the next step, or is empty."""
 
     path: str
     number: str
@@ -308,36 +301,34 @@ class ListedAgreement:
     by: str
     at: str
     next: str
-    needs: str
+    visitor_request: str
     rows: Sequence[int] = ()
-    """The row numbers of an order. Empty for a plan, which covers a whole sheet."""
+    """The row numbers of an order. Empty for a plan, which covers the whole sheet."""
     people: int = 0
     sums: Mapping[str, str] = field(default_factory=dict)
-    """The sums by currency of a signed plan."""
 
 
 def build_list_entry(
     agreement: Agreement[Any], progress: AgreementProgress, name: str, time: str, rows: Sequence[int] = ()
 ) -> ListedAgreement:
-    """Build the list entry of a document that was drafted at the time `time`."""
     path = agreement.path if progress.stage is Stage.DRAFTING else agreement.page
-    request, next_step = request_to_person(agreement, progress), say(agreement.next_steps[progress.stage])
+    request, next_step = request_to_visitor(agreement, progress), say(agreement.next_steps[progress.stage])
     return ListedAgreement(
         path, agreement.folder.number, name, agreement.summary, agreement.maker, time, next_step, request, rows
     )
 
 
-SIGNED_AS = "?as=signed"
-"""The query that shows the signed document even after it was carried out."""
+SIGNED_QUERY = "?as=signed"
+"""The query that shows a signed document even after it was carried out."""
 
 
 def is_superseded(visit: Visit, progress: AgreementProgress) -> bool:
-    """Return whether the document is done, so that the payout's page replaces this page."""
+    """Return whether the document was carried out, so that the payout's page is shown instead."""
     return progress.stage is Stage.DONE and visit.query("as") != "signed"
 
 
 def displayed_document(agreement: Agreement[Document], stage: Stage) -> Document | None:
-    """Return the document as its page shows it. A draft has the key with which the visitor would sign."""
+    """Return the document to show on its page. A draft contains the key that the visitor would sign with."""
     document = agreement.document or agreement.draft()
     if document is not None and stage is Stage.TO_SIGN and agreement.is_own:
         return document.model_copy(update={"maker": signing_key(agreement.visit).text})
@@ -347,35 +338,35 @@ def displayed_document(agreement: Agreement[Document], stage: Stage) -> Document
 def build_card(agreement: Agreement[Any], document: SignedDocument, progress: AgreementProgress) -> AgreementCard:
     visit, running = agreement.visit, running_process(agreement.visit.console.settings)
     can_approve = agreement.can_approve and visit.member.name not in progress.approvers
-    asks_maker = progress.stage is Stage.TO_SIGN and agreement.is_own
-    asks_approver = progress.stage is Stage.TO_APPROVE and can_approve
+    is_signing = progress.stage is Stage.TO_SIGN and agreement.is_own
+    is_approving = progress.stage is Stage.TO_APPROVE and can_approve
     return AgreementCard(
         agreement=agreement,
         progress=progress,
         document=document,
         digest=document.digest(),
         can_approve=can_approve,
-        can_start=progress.stage is not Stage.DONE and visit.may(agreement.starting_act),
-        passkey=_passkey_form(visit, document, is_maker=asks_maker) if asks_maker or asks_approver else None,
+        can_start=progress.stage is not Stage.DONE and visit.may(agreement.starting_action),
+        passkey=_passkey_form(visit, document, is_maker=is_signing) if is_signing or is_approving else None,
         run=run_reference(agreement.run),
         running_since="" if running is None else running.since,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class AgreementForms:
-    """The actions on one kind of document. Each is done once, and only from an up-to-date page."""
+class AgreementActions:
+    """The actions on one kind of document. Each action runs once, and only if its page was up to date."""
 
     kind: type[Agreement[Any]]
 
     def sign(self, visit: Visit) -> Response:
-        with self.kind.lock_for_change(visit, self.kind.own_act) as agreement:
+        with self.kind.lock_for_change(visit, self.kind.own_action) as agreement:
             if agreement.document is not None:
                 _require_same_document(agreement)
             else:
                 progress = _require_stage(agreement, {Stage.TO_SIGN})
-                # Another document may have been drafted since the page was opened. A person signs only the document
-                # that the page showed, because the signature allows payment to exactly these people.
+                # Another document may have been drafted since the page was opened. A person must only sign the document
+                # shown on the page, because the signature allows payment to exactly the people in it.
                 document = displayed_document(agreement, progress.stage)
                 if document is None or document.digest() != visit.form.get("digest"):
                     raise agreement.outdated_error()
@@ -383,10 +374,10 @@ class AgreementForms:
         return visit.redirect(agreement.page)
 
     def approve(self, visit: Visit) -> Response:
-        with self.kind.lock_for_change(visit, self.kind.approving_act) as agreement:
+        with self.kind.lock_for_change(visit, self.kind.approving_action) as agreement:
             document = _require_same_document(agreement)
             progress = _require_stage(agreement, _WITHDRAWABLE | {Stage.DONE})
-            if not _already_has_approval(visit, document, progress):
+            if not _has_same_approval(visit, document, progress):
                 if progress.stage is not Stage.TO_APPROVE:
                     raise PageOutdated(say("Enough people have approved it since this page was opened."))
                 agreement.write(_add_approval(visit, document))
@@ -394,27 +385,27 @@ class AgreementForms:
 
     def send_back(self, visit: Visit) -> Response:
         """Send a document back to its maker with a reason, which invalidates its signatures."""
-        with self.kind.lock_for_change(visit, self.kind.approving_act) as agreement:
+        with self.kind.lock_for_change(visit, self.kind.approving_action) as agreement:
             reason = require_line(visit.form.get("reason", ""), say("The reason"))
             sent_back = f"{visit.member.name}: {reason}"
             if agreement.document is not None or agreement.sent_back != sent_back:
-                # The journal is written before the folder. If this process dies in between, the folder still has the
-                # signed document, but no run accepts it.
+                # Withdraw in the journal before changing the folder. If this process dies in between, the folder still
+                # holds the signed document, but no run accepts it.
                 _withdraw_shown_document(agreement, _WITHDRAWABLE | {Stage.VOID})
                 agreement.redraft(sent_back)
         return visit.redirect("/")
 
     def withdraw(self, visit: Visit) -> Response:
-        """Withdraw one's own signed document and draft it again. A second click does nothing."""
-        with self.kind.lock_for_change(visit, self.kind.own_act) as agreement:
+        """Withdraw the visitor's own signed document and redraft it. A second click does nothing."""
+        with self.kind.lock_for_change(visit, self.kind.own_action) as agreement:
             if agreement.document is not None:
                 _withdraw_shown_document(agreement, _WITHDRAWABLE)
                 agreement.redraft()
         return visit.redirect(agreement.page)
 
     def sign_again(self, visit: Visit) -> Response:
-        """Redraft a document with an invalid signature. A second click does nothing."""
-        with self.kind.lock_for_change(visit, self.kind.own_act) as agreement:
+        """Redraft a document whose signature is invalid, so that its maker can sign it again."""
+        with self.kind.lock_for_change(visit, self.kind.own_action) as agreement:
             if agreement.document is not None:
                 _require_same_document(agreement)
                 _require_stage(agreement, {Stage.VOID})
@@ -422,10 +413,10 @@ class AgreementForms:
         return visit.redirect(agreement.page)
 
     def remove_own_document(self, visit: Visit) -> Response:
-        """Remove one's own document before it is carried out. A second click does nothing."""
+        """Remove the visitor's own document if it was not carried out. A second click does nothing."""
         if self.kind.find(visit) is None:
             return visit.redirect("/")
-        with self.kind.lock_for_change(visit, self.kind.own_act) as agreement:
+        with self.kind.lock_for_change(visit, self.kind.own_action) as agreement:
             stage = _require_stage(agreement, set(Stage) - {Stage.DONE, Stage.STARTING}).stage
             document = displayed_document(agreement, stage)
             if document is None or (document.digest(), stage) != (visit.form.get("digest"), visit.form.get("stage")):
@@ -436,23 +427,23 @@ class AgreementForms:
         return visit.redirect("/")
 
     def start(self, visit: Visit) -> Response:
-        """Start a document that enough people approved. A second click does nothing, and is noted as refused."""
-        with self.kind.lock_for_change(visit, self.kind.starting_act) as agreement:
+        """Start a document that enough people approved. A second click does nothing and is recorded as refused."""
+        with self.kind.lock_for_change(visit, self.kind.starting_action) as agreement:
             _require_same_document(agreement)
             progress = _require_stage(agreement, {Stage.APPROVED, Stage.FAILED, Stage.STARTING, Stage.DONE})
-            # The form names the last run that its page showed. A late click on a page from before a failed or paused
-            # run must not start another run before somebody has seen the result of that one.
-            is_as_shown = run_reference(agreement.run) == visit.form.get("run", "")
-            if progress.stage in {Stage.APPROVED, Stage.FAILED} and is_as_shown:
+            # The form names the last run shown on its page. A late click on a page opened before a failed or paused run
+            # must not start another run before somebody has seen that run's result.
+            is_same_run = run_reference(agreement.run) == visit.form.get("run", "")
+            if progress.stage in {Stage.APPROVED, Stage.FAILED} and is_same_run:
                 agreement.start()
             else:
-                words = f"{RECORDED_BEFORE}{PageOutdated.__name__}"
-                visit.record_action(agreement.start_audit_action, visit.subject, AuditResult.REFUSED, said=words)
+                reason = f"{RECORDED_AS_DONE}{PageOutdated.__name__}"
+                visit.record_action(agreement.start_audit_action, visit.subject, AuditResult.REFUSED, reason=reason)
         return visit.redirect(agreement.page)
 
 
 def _require_same_document(agreement: Agreement[Document]) -> Document:
-    """Return the signed document. Raises `PageOutdated` if the page showed another one."""
+    """Return the signed document. Raises `PageOutdated` if the page showed a different one."""
     document = agreement.document
     if document is None or document.digest() != agreement.visit.form.get("digest"):
         raise agreement.outdated_error()
@@ -460,7 +451,7 @@ def _require_same_document(agreement: Agreement[Document]) -> Document:
 
 
 def _require_stage(agreement: Agreement[Any], allowed: Collection[Stage]) -> AgreementProgress:
-    """Return the progress of a document. Raises `PageOutdated` or `ApprovalError` unless its stage is `allowed`."""
+    """Return a document's progress. Raises `PageOutdated` or `ApprovalError` unless its stage is `allowed`."""
     settings, document = agreement.visit.console.settings, agreement.document
     with journal_for_planning(settings) as journal:
         progress = read_progress(journal, agreement)
@@ -473,26 +464,25 @@ def _require_stage(agreement: Agreement[Any], allowed: Collection[Stage]) -> Agr
     raise agreement.outdated_error(progress.stage)
 
 
-# On the pages, people sign with the passkey of their sign-in or, in the sandbox, with a key in a file.
+# People sign with the passkey that they signed in with or, in the sandbox, with a key in a file.
 
 
 def signing_key(visit: Visit) -> PublicKey:
-    """Return the public key with which the visitor signs."""
-    return require_key(visit.console, visit.member).public if visit.passkey is None else visit.passkey.key
+    return require_sandbox_key(visit.console, visit.member).public if visit.passkey is None else visit.passkey.key
 
 
 def _sign_as_maker(visit: Visit, draft: Document) -> Document:
     passkey = visit.passkey
     if passkey is None:
-        return sign_document(draft, require_key(visit.console, visit.member))
-    signed = _with_passkey_as_maker(draft, passkey)
-    return sign_by_passkey(signed, parse_signature(visit.form), require_policy(visit.console.settings))
+        return sign_document(draft, require_sandbox_key(visit.console, visit.member))
+    draft = _with_maker_key(draft, passkey)
+    return sign_by_passkey(draft, parse_signature(visit.form), require_policy(visit.console.settings))
 
 
 def _add_approval(visit: Visit, document: Document) -> Document:
     policy, now, passkey = require_policy(visit.console.settings), utc_now(), visit.passkey
     if passkey is None:
-        return approve(document, require_key(visit.console, visit.member), policy, now)
+        return approve(document, require_sandbox_key(visit.console, visit.member), policy, now)
     approval = Approval(
         key=passkey.key.text, approved_at=visit.form.get("approved_at", ""), signature=parse_signature(visit.form)
     )
@@ -500,7 +490,7 @@ def _add_approval(visit: Visit, document: Document) -> Document:
 
 
 def withdraw(visit: Visit, document: SignedDocument | None) -> None:
-    """Withdraw a signed document in the journal, which invalidates every copy.
+    """Record in the journal that a signed document is withdrawn, which invalidates every copy.
 
     Does nothing if there is no document, or if it belongs to another journal or is already withdrawn.
     """
@@ -512,7 +502,7 @@ def withdraw(visit: Visit, document: SignedDocument | None) -> None:
         is_withdrawn = any(withdrawal.sha256 == document.digest() for withdrawal in journal.withdrawals())
     if is_same_journal and not is_withdrawn:
         withdrawal = (
-            sign_withdrawal(document, require_key(visit.console, visit.member), policy.people, now)
+            sign_withdrawal(document, require_sandbox_key(visit.console, visit.member), policy.people, now)
             if visit.passkey is None
             else withdraw_on_page(document, visit.member.name, now)
         )
@@ -524,7 +514,7 @@ _WITHDRAWABLE = frozenset({Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage
 
 
 def _withdraw_shown_document(agreement: Agreement[Document], allowed: Collection[Stage]) -> None:
-    """Withdraw the signed document shown on the page and stop its run if it is only starting."""
+    """Withdraw the signed document shown on the page, and stop its run if the run is still starting."""
     document = _require_same_document(agreement)
     stage = _require_stage(agreement, allowed).stage
     withdraw(agreement.visit, document)
@@ -532,8 +522,8 @@ def _withdraw_shown_document(agreement: Agreement[Document], allowed: Collection
         pause_run(agreement.visit.console.runs, agreement.batch, run_reference(agreement.run))
 
 
-def _already_has_approval(visit: Visit, document: SignedDocument, progress: AgreementProgress) -> bool:
-    """Return whether the document already has this valid approval, as after a second click."""
+def _has_same_approval(visit: Visit, document: SignedDocument, progress: AgreementProgress) -> bool:
+    """Return whether the document already has the approval in the form, for example after a second click."""
     if visit.member.name not in progress.approvers:
         return False
     approvals = [(approval.approved_at, approval.signature) for approval in document.approvals]
@@ -541,30 +531,29 @@ def _already_has_approval(visit: Visit, document: SignedDocument, progress: Agre
 
 
 def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> Mapping[str, str] | None:
-    """Return the values of the passkey form, or None if no passkey signs or may approve."""
+    """Return the values of the passkey form, or None if the visitor cannot sign by passkey."""
     passkey, party = visit.passkey, visit.console.access.party
     if passkey is None or party is None:
         return None
     form = {"kind": "get", "rp_id": party.rp_id, "credential": passkey.credential}
     if is_maker:
-        return {**form, "challenge": passkey_challenge(_with_passkey_as_maker(document, passkey).signed_text())}
-    with suppress(ApprovalError):  # A person who may not approve gets no form.
+        return {**form, "challenge": passkey_challenge(_with_maker_key(document, passkey).signed_text())}
+    with suppress(ApprovalError):  # This person may not approve.
         text = approval_text(document, passkey.key, require_policy(visit.console.settings), utc_now())
         return {**form, "challenge": text.challenge, "approved_at": text.approved_at}
     return None
 
 
-def _with_passkey_as_maker(draft: Document, passkey: SignedInKey) -> Document:
-    """Return the draft with this passkey as the maker's key, because a maker may have several keys."""
+def _with_maker_key(draft: Document, passkey: SignInKey) -> Document:
+    """Return the draft with a passkey as the maker's key, because a maker may have several keys."""
     return draft.model_copy(update={"maker": passkey.key.text})
 
 
-def require_key(console: Console, member: Member) -> ApprovalKey:
-    """Return the person's sandbox key. Raises `ConfigurationError` if there is none."""
+def require_sandbox_key(console: Console, member: Member) -> ApprovalKey:
     key = load_sandbox_key(console.settings, member.name)
     if key is None:
         raise ConfigurationError(
-            say("{name} has no key to sign with.", name=member.name),
+            say("{name} does not have a signing key.", name=member.name),
             hint=say("In the sandbox, an administrator creates one. With a real gateway, people sign with a passkey."),
             for_terminal=False,
         )

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.pages.agreement import withdraw
 from paygw_batch.console.pages.preparing import (
-    check_or_start,
     find_opened_batch,
     lock_for_change,
     reading_page,
@@ -21,6 +20,7 @@ from paygw_batch.console.pages.preparing import (
     require_folder,
     require_readable,
     require_version,
+    start_check,
 )
 from paygw_batch.console.payout_folder import (
     FINDINGS_FILE,
@@ -39,14 +39,14 @@ from paygw_batch.sheet.check.corrections import Corrections, add_edits, parse_ce
 ROWS_PER_PAGE = 20
 SHOWN_HEADINGS = 200
 """Maximum number of headings that can be assigned to columns on the page."""
-_FEW_ROWS = 10
+_MIN_FREQUENT_ROWS = 10
 _TO_CORRECT = "to-mend"
 _CORRECTED = "mended"
 
 
 @dataclass(frozen=True, slots=True)
 class CellView:
-    """A cell of the sender's table. `correction` is the only possible one, or None."""
+    """A cell of the sender's table. `correction` is the suggested text, or None."""
 
     column: str
     text: str | None
@@ -58,21 +58,18 @@ class CellView:
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """A row of the sender's table. `of_row` has sentences about the whole row, and `digest` covers its texts."""
+    """A row of the sender's table. `row_messages` are about the whole row. `digest` is computed from its texts."""
 
     number: int
     cells: Sequence[CellView]
-    of_row: Sequence[str]
+    row_messages: Sequence[str]
     is_out: bool
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeView:
-    """A sentence about the last change, and the form that undoes it.
-
-    `undo` is the last part of the form's address, or empty without a form. `fields` are its hidden fields.
-    """
+    """The last change. `undo` is the action that undoes it with the form `fields`, or empty if there is none."""
 
     sentence: str
     undo: str = ""
@@ -81,7 +78,7 @@ class ChangeView:
 
 def show_sheet(visit: Visit) -> Response:
     payout = require_folder(visit)
-    result, uploaded = check_or_start(visit, payout), payout.uploaded
+    result, uploaded = start_check(visit, payout), payout.uploaded
     if result is None:
         return reading_page(visit, payout)
     can_correct, headings = visit.may(Action.CORRECT, uploaded.by), result.guesses[:SHOWN_HEADINGS]
@@ -102,16 +99,16 @@ def show_sheet(visit: Visit) -> Response:
         return visit.redirect(f"/payouts/{batch}")
     kind, after, change = visit.query("kind"), visit.query_number("after"), _last_change(visit, payout, result)
     cells_to_correct = _cells_to_correct(payout, result)
-    is_red_again = (
+    has_new_defect = (
         kind == _CORRECTED
         and (visit.query_number("row"), visit.query("column")) in cells_to_correct.select("row", "column").rows()
     )
-    if not kind or (change is not None and (is_red_again or not _has_rows_of_kind(result, kind))):
+    if not kind or (change is not None and (has_new_defect or not _has_rows_of_kind(result, kind))):
         kind = _default_kind(result)
-    focus = _next_cell(cells_to_correct, result, visit, kind) if change is not None or visit.query("row") else None
+    next_cell = _next_cell(cells_to_correct, result, visit, kind) if change is not None or visit.query("row") else None
     rows = _page_rows(payout, result, kind, after)
-    if focus is not None and focus[0] not in [row.number for row in rows[:ROWS_PER_PAGE]]:
-        after = focus[0] - 1 if focus[0] > after else 0
+    if next_cell is not None and next_cell[0] not in [row.number for row in rows[:ROWS_PER_PAGE]]:
+        after = next_cell[0] - 1 if next_cell[0] > after else 0
         rows = _page_rows(payout, result, kind, after)
     next_after = rows[ROWS_PER_PAGE - 1].number if len(rows) > ROWS_PER_PAGE else 0
     return visit.page(
@@ -132,11 +129,11 @@ def show_sheet(visit: Visit) -> Response:
         edits=sorted(require_corrections(payout).edits, key=lambda edit: (edit.row, edit.column)),
         mostly=_frequent_kinds(result),
         has_guesses=any(heading.column and not heading.is_known for heading in headings),
-        # The kinds whose cells can all be corrected by one click.
-        answered=list(_suggestible_kinds(payout, result, kind)),
+        # The kinds of defects whose cells can all be corrected with one click.
+        answered=list(_correctable_kinds(payout, result, kind)),
         change=change,
         # The next red cell to correct.
-        focus=focus,
+        focus=next_cell,
     )
 
 
@@ -147,22 +144,22 @@ def _has_rows_of_kind(result: CheckedSheet, kind: str) -> bool:
 
 
 def _cells_to_correct(payout: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
-    """Return the cells to correct as `row, column, code, place` in sheet order. `position` numbers the columns."""
+    """Return the cells to correct as `row, column, code, position`, in sheet order."""
     positions = {name: position for position, name in enumerate(result.columns)}
     cells = _read_findings(payout).filter(
         pl.col("is_defect") & ~pl.col("row").is_in(list(result.left_out)) & pl.col("column").is_in(list(result.columns))
     )
     position = pl.col("column").replace_strict(positions, default=0, return_dtype=pl.Int32)
-    return cells.select("row", "column", "code", place=position).sort("row", "place")
+    return cells.select("row", "column", "code", position=position).sort("row", "position")
 
 
 def _next_cell(cells_to_correct: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str) -> tuple[int, str] | None:
-    """Return row and column of the red cell at or after the last change, or else of the first one."""
-    candidates = cells_to_correct if kind == _TO_CORRECT else cells_to_correct.filter(pl.col("code") == kind)
+    """Return (row, column) of the first cell to correct at or after the last change, or else of the first one."""
+    matching = cells_to_correct if kind == _TO_CORRECT else cells_to_correct.filter(pl.col("code") == kind)
     row, column = visit.query_number("row"), visit.query("column")
     position = list(result.columns).index(column) if column in result.columns else 0
-    is_after = (pl.col("row") > row) | ((pl.col("row") == row) & (pl.col("place") >= position))
-    for cells in (candidates.filter(is_after), candidates):
+    is_after = (pl.col("row") > row) | ((pl.col("row") == row) & (pl.col("position") >= position))
+    for cells in (matching.filter(is_after), matching):
         if cells.height:
             return int(cells["row"][0]), str(cells["column"][0])
     return None
@@ -188,16 +185,13 @@ def _last_change(visit: Visit, payout: PayoutFolder, result: CheckedSheet) -> Ch
         case "leave-out":
             return ChangeView(say("Row {row}: no longer left out.", row=row))
         case "mend-kind":
-            return ChangeView(say("The suggested texts have been entered."))
+            return ChangeView(say("The suggested values have been entered."))
         case _:
             return None
 
 
-def _suggestible_kinds(payout: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[tuple[FindingKind, int, str]]:
-    """Yield each kind with several cells that have a suggested correction, their number, and a digest.
-
-    Only the kind shown is considered, or all kinds of defects if the page shows all rows to correct.
-    """
+def _correctable_kinds(payout: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[tuple[FindingKind, int, str]]:
+    """Yield (kind, count, digest) for each kind of defect on the page that has several suggested corrections."""
     for entry in result.kinds:
         if entry.is_defect and kind in {_TO_CORRECT, entry.code}:
             suggestions = _suggested_corrections(payout, entry.code)
@@ -206,8 +200,8 @@ def _suggestible_kinds(payout: PayoutFolder, result: CheckedSheet, kind: str) ->
 
 
 def _frequent_kinds(result: CheckedSheet) -> Sequence[FindingKind]:
-    """Return the kinds that most rows have. The page explains each of them only once."""
-    return [kind for kind in result.kinds if kind.rows >= _FEW_ROWS and 2 * kind.rows > result.rows]
+    """Return the kinds found in most rows. The page explains each of them only once."""
+    return [kind for kind in result.kinds if kind.rows >= _MIN_FREQUENT_ROWS and 2 * kind.rows > result.rows]
 
 
 def correct_cell(visit: Visit) -> Response:
@@ -224,7 +218,10 @@ def correct_cell(visit: Visit) -> Response:
             heading = result.headings.get(column, column)
             raise PageOutdated(
                 say(
-                    "Row {row}, {heading}, is {text} now. Reload the page.", row=row, heading=heading, text=value or "-"
+                    "Row {row}, {heading}: now {text}. Reload the page.",
+                    row=row,
+                    heading=heading,
+                    text=value or "-",
                 )
             )
         edit = next((edit for edit in corrections.edits if (edit.row, edit.column) == (row, column)), None)
@@ -234,7 +231,7 @@ def correct_cell(visit: Visit) -> Response:
 
 
 def correct_kind(visit: Visit) -> Response:
-    """Apply the suggested corrections to all cells of one kind."""
+    """Apply the suggested corrections to all cells with one kind of defect."""
     code = visit.form.get("kind", "")
     with lock_for_change(visit) as payout:
         require_readable(visit, payout)
@@ -254,7 +251,7 @@ def correct_kind(visit: Visit) -> Response:
 
 
 def leave_row_out(visit: Visit) -> Response:
-    """Leave a row out or include it again, as the form says."""
+    """Leave a row out, or include it again, as the form says."""
     with lock_for_change(visit) as payout:
         result, row = require_readable(visit, payout), _require_row_number(visit)
         is_out = visit.form.get("out") == "yes"
@@ -270,7 +267,7 @@ def leave_row_out(visit: Visit) -> Response:
 
 
 def answer_question(visit: Visit) -> Response:
-    """Record that the maker answered an open question with yes."""
+    """Record that the maker answered yes to an open question."""
     with lock_for_change(visit) as payout:
         key = visit.form.get("question", "")
         questions = (entry for entry in require_readable(visit, payout).questions if entry.question)
@@ -285,7 +282,7 @@ def answer_question(visit: Visit) -> Response:
 
 
 def remove_sheet(visit: Visit) -> Response:
-    """Remove a sheet that was not started. A second click does nothing."""
+    """Remove a sheet whose payout was not started. A second click does nothing."""
     if PayoutFolder.find(visit.console.directory, visit.path("sheet")) is not None:
         with lock_for_change(visit) as payout:
             require_version(visit, payout)
@@ -295,7 +292,7 @@ def remove_sheet(visit: Visit) -> Response:
 
 
 def require_corrections(payout: PayoutFolder) -> Corrections:
-    """Return the corrections of a sheet. Raises `PageNotFound` if it could never be read."""
+    """Return the corrections of a sheet. Raises `PageNotFound` if the sheet was never read."""
     corrections = payout.corrections
     if corrections is None:
         raise PageNotFound(say("The sheet could not be read."))
@@ -303,7 +300,6 @@ def require_corrections(payout: PayoutFolder) -> Corrections:
 
 
 def _require_same_file(visit: Visit, payout: PayoutFolder) -> Corrections:
-    """Return the corrections of the sheet. Raises `PageOutdated` if the page showed another file."""
     corrections = require_corrections(payout)
     if visit.form.get("file") != corrections.sheet_sha256:
         raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
@@ -311,7 +307,6 @@ def _require_same_file(visit: Visit, payout: PayoutFolder) -> Corrections:
 
 
 def _suggested_corrections(payout: PayoutFolder, code: str) -> pl.DataFrame:
-    """Return the current defects of a kind that have exactly one possible correction."""
     findings = _read_findings(payout)
     return findings.filter(pl.col("is_defect") & (pl.col("code") == code) & pl.col("correction").is_not_null())
 
@@ -326,7 +321,7 @@ def _row_digest(payout: PayoutFolder, row: int) -> str:
 
 
 def texts_digest(texts: Mapping[str, Any]) -> str:
-    """Return a digest of the texts of a row, which forms send back."""
+    """Return a digest of a row's texts, which forms send back."""
     return hashlib.sha256(json.dumps(list(texts.items())).encode()).hexdigest()[:32]
 
 
@@ -338,10 +333,7 @@ def _require_row_number(visit: Visit) -> int:
 
 
 def _redirect_back(visit: Visit, *, change: str = "", row: int = 0, column: str = "") -> Response:
-    """Redirect to the page of the form, which focuses the next red cell and reports the change.
-
-    The address has no anchor, because browsers would then not focus the cell.
-    """
+    """Redirect to the form's page. The address has no anchor, so that browsers focus the next red cell."""
     params = {name: visit.form.get(name) for name in ("kind", "after")} | {"did": change, "row": row, "column": column}
     query = urlencode({name: value for name, value in params.items() if value})
     return visit.redirect(f"/sheets/{visit.path('sheet')}?{query}")
@@ -350,8 +342,8 @@ def _redirect_back(visit: Visit, *, change: str = "", row: int = 0, column: str 
 def _default_kind(result: CheckedSheet) -> str:
     if result.rows_to_mend:
         return _TO_CORRECT
-    kinds = [kind for kind in result.kinds if kind not in _frequent_kinds(result)] or result.kinds
-    return next((kind.code for kind in kinds), _CORRECTED)
+    rarer_kinds = [kind for kind in result.kinds if kind not in _frequent_kinds(result)] or result.kinds
+    return next((kind.code for kind in rarer_kinds), _CORRECTED)
 
 
 def _read_findings(payout: PayoutFolder) -> pl.DataFrame:
@@ -359,9 +351,9 @@ def _read_findings(payout: PayoutFolder) -> pl.DataFrame:
 
 
 def read_cell_texts(payout: PayoutFolder, rows: Sequence[int]) -> Mapping[int, Mapping[str, str | None]]:
-    """Read the current texts of the cells of `rows`, by row and column."""
-    found_rows = pl.scan_parquet(payout.path / ROWS_FILE).filter(pl.col("row").is_in(list(rows))).collect()
-    return {line["row"]: line for line in found_rows.iter_rows(named=True)}
+    """Return the current texts of the cells in `rows`, by row and column."""
+    lines = pl.scan_parquet(payout.path / ROWS_FILE).filter(pl.col("row").is_in(list(rows))).collect()
+    return {line["row"]: line for line in lines.iter_rows(named=True)}
 
 
 def _read_cell(payout: PayoutFolder, row: int, column: str) -> str | None:
@@ -372,16 +364,16 @@ def _read_cell(payout: PayoutFolder, row: int, column: str) -> str | None:
 
 
 def _page_rows(payout: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> Sequence[RowView]:
-    """Return a page of the rows of a kind after row `after`, plus one row if there are more."""
-    all_findings, excluded_rows = _read_findings(payout), set(result.left_out)
-    is_corrected = {(row, column) for row, column in result.mended}
+    """Return the rows of a kind on the page after row `after`, and one more row if there is another page."""
+    all_findings, left_out = _read_findings(payout), set(result.left_out)
+    corrected_cells = {(row, column) for row, column in result.mended}
     if kind == _TO_CORRECT:
-        chosen = all_findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(excluded_rows)))["row"]
+        matching = all_findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))["row"]
     elif kind == _CORRECTED:
-        chosen = pl.Series(sorted({row for row, _ in is_corrected} | excluded_rows), dtype=pl.UInt32)
+        matching = pl.Series(sorted({row for row, _ in corrected_cells} | left_out), dtype=pl.UInt32)
     else:
-        chosen = all_findings.filter(pl.col("code") == kind)["row"]
-    numbers = chosen.filter((chosen > after) & (chosen > 0)).unique().sort().head(ROWS_PER_PAGE + 1).to_list()
+        matching = all_findings.filter(pl.col("code") == kind)["row"]
+    numbers = matching.filter((matching > after) & (matching > 0)).unique().sort().head(ROWS_PER_PAGE + 1).to_list()
     summarised_codes = [entry.code for entry in _frequent_kinds(result) if entry.code != kind]
     is_shown = pl.col("row").is_in(numbers) & (pl.col("is_defect") | ~pl.col("code").is_in(summarised_codes))
     cells, findings = read_cell_texts(payout, numbers), all_findings.filter(is_shown).to_dicts()
@@ -389,11 +381,11 @@ def _page_rows(payout: PayoutFolder, result: CheckedSheet, kind: str, after: int
         RowView(
             row,
             [
-                _build_cell(column, cells[row][column], row, findings, is_corrected=(row, column) in is_corrected)
+                _build_cell(column, cells[row][column], row, findings, is_corrected=(row, column) in corrected_cells)
                 for column in result.columns
             ],
             [str(line["message"]) for line in findings if line["row"] == row and line["column"] not in result.columns],
-            row in excluded_rows,
+            row in left_out,
             texts_digest(cells[row]),
         )
         for row in numbers

@@ -1,4 +1,4 @@
-"""The pages on which people upload a sheet, choose how to read it, and enter the expected totals."""
+"""The pages on which people upload a sheet, choose how it is read, and enter control totals."""
 
 import re
 import shutil
@@ -16,13 +16,13 @@ from paygw_batch.console.pages.agreement import withdraw
 from paygw_batch.console.pages.check_page import SHOWN_HEADINGS, read_cell_texts, require_corrections
 from paygw_batch.console.pages.preparing import (
     CheckResult,
-    check_or_start,
     check_result,
     lock_for_change,
     recheck,
     require_folder,
     require_readable,
     require_version,
+    start_check,
 )
 from paygw_batch.console.payout_folder import (
     PayoutFolder,
@@ -55,16 +55,15 @@ from paygw_batch.sheet.write.template import write_template
 
 _MAX_TITLE = 80
 SAMPLE = "payroll-november.csv"
-"""The file name of the sample sheet, which `tooling/demo --console` creates."""
+"""The file name of the sample sheet that `tooling/demo --console` creates."""
 _STATED_SUM = re.compile("([A-Z]{3})[ =:]+([0-9.,\u202f\u00a0 ]+)")
 _SEPARATORS = "[,\u202f\u00a0 ]"
-_GROUPED = re.compile(rf"[0-9]{{1,3}}(?:{_SEPARATORS}[0-9]{{3}})+(?:\.[0-9]+)?")
+_GROUPED_NUMBER = re.compile(rf"[0-9]{{1,3}}(?:{_SEPARATORS}[0-9]{{3}})+(?:\.[0-9]+)?")
 _MAX_DECIMALS = 4
-_MAX_ROWS_DIGITS = 9
+_MAX_COUNT_DIGITS = 9
 
 
 def _sample_path(visit: Visit) -> Path | None:
-    """Return the path of the sandbox's sample sheet, or None if it does not exist."""
     path = visit.console.config.with_name(SAMPLE)
     return path if visit.console.settings.uses_sandbox and path.is_file() else None
 
@@ -96,7 +95,6 @@ def show_new_payout(visit: Visit) -> Response:
 
 
 def download_template(visit: Visit) -> Response:
-    """Return an empty sheet with the columns of a country."""
     code, extension = visit.query("country"), require_extension(visit.query("ending"), "csv", "xlsx")
     rule = visit.console.rules.get(code)
     if rule is None or rule.form is None:
@@ -111,14 +109,14 @@ def download_template(visit: Visit) -> Response:
 
 
 def upload_sheet(visit: Visit) -> Response:
-    """Store and check an uploaded sheet. A form sent twice leads to the same sheet."""
+    """Store and check an uploaded sheet. Sending the same form again stores nothing."""
     rows, sums = _parse_control_totals(visit)
     number = visit.form.get("number", "")
     number = number if is_folder_name(number) else random_folder_name()
-    with hold_lock(number), _uploaded_sheet(visit) as (name, content):
+    with hold_lock(number), _uploaded_sheet(visit) as (name, source):
         existing = PayoutFolder.find(visit.console.directory, number)
         if existing is not None:
-            if existing.uploaded.by != visit.member.name or not existing.has_sheet(name, content):
+            if existing.uploaded.by != visit.member.name or not existing.has_sheet(name, source):
                 raise PageOutdated
             return visit.redirect(f"/sheets/{number}")
         uploaded = UploadedSheet(
@@ -131,42 +129,42 @@ def upload_sheet(visit: Visit) -> Response:
             stated_sums=sums,
             title=_parse_title(visit),
         )
-        payout = create_payout_folder(visit.console.directory, uploaded, content, number)
-    check_or_start(visit, payout)
+        payout = create_payout_folder(visit.console.directory, uploaded, source, number)
+    start_check(visit, payout)
     return visit.redirect(f"/sheets/{payout.number}")
 
 
 def replace_upload(visit: Visit) -> Response:
-    """Replace a sheet with a corrected file, read the same way. Unchanged rows that were left out stay left out."""
-    with lock_for_change(visit) as payout, _uploaded_sheet(visit) as (name, content):
-        if payout.has_sheet(name, content):
+    """Replace a sheet with a corrected file. Rows that were left out stay left out if they are unchanged."""
+    with lock_for_change(visit) as payout, _uploaded_sheet(visit) as (name, source):
+        if payout.has_sheet(name, source):
             return visit.redirect(f"/sheets/{payout.number}")
         require_version(visit, payout)
         old = payout.corrections
-        cells = {} if old is None or not payout.was_read else read_cell_texts(payout, [row.row for row in old.left_out])
+        texts = {} if old is None or not payout.was_read else read_cell_texts(payout, [row.row for row in old.left_out])
         withdraw(visit, payout.plan)
-        payout.replace_sheet(name, content)
+        payout.replace_sheet(name, source)
         if old is not None:
             write_corrections(Corrections(sheet_digest(payout.sheet), headings=old.headings), payout.corrections_file)
-            _restore_left_out_rows(visit, payout, old, cells)
-        check_or_start(visit, payout)
+            _restore_left_out_rows(visit, payout, old, texts)
+        start_check(visit, payout)
     return visit.redirect(f"/sheets/{payout.number}")
 
 
 def choose_reading(visit: Visit) -> Response:
-    """Read a sheet differently, for example with another worksheet or encoding, or other columns for its headings."""
+    """Reread a sheet with another worksheet, encoding, spelling or assignment of columns."""
     with lock_for_change(visit) as payout:
         result, uploaded, corrections = check_result(visit, payout), payout.uploaded, require_corrections(payout)
         worksheet = visit.form.get("worksheet", uploaded.worksheet)
         if worksheet != uploaded.worksheet:  # The name of a worksheet may begin or end with spaces.
             worksheet = (worksheet or "").strip() or None
         encoding, spelling = _chosen_encoding(visit, result, uploaded), _chosen_spelling(visit, uploaded)
-        if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # The rows or texts will differ.
+        if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # The corrections no longer fit.
             corrections = replace(corrections, edits=(), left_out=())
         chosen_columns = _chosen_columns(visit, result)
         reference = visit.form.get("reference", uploaded.reference or "").strip() or None
-        columns = {guess.heading: guess.column for guess in result.guesses if guess.is_known}
-        has_same_columns = chosen_columns == {heading: columns.get(heading, "") for heading in chosen_columns}
+        current_columns = {guess.heading: guess.column for guess in result.guesses if guess.is_known}
+        has_same_columns = chosen_columns == {heading: current_columns.get(heading, "") for heading in chosen_columns}
         reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, **spelling)
         if has_same_columns and reading == uploaded.reading:
             return visit.redirect(f"/sheets/{payout.number}")
@@ -178,13 +176,13 @@ def choose_reading(visit: Visit) -> Response:
 
 
 def choose_worksheets(visit: Visit) -> Response:
-    """Prepare a payout for each chosen worksheet of an upload: the first in this folder, the others in new ones."""
+    """Prepare a payout for each chosen worksheet: the first in this folder, the others in new folders."""
     with lock_for_change(visit) as payout:
         result, uploaded = check_result(visit, payout), payout.uploaded
         worksheets = [*dict.fromkeys(value for name, value in visit.form.items() if name.startswith("worksheet-"))]
         if not worksheets:
             raise FieldRefused("worksheets", say("Choose at least one worksheet."))
-        if worksheets[0] != uploaded.worksheet:  # Otherwise the form is a repetition.
+        if worksheets[0] != uploaded.worksheet:  # Otherwise this is a second click.
             require_version(visit, payout)
             if not isinstance(result, UnreadableSheet) or result.asks != QuestionKind.WORKSHEET:
                 raise PageOutdated
@@ -193,10 +191,10 @@ def choose_worksheets(visit: Visit) -> Response:
             is_one_of_several = len(worksheets) > 1
             corrections = require_corrections(payout)
             recheck(visit, payout, corrections, worksheet=worksheets[0], is_one_of_several=is_one_of_several)
-            # After a crash, missing worksheets can be uploaded again. The first one's plan lists them.
+            # After a crash, missing worksheets can be uploaded again. The first worksheet's plan lists them.
             for worksheet in worksheets[1:]:
                 shutil.copyfile(payout.sheet, copy := payout.path / ".copy")
-                # Each payout gets its own payment run. Otherwise the other's people would seem to be missing.
+                # Each payout needs its own payment run. Otherwise people in the other worksheets would seem missing.
                 new_upload = replace(uploaded, worksheet=worksheet, reference=None, is_one_of_several=True)
                 new_upload = replace(new_upload, like="", answered=(), sent_back="", look_again=())
                 create_payout_folder(visit.console.directory, new_upload, copy, random_folder_name())
@@ -204,7 +202,6 @@ def choose_worksheets(visit: Visit) -> Response:
 
 
 def _parse_title(visit: Visit) -> str:
-    """Parse the payout's name in the form. Empty means the file name. Raises `FieldRefused`."""
     title = visit.form.get("title", "").strip()
     if title and not (title.isprintable() and len(title) <= _MAX_TITLE):
         raise FieldRefused("title", say("A name must be one line of at most {most} characters.", most=_MAX_TITLE))
@@ -212,24 +209,22 @@ def _parse_title(visit: Visit) -> str:
 
 
 def _chosen_encoding(visit: Visit, result: CheckResult, uploaded: UploadedSheet) -> str | None:
-    """Return the encoding in the form. Raises `PageNotFound` if the page did not offer it."""
     encoding = visit.form.get("encoding", uploaded.encoding or "") or None
     offered = result.choices if isinstance(result, UnreadableSheet) and result.asks == QuestionKind.ENCODING else ()
     if encoding not in {uploaded.encoding, *offered}:
-        raise PageNotFound(say("This text encoding is not on the page. Reload the page and choose again."))
+        raise PageNotFound(say("This text encoding is not one of the choices. Reload the page and choose again."))
     return encoding
 
 
 def _chosen_spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
-    """Return the form's answer on how numbers and names are written. Raises `PageNotFound` for an unknown one."""
     choices = {"numbers": get_args(Numbers), "names": get_args(Names)}
     answers = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in choices}
     if any(answer not in {None, *choices[name]} for name, answer in answers.items()):
-        raise PageNotFound(say("This answer is not on the page. Reload the page and choose again."))
+        raise PageNotFound(say("This answer is not one of the choices. Reload the page and choose again."))
     return answers
 
 
-def state_totals(visit: Visit) -> Response:
+def enter_totals(visit: Visit) -> Response:
     rows, sums = _parse_control_totals(visit)
     with lock_for_change(visit) as payout:
         if (rows, dict(sums)) == (payout.uploaded.stated_rows, dict(payout.uploaded.stated_sums)):
@@ -239,8 +234,8 @@ def state_totals(visit: Visit) -> Response:
     return visit.redirect(f"/sheets/{payout.number}")
 
 
-def download_marked(visit: Visit) -> Response:
-    """Return the corrected sheet as a workbook with its defects marked. Raises `SheetError` if that fails."""
+def download_rejects(visit: Visit) -> Response:
+    """Return a copy of the corrected sheet with its defects marked. Raises `SheetError` if that fails."""
     payout = require_folder(visit)
     require_readable(visit, payout)
 
@@ -257,7 +252,6 @@ def download_marked(visit: Visit) -> Response:
 
 @contextmanager
 def _uploaded_sheet(visit: Visit) -> Iterator[tuple[str, Path]]:
-    """Yield the name and temporary path of the uploaded sheet. Raises `FieldRefused` without a usable file."""
     upload = visit.upload
     if upload is None or not upload.filename:
         raise FieldRefused("sheet", say("No file was chosen."), hint=say("Choose the sheet and upload it again."))
@@ -265,26 +259,25 @@ def _uploaded_sheet(visit: Visit) -> Iterator[tuple[str, Path]]:
         plain_file_name(upload.filename)
     except UsageError as error:
         raise FieldRefused("sheet", error.message, hint=error.hint) from None
-    with temporary_upload(visit, upload) as content:
-        yield upload.filename, content
+    with temporary_upload(visit, upload) as source:
+        yield upload.filename, source
 
 
 def _restore_left_out_rows(
-    visit: Visit, payout: PayoutFolder, previous: Corrections, cells: Mapping[int, Mapping[str, str | None]]
+    visit: Visit, payout: PayoutFolder, previous: Corrections, old_texts: Mapping[int, Mapping[str, str | None]]
 ) -> None:
-    """Leave out the rows that the previous file left out, unless their texts have changed."""
-    if not cells or isinstance(check_result(visit, payout), UnreadableSheet):
+    """Leave out the rows that were left out of the previous file, except rows that have changed."""
+    if not old_texts or isinstance(check_result(visit, payout), UnreadableSheet):
         return
-    current_texts = read_cell_texts(payout, list(cells))
-    unchanged = {row for row, texts in cells.items() if current_texts.get(row) == texts}
-    kept_exclusions = tuple(row for row in previous.left_out if row.row in unchanged)
-    payout.replace_corrections(replace(require_corrections(payout), left_out=kept_exclusions))
+    current_texts = read_cell_texts(payout, list(old_texts))
+    unchanged = {row for row, texts in old_texts.items() if current_texts.get(row) == texts}
+    still_left_out = tuple(row for row in previous.left_out if row.row in unchanged)
+    payout.replace_corrections(replace(require_corrections(payout), left_out=still_left_out))
     changed_rows = [row for row in payout.uploaded.look_again if row not in unchanged]
     payout.write_upload(replace(payout.uploaded, look_again=changed_rows))
 
 
 def _chosen_columns(visit: Visit, result: CheckResult) -> Mapping[str, str]:
-    """Return the column chosen for each heading, or an empty string. Raises `PageNotFound` for an unknown one."""
     form = visit.form
     positions = [position for position in range(SHOWN_HEADINGS) if f"heading-{position}" in form]
     chosen_columns = {form[f"heading-{position}"]: form.get(f"column-{position}", "") for position in positions}
@@ -294,10 +287,10 @@ def _chosen_columns(visit: Visit, result: CheckResult) -> Mapping[str, str]:
 
 
 def _parse_control_totals(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
-    """Parse the control totals: the number of rows and the sums by currency. Raises `FieldRefused`."""
-    rows = _strip_separators(visit.form.get("stated_rows", "").strip())
-    if not (rows == "" or (rows.isascii() and rows.isdigit() and len(rows) <= _MAX_ROWS_DIGITS)):
-        raise FieldRefused("stated_rows", say("Write the number of rows as a plain number, such as 1200."))
+    """Parse the number of rows and the sums by currency. Raises `FieldRefused` if they are malformed."""
+    row_count = _strip_separators(visit.form.get("stated_rows", "").strip())
+    if not (row_count == "" or (row_count.isascii() and row_count.isdigit() and len(row_count) <= _MAX_COUNT_DIGITS)):
+        raise FieldRefused("stated_rows", say("Enter the number of rows in digits, for example 1200."))
     sums: dict[str, str] = {}
     for line in visit.form.get("stated_sums", "").splitlines():
         if not line.strip():
@@ -306,12 +299,12 @@ def _parse_control_totals(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
         amount = "" if match is None else _strip_separators(match[2])
         if match is None or parse_amount(amount, minor_units=_MAX_DECIMALS) is None or match[1] in sums:
             raise FieldRefused(
-                "stated_sums", say("Write each total on its own line, such as KES 125000.50, and each currency once.")
+                "stated_sums",
+                say("Enter one total for each currency, each on its own line, for example KES 125000.50."),
             )
         sums[match[1]] = amount
-    return int(rows) if rows else None, sums
+    return int(row_count) if row_count else None, sums
 
 
 def _strip_separators(number: str) -> str:
-    """Return a number without thousands separators, as in `1,200.50`."""
-    return re.sub(_SEPARATORS, "", number) if _GROUPED.fullmatch(number) else number
+    return re.sub(_SEPARATORS, "", number) if _GROUPED_NUMBER.fullmatch(number) else number

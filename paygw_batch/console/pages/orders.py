@@ -1,6 +1,6 @@
 """Stores statements and orders about rows in folders. One person drafts an order, and others approve it.
 
-No file stores the progress of an order. It follows from the order's files and from the journal, which has every order
+No file stores an order's progress. It follows from the order's files and from the journal, which records every order
 that was carried out.
 """
 
@@ -20,7 +20,7 @@ from paygw_batch.approval.policy import identify_person
 from paygw_batch.approval.signed_document import read_document, write_document
 from paygw_batch.clock import timestamp
 from paygw_batch.console.pages.agreement import (
-    SIGNED_AS,
+    SIGNED_QUERY,
     Agreement,
     ListedAgreement,
     Stage,
@@ -42,7 +42,7 @@ from paygw_batch.opening.open_journal import journal_for_planning, open_journal_
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.kept_documents import is_recorded
 from paygw_batch.settle.row_order import RowAct, RowOrder
-from paygw_batch.settle.settle_rows import RequestedStatement, as_of_time, carry_out_order
+from paygw_batch.settle.settle_rows import RequestedStatement, carry_out_order, parse_as_of
 from paygw_batch.settle.statement import SIGNATURE_SUFFIX, load_statement, statement_from_json, statement_to_json
 from paygw_batch.submit.approvals import invalid_order_reason
 
@@ -53,8 +53,8 @@ READ_STATEMENT_PROGRAM = "from paygw_batch.console.pages.orders import main; mai
 class UploadedStatement:
     """A statement uploaded for a batch: who uploaded it and when.
 
-    `words` describe how the person knows that it is from the gateway. `as_of` is the time of lines without their own
-    time, or empty if nobody stated it.
+    `words` say how the person knows that the statement is from the gateway. `as_of` is the time that the person gave
+    for lines without a time, or empty.
     """
 
     batch: str
@@ -66,8 +66,8 @@ class UploadedStatement:
 
 
 @dataclass(frozen=True, slots=True)
-class UsedStatement:
-    """The order that a person drafted from a statement, and the code of the page that showed it."""
+class StatementUse:
+    """The order that a person drafted from a statement, and the code of the statement's page at that time."""
 
     by: str
     code: str
@@ -75,7 +75,7 @@ class UsedStatement:
 
 
 class StatementFolder(NamedFolder):
-    """The folder of one statement."""
+    """The folder of a statement: the received file and the lines read from it."""
 
     MARKER_FILE = "uploaded.json"
 
@@ -85,54 +85,50 @@ class StatementFolder(NamedFolder):
 
     @property
     def file(self) -> Path:
-        """The path of the received file, which has the sender's file name."""
+        """The path of the received file, which keeps the sender's file name."""
         return self.path / "file" / self.uploaded.name
 
-    def has_file(self, uploaded: UploadedStatement, content: Path) -> bool:
-        """Return whether this is the same upload: same person, words and file content."""
-        return replace(uploaded, at=self.uploaded.at) == self.uploaded and filecmp.cmp(
-            self.file, content, shallow=False
-        )
+    def has_file(self, uploaded: UploadedStatement, source: Path) -> bool:
+        """Return whether `uploaded` and the file `source` are identical to this upload, apart from its time."""
+        return replace(uploaded, at=self.uploaded.at) == self.uploaded and filecmp.cmp(self.file, source, shallow=False)
 
     @property
-    def statement_use(self) -> UsedStatement | None:
-        """The order drafted from the statement, or None if there is none."""
+    def statement_use(self) -> StatementUse | None:
         path = self.path / "used.json"
-        return UsedStatement(**json.loads(path.read_bytes())) if path.exists() else None
+        return StatementUse(**json.loads(path.read_bytes())) if path.exists() else None
 
-    def record_use(self, use: UsedStatement) -> None:
+    def record_use(self, use: StatementUse) -> None:
         """Record the order drafted from the statement, so that a second click leads to it."""
         self.write_json("used.json", use)
 
     def write_signature(self, signature: bytes) -> None:
-        """Write the signature next to the file."""
         write_atomically(self.file.with_name(f"{self.file.name}{SIGNATURE_SUFFIX}"), signature)
 
     @property
     def lines_file(self) -> Path:
-        """The file with the statement's lines. Missing if the statement cannot be read."""
+        """The file with the statement's lines. Exists only if the statement can be read."""
         return self.path / "lines.json"
 
     @property
     def error_file(self) -> Path:
-        """The file that says why the statement cannot be read. Missing if it can be read."""
+        """The file that says why the statement cannot be read. Exists only in that case."""
         return self.path / "error.txt"
 
     def build_requested_statement(self, by: str) -> RequestedStatement:
-        """Return the statement as a person will use it. Matching lines count even if others do not match."""
+        """Return a request by the person `by` to use the statement. Lines that match no row are ignored."""
         uploaded = self.uploaded
         statement = statement_from_json(self.lines_file.read_text(encoding="utf-8"))
-        as_of = as_of_time(uploaded.as_of, say("The time")) if uploaded.as_of else None
+        as_of = parse_as_of(uploaded.as_of, say("The time")) if uploaded.as_of else None
         return RequestedStatement(statement, by, uploaded.words or None, as_of, matching_only=True)
 
 
-def new_statement_folder(
-    directory: Path, content: Path, uploaded: UploadedStatement, number: str | None = None
+def create_statement_folder(
+    directory: Path, source: Path, uploaded: UploadedStatement, folder_name: str | None = None
 ) -> StatementFolder:
-    """Create the folder `number` for an uploaded statement and move the file `content` into it."""
-    path = create_folder(directory, number)
+    """Create the folder `folder_name` for an uploaded statement and move the file `source` into it."""
+    path = create_folder(directory, folder_name)
     (path / "file").mkdir(mode=0o700)
-    move_upload(content, path / "file" / uploaded.name)
+    move_upload(source, path / "file" / uploaded.name)
     folder = StatementFolder(path)
     folder.write_json("uploaded.json", uploaded)
     return folder
@@ -148,11 +144,11 @@ def statement_folders(directory: Path, batch: str) -> Sequence[StatementFolder]:
     return StatementFolder.list_newest_first(directory, uploaded_at)
 
 
-def read_in_process(folder: StatementFolder, console: Console) -> None:
-    """Read a statement in another process. Raises `SheetError` if it cannot be read."""
+def read_statement_in_process(folder: StatementFolder, console: Console) -> None:
+    """Read a statement in a separate process. Raises `SheetError` if it cannot be read."""
     if not console.run_on_upload(READ_STATEMENT_PROGRAM, str(folder.path)):
         raise SheetError(
-            say("The statement is too large: reading it needs more memory or time than is allowed."),
+            say("The statement is too large. Reading it would take more memory or time than allowed."),
             hint=say("Split it and upload the parts."),
         )
     if folder.error_file.exists():
@@ -163,13 +159,13 @@ def read_in_process(folder: StatementFolder, console: Console) -> None:
 
 
 def main() -> None:
-    """Read a statement. Process arguments: the configuration, the journal, the folder."""
+    """Read a statement. Process arguments: the configuration, the journal and the folder."""
     settings = limit_this_process()
     read_statement(StatementFolder(Path(sys.argv[3])), settings)
 
 
 def read_statement(folder: StatementFolder, settings: Settings) -> None:
-    """Write a statement's lines into its folder, or the reason why it cannot be read."""
+    """Write a statement's lines to its folder, or the reason why it cannot be read."""
     try:
         write_atomically(folder.lines_file, statement_to_json(load_statement(settings, folder.file)).encode())
     except PaygwError as error:
@@ -178,31 +174,31 @@ def read_statement(folder: StatementFolder, settings: Settings) -> None:
 
 ASK_MAKER_MESSAGE = mark("Ask someone who prepares payouts to start this. A second person then approves it.")
 CHOICES: Mapping[str, tuple[str, ...]] = {
-    Resolution.PAID: mark_all("It was paid", "It is never sent again."),
+    Resolution.PAID: mark_all("It was paid", "It will not be sent again."),
     Resolution.REJECTED: mark_all(
         "It was rejected",
-        "No payment was made. You can retry it after {again}; it stays marked as a possible duplicate.",
+        "No payment was made. You can retry it after {again}. It stays marked as a possible duplicate.",
     ),
     Resolution.NOT_RECEIVED: mark_all(
-        "The gateway never received it", "You can send it again from {again} on; it is marked as a possible duplicate."
+        "The gateway never received it",
+        "You can send it again after {again}. It will be marked as a possible duplicate.",
     ),
-    RowAct.RELEASE: mark_all("Tried again"),
+    RowAct.RELEASE: mark_all("Retried"),
 }
-"""The name of each outcome and action on the pages. An outcome also has its consequence."""
+"""The name of each outcome or action as shown on pages, and the consequence of each outcome."""
 
 
-def choice_name(act: str) -> str:
-    return say(CHOICES[act][0])
+def choice_name(choice: str) -> str:
+    return say(CHOICES[choice][0])
 
 
 _ARCHIVE = "done"
-_drafting = Lock()
+_draft_lock = Lock()
 SHOWN_ORDERS_FIELD = "orders"
-"""The form field with the numbers of the open orders on the page."""
 
 
 @dataclass(frozen=True, slots=True)
-class DraftedOrder:
+class DraftRecord:
     """Who drafted an order and when. `sent_back` says who sent it back and why, or is empty."""
 
     by: str
@@ -211,38 +207,36 @@ class DraftedOrder:
 
 
 class OrderFolder(NamedFolder):
-    """The folder of one order."""
+    """The folder of an order: its draft, and the signed order with its approvals."""
 
     MARKER_FILE = "drafted.json"
 
     @property
-    def drafted_order(self) -> DraftedOrder:
-        return DraftedOrder(**json.loads((self.path / "drafted.json").read_bytes()))
+    def draft_record(self) -> DraftRecord:
+        return DraftRecord(**json.loads((self.path / "drafted.json").read_bytes()))
 
     @property
     def draft(self) -> RowOrder:
-        """The unsigned order."""
         return read_document(self.path / "draft.json", RowOrder)
 
     @property
     def order_file(self) -> Path:
-        """The path of the signed order."""
         return self.path / "order.json"
 
     @property
     def order(self) -> RowOrder | None:
-        """The signed order with its approvals, or None if nobody has signed it."""
+        """The signed order with its approvals, or None if it is not signed yet."""
         return read_document(self.order_file, RowOrder) if self.order_file.exists() else None
 
     @property
     def document(self) -> RowOrder:
-        """The signed order, or the draft if nobody has signed it."""
+        """The signed order, or the draft if it is not signed yet."""
         return self.order or self.draft
 
     def redraft(self, at: str, sent_back: str) -> None:
         """Replace the signed order with a draft dated `at`. `sent_back` says who sent it back and why."""
         write_document(self.draft.model_copy(update={"made_at": at}), self.path / "draft.json")
-        self.write_json("drafted.json", replace(self.drafted_order, sent_back=sent_back))
+        self.write_json("drafted.json", replace(self.draft_record, sent_back=sent_back))
         self.order_file.unlink(missing_ok=True)
 
     def archive(self) -> None:
@@ -261,20 +255,19 @@ def find_order_folder(directory: Path, number: str) -> OrderFolder | None:
 
 
 def open_order_folders(directory: Path) -> Sequence[OrderFolder]:
-    """Return the folders of open orders, newest first."""
-    return OrderFolder.list_newest_first(directory, lambda folder: folder.drafted_order.at)
+    return OrderFolder.list_newest_first(directory, lambda folder: folder.draft_record.at)
 
 
 class OrderAgreement(Agreement[RowOrder]):
-    """The agreement on an order about rows of a payout."""
+    """The agreement on an order about a payout's rows."""
 
     folder: OrderFolder
 
-    own_act, approving_act, starting_act = Action.ORDER, Action.AGREE, Action.SETTLE
+    own_action, approving_action, starting_action = Action.ORDER, Action.AGREE, Action.SETTLE
     approve_path, start_path, start_audit_action = "agree", "carry-out", "carry order out"
     missing_message = mark("This order does not exist. It may have been withdrawn.")
-    only_maker_message = mark("Only {name}, who drafted it, can change it.")
-    other_person_message = mark("You asked for this, so another person must agree.")
+    not_maker_message = mark("Only {name}, who drafted it, can change it.")
+    maker_message = mark("You requested this, so another person must agree.")
     next_steps: ClassVar[Mapping[Stage, str]] = {
         Stage.TO_SIGN: mark("Not signed yet"),
         Stage.SENT_BACK: mark("Sent back"),
@@ -292,13 +285,13 @@ class OrderAgreement(Agreement[RowOrder]):
     }
 
     def __init__(self, visit: Visit, folder: OrderFolder) -> None:
-        drafted = folder.drafted_order
-        self.visit, self.folder, self.drafted_order, self.signed_file = visit, folder, drafted, folder.order_file
+        drafted = folder.draft_record
+        self.visit, self.folder, self.draft_record, self.signed_file = visit, folder, drafted, folder.order_file
         self.path = self.page = f"/orders/{folder.number}"
         self.maker, self.sent_back = drafted.by, drafted.sent_back
         self.document = folder.order
         self.shown: RowOrder = self.document or folder.draft
-        """The signed order, or the draft if nobody has signed it."""
+        """The signed order, or the draft if it is not signed yet."""
         self.batch, self.summary = self.shown.content.batch, order_summary(self.shown)
 
     @classmethod
@@ -311,11 +304,11 @@ class OrderAgreement(Agreement[RowOrder]):
 
     @property
     def run(self) -> StartedRun | None:
-        """The payout's last run, or None if the order only settles rows."""
+        """The payout's last run, or None if the order only settles rows, which needs no run."""
         return super().run if self.shown.is_release else None
 
     def stage_without_signatures(self, journal: JournalReader) -> Stage | None:
-        """Return the stage of an order that was carried out or sent back. Archives a carried-out order."""
+        """Return the stage if the order was carried out or sent back. Archives a carried-out order."""
         if self.document is not None and is_recorded(journal, self.document):
             self.folder.archive()
             return Stage.DONE
@@ -324,9 +317,9 @@ class OrderAgreement(Agreement[RowOrder]):
     def recorded_approvers(self, journal: JournalReader) -> Mapping[str, str]:
         record, digest = journal.batch(self.batch), self.shown.digest()
         history = [] if record is None else journal.history(record.number)
-        agreement = next((parse_agreement(entry.by) for entry in history if entry.order == digest), None)
+        signers = next((parse_agreement(entry.by) for entry in history if entry.order == digest), None)
         latest = max((approval.approved_at for approval in self.shown.approvals), default="")
-        return {} if agreement is None else {agreement[1]: latest}
+        return {} if signers is None else {signers[1]: latest}
 
     def outdated_reason(self, journal: JournalReader) -> str | None:
         return invalid_order_reason(self.visit.console.settings, journal, self.shown) or None
@@ -337,20 +330,20 @@ class OrderAgreement(Agreement[RowOrder]):
         return PageOutdated(say("This order has changed since this page was opened."))
 
     def write(self, document: RowOrder) -> None:
-        """Store the signed order. The last approval also carries out a settlement, unless a run is alive."""
+        """Store the signed order. Also carry out an approved settlement, unless a run holds the journal."""
         super().write(document)
         with journal_for_planning(self.visit.console.settings) as journal:
             is_approved = read_progress(journal, self).stage is Stage.APPROVED
         if is_approved and not document.is_release:
-            with suppress(JournalHeld):  # Somebody carries out the order later, after the run.
+            with suppress(JournalHeld):  # Somebody must carry out the order after the run.
                 self.start()
 
     def redraft(self, sent_back: str = "") -> None:
-        """Turn the order back into a draft. Its new time gives it another digest."""
+        """Turn the order back into a draft. The draft has a new date, and so another digest."""
         self.folder.redraft(timestamp(self.visit.console.now()), sent_back)
 
     def start(self) -> StartedRun | None:
-        """Settle the rows, or start the run that sends them. Settling raises `JournalHeld` during a run."""
+        """Settle the rows, or start the run that resends them. Settling raises `JournalHeld` during a run."""
         visit, console, order = self.visit, self.visit.console, self.document
         runs, by = console.runs, visit.member.name
         if order is not None and order.is_release:
@@ -359,18 +352,11 @@ class OrderAgreement(Agreement[RowOrder]):
             return start_run(runs, self.batch, command, by=by, environ=visit.environ, on_end=self.record_failed_start)
         if order is not None:
             with open_journal_for_run(console.settings, "console", lambda _sentence: None) as journal:
-                folders = _statement_folders(visit, order)
+                uploads = statement_folders(statements_directory(visit), self.batch) if order.cites_gateway else ()
+                folders = [upload.file.parent for upload in uploads]
                 carry_out_order(console.settings, journal, order, identify_person(by), folders=folders)
-            self.folder.archive()  # Until the commit, the order must stay in the list.
+            self.folder.archive()  # Not before the commit, so that a failure leaves the order in the list.
         return None
-
-
-def _statement_folders(visit: Visit, order: RowOrder) -> Sequence[Path]:
-    """Return the folders that may have the statement cited by an order. Empty if it cites none."""
-    if not order.cites_gateway:
-        return []
-    uploads = statement_folders(statements_directory(visit), order.content.batch)
-    return [folder.file.parent for folder in uploads]
 
 
 def orders_directory(visit: Visit) -> Path:
@@ -382,33 +368,30 @@ def statements_directory(visit: Visit) -> Path:
 
 
 def store_draft(visit: Visit, draft: RowOrder) -> OrderFolder:
-    """Store the visitor's draft of an order and return its folder. A second click stores nothing new.
-
-    Raises `PageOutdated` if another order about one of the rows was drafted since the page was opened.
-    """
+    """Store a draft once and return its folder. Raises `PageOutdated` if a newer order is about the same rows."""
     shown_numbers = visit.form.get(SHOWN_ORDERS_FIELD, "").split()
-    with _drafting:
+    with _draft_lock:
         folders = open_order_folders(orders_directory(visit))
         for folder in folders:
-            is_own = folder.drafted_order.by == visit.member.name and not folder.drafted_order.sent_back
+            is_own = folder.draft_record.by == visit.member.name and not folder.draft_record.sent_back
             if is_own and folder.document.content == draft.content:
                 return folder
         for other in folders:
             content = other.document.content
-            is_about = content.batch == draft.content.batch and set(other.document.numbers) & set(draft.numbers)
-            if is_about and other.number not in shown_numbers:
-                name = other.drafted_order.by
+            overlaps = content.batch == draft.content.batch and set(other.document.numbers) & set(draft.numbers)
+            if overlaps and other.number not in shown_numbers:
+                name = other.draft_record.by
                 raise PageOutdated(
                     say("{name} has drafted an order about these rows since this page was opened.", name=name)
                 )
         folder = OrderFolder(create_folder(orders_directory(visit)))
         write_document(draft, folder.path / "draft.json")
-        folder.write_json("drafted.json", DraftedOrder(visit.member.name, timestamp(visit.console.now())))
+        folder.write_json("drafted.json", DraftRecord(visit.member.name, timestamp(visit.console.now())))
         return folder
 
 
 def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
-    """Return the orders of one payout, or of all, that are not carried out yet."""
+    """Return the orders that are not carried out yet, for the payout `batch` or for all payouts."""
     folders = open_order_folders(orders_directory(visit))
     if not folders:
         return []
@@ -419,23 +402,23 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
                 order = OrderAgreement(visit, folder)
                 if batch in {"", order.batch} and (progress := read_progress(journal, order)).stage is not Stage.DONE:
                     content, numbers = order.shown.content, order.shown.numbers
-                    entries.append(build_list_entry(order, progress, content.sheet, order.drafted_order.at, numbers))
+                    entries.append(build_list_entry(order, progress, content.sheet, order.draft_record.at, numbers))
             except (FileNotFoundError, ApprovalError):
-                if folder.path.exists():  # Otherwise the order was carried out or withdrawn meanwhile.
+                if folder.path.exists():  # Otherwise it has just been carried out or withdrawn.
                     raise
     return entries
 
 
-def signed_order_pages(visit: Visit, batch: str) -> Mapping[str, str]:
-    """Return the addresses of a payout's carried-out orders by their digests."""
-    folders = OrderFolder.list_newest_first(orders_directory(visit) / _ARCHIVE, lambda folder: folder.drafted_order.at)
+def signed_order_paths(visit: Visit, batch: str) -> Mapping[str, str]:
+    """Return the addresses of a payout's carried-out orders, by digest."""
+    folders = OrderFolder.list_newest_first(orders_directory(visit) / _ARCHIVE, lambda folder: folder.draft_record.at)
     orders = ((folder.number, *_archived_order(folder.path)) for folder in folders)
-    return {digest: f"/orders/{number}{SIGNED_AS}" for number, order_batch, digest in orders if order_batch == batch}
+    return {digest: f"/orders/{number}{SIGNED_QUERY}" for number, order_batch, digest in orders if order_batch == batch}
 
 
 @lru_cache(maxsize=10_000)
 def _archived_order(path: Path) -> tuple[str, str]:
-    """Return the batch and the digest of a carried-out order, which never changes."""
+    """Return the batch and digest of a carried-out order, which never change."""
     order = OrderFolder(path).document
     return order.batch, order.digest()
 
@@ -444,5 +427,5 @@ def order_summary(order: RowOrder) -> str:
     """Return what an order asks for, in a few words."""
     rows = order.rows
     if order.is_release:
-        return say_count(rows, "Try {count:,} rejected row again", "Try {count:,} rejected rows again")
+        return say_count(rows, "Retry {count:,} rejected row", "Retry {count:,} rejected rows")
     return say_count(rows, "Settle {count:,} row", "Settle {count:,} rows")

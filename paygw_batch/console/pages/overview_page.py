@@ -1,4 +1,4 @@
-"""The overview of tasks and payouts, and the search for payments."""
+"""The overview page, which lists tasks and payouts, and the search for payments."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,16 +23,16 @@ from paygw_batch.language import say, say_count
 from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.show.batch_status import (
     ListedBatch,
-    combined_tallies,
     listed_batch,
     parse_payment_search,
-    sum_totals,
+    sum_batch_tallies,
     sums_by_currency,
+    sums_by_state,
     without_replaced,
 )
 from paygw_batch.show.remittance import build_payee, paid_payouts
 
-_MIN_TYPED = 2
+_MIN_SEARCH_LENGTH = 2
 SHOWN_PAYMENTS = 100
 """Maximum number of payments on a page. If more match, the person must type more of the name."""
 
@@ -43,35 +43,36 @@ def search_payees(visit: Visit) -> Response:
     return visit.page(
         "payee.html",
         typed=search_text,
-        is_asked=len(search_text) >= _MIN_TYPED,
+        is_asked=len(search_text) >= _MIN_SEARCH_LENGTH,
         has_more=len(payments) > SHOWN_PAYMENTS,
         found=[(build_payee(row.form, row.fields), display_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],
-        # A remittance advice is possible only if all matches are one person, who was paid.
-        has_advice=bool(_payments_to_only_payee(payments)),
+        # An advice is possible only if all matches are payments to one person who was paid.
+        has_advice=bool(_payouts_to_single_payee(payments)),
     )
 
 
 def download_payee_advice(visit: Visit) -> Response:
-    """Return the remittance advice of the only matching person. Raises `UsageError` unless there is one."""
+    """Return the remittance advice for the person found. Raises `UsageError` unless one paid person matches."""
     search_text = visit.query("text").strip()
-    payments = _payments_to_only_payee(_search_payments(visit, search_text))
+    payments = _payouts_to_single_payee(_search_payments(visit, search_text))
     if not payments:
         raise UsageError(
-            say("The search must match exactly one paid person."), hint=say("Write the number or the order id.")
+            say("The search must match exactly one paid person."),
+            hint=say("Enter an account or phone number, or an order id."),
         )
     return remittance_response(visit, [payments])
 
 
 def _search_payments(visit: Visit, search_text: str) -> Sequence[FoundPayment]:
-    if len(search_text) < _MIN_TYPED:
+    if len(search_text) < _MIN_SEARCH_LENGTH:
         return []
     search = parse_payment_search(search_text, [rule.numbers for rule in visit.console.rules.values()])
     with journal_for_planning(visit.console.settings) as journal:
         return journal.find_payments(search, limit=SHOWN_PAYMENTS + 1)
 
 
-def _payments_to_only_payee(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
-    """Return the paid payouts of the only person found. Empty if several people were found."""
+def _payouts_to_single_payee(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
+    """Return the paid payouts if all `payments` are to the same person, otherwise none."""
     people = {build_payee(payment.form, payment.fields).person for payment in payments}
     return paid_payouts(payments) if len(people) == 1 else []
 
@@ -82,7 +83,7 @@ _DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task for the visitor: its page, reason and time, and the sums and number of people concerned."""
+    """A task for the visitor: its page, reasons and time, and the number of people and the sums concerned."""
 
     path: str
     name: str
@@ -94,19 +95,18 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class ListedPayout:
-    """A payout in the list. `by` is its maker, or empty if it was not prepared on these pages."""
+    """A payout in the list. `by` is its maker, or empty if it was not prepared in the console."""
 
     record: BatchRecord
     name: str
     by: str
     counts: Mapping[str, int]
     sums: Mapping[str, str]
-    """The sums of its rows by currency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for payouts by words of the name or the maker, by dates and by a state."""
+    """A search for payouts by words in their name or their maker's name, by date, and by state."""
 
     words: str
     since: str
@@ -115,7 +115,6 @@ class Search:
 
     @classmethod
     def from_query(cls, visit: Visit) -> "Search":
-        """Parse the search in the query of a request."""
         dates = [visit.query(name) for name in ("since", "until")]
         since, until = (date if _DATE.fullmatch(date) else "" for date in dates)
         state = visit.query("state")
@@ -123,11 +122,10 @@ class Search:
 
     @property
     def has_criteria(self) -> bool:
-        """Whether there are any search criteria."""
         return any((self.words, self.since, self.until, self.state))
 
     def matches(self, record: BatchRecord, uploaded: UploadedSheet | None) -> bool:
-        """Return whether a payout matches the words and dates. The state needs a count, so it is checked later."""
+        """Return whether a payout matches the words and dates. The caller checks the state."""
         texts = [record.sheet_name, *([] if uploaded is None else [uploaded.display_name, uploaded.by])]
         has_words = all(any(word in text.casefold() for text in texts) for word in self.words.casefold().split())
         date = local_date(record.opened_at)
@@ -152,19 +150,19 @@ def show_overview(visit: Visit) -> Response:
         notes = journal.notes if hasattr(journal, "notes") else ()
         prepared = list(_payouts_in_preparation(visit, journal, {record.batch for record in records}))
     orders = open_orders(visit)
-    lines = [_list_payout(batch, uploads.get(batch.record.batch)) for batch in batches]
+    payouts = [_list_payout(batch, uploads.get(batch.record.batch)) for batch in batches]
     tasks = [
-        Task(line.path, line.name, [line.needs], line.at, line.people, line.sums)
-        for line in (*prepared, *orders)
-        if line.needs
+        Task(entry.path, entry.name, [entry.visitor_request], entry.at, entry.people, entry.sums)
+        for entry in (*prepared, *orders)
+        if entry.visitor_request
     ]
-    totals = sum_totals(combined_tallies(batches))
+    totals = sums_by_state(sum_batch_tallies(batches))
     return visit.page(
         "overview.html",
-        attention_items=[*tasks, *_payout_tasks(visit, lines)],
+        attention_items=[*tasks, *_payout_tasks(visit, payouts)],
         prepared=prepared,
         orders=orders,
-        payouts=lines,
+        payouts=payouts,
         search=search,
         pages=page_links(
             "before",
@@ -189,30 +187,29 @@ def _list_payout(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPa
     return ListedPayout(batch.record, name, by, _state_counts(batch), sums_by_currency(without_replaced(batch.tallies)))
 
 
-def _payouts_in_preparation(visit: Visit, journal: JournalReader, ids: Collection[str]) -> Iterator[ListedAgreement]:
-    """Yield the payouts in preparation that are not in the journal yet, newest first."""
-    folders = (folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] not in ids)
+def _payouts_in_preparation(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
+    folders = (folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] not in opened)
     for folder in islice(folders, PAYOUTS_PER_PAGE):
         agreement, uploaded = PlanAgreement(visit, folder), folder.uploaded
         progress = read_progress(journal, agreement)
-        if progress.stage is not Stage.DONE:  # A payout that is done was opened meanwhile.
-            line = build_list_entry(agreement, progress, uploaded.display_name, uploaded.at)
+        if progress.stage is not Stage.DONE:  # Otherwise it has just been opened.
+            entry = build_list_entry(agreement, progress, uploaded.display_name, uploaded.at)
             content = None if agreement.document is None else agreement.document.content
-            yield line if content is None else replace(line, people=content.rows, sums=content.totals)
+            yield entry if content is None else replace(entry, people=content.rows, sums=content.totals)
 
 
 def _state_counts(batch: ListedBatch) -> Mapping[str, int]:
     return {name: batch.states[name] for name in SHOWN_STATES if batch.states.get(name)}
 
 
-def _payout_tasks(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[Task]:
+def _payout_tasks(visit: Visit, payouts: Sequence[ListedPayout]) -> Iterator[Task]:
     if not visit.may(Action.SETTLE):
         return
-    for line in lines:
-        sentences = list(_task_sentences(line.counts))
+    for payout in payouts:
+        sentences = list(_task_sentences(payout.counts))
         if sentences:
-            record = line.record
-            yield Task(f"/payouts/{record.batch}", line.name, sentences, record.opened_at, record.rows, line.sums)
+            record = payout.record
+            yield Task(f"/payouts/{record.batch}", payout.name, sentences, record.opened_at, record.rows, payout.sums)
 
 
 def _task_sentences(counts: Mapping[str, int]) -> Iterator[str]:
@@ -223,6 +220,6 @@ def _task_sentences(counts: Mapping[str, int]) -> Iterator[str]:
             "{count:,} in doubt: ask the gateway what happened to them.",
         )
     if count := counts.get("rejected"):
-        yield say_count(count, "{count:,} rejected: decide whether to try again.")
+        yield say_count(count, "{count:,} rejected: decide whether to retry.")
     if count := counts.get("returned"):
         yield say_count(count, "{count:,} returned: find out why the money came back.")

@@ -1,4 +1,4 @@
-"""The pages of a payout during and after its run: progress, totals, rows, the history of a row, and downloads."""
+"""The pages of a payout during and after its run: progress, totals, rows, row histories and downloads."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,9 +9,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from paygw_batch.console.pages.orders import open_orders, signed_order_pages
-from paygw_batch.console.pages.plan_page import signed_plan_page
-from paygw_batch.console.rendering import SHOWN_STATES, format_date_in_zone, format_time, next_page_links, state_word
+from paygw_batch.console.pages.orders import open_orders, signed_order_paths
+from paygw_batch.console.pages.plan_page import signed_plan_path
+from paygw_batch.console.rendering import SHOWN_STATES, format_date_in_zone, format_time, next_page_links, state_title
 from paygw_batch.console.start_run import last_run, pause_run, run_reference, start_run
 from paygw_batch.console.visits import (
     FILE_TYPES,
@@ -49,15 +49,14 @@ from paygw_batch.submit.results import write_results
 ROWS_PER_PAGE = 25
 _SIGNATURE_LABELS: Mapping[str, str] = {"prepared": mark("Prepared"), "approved": mark("Approved")}
 MAX_ACTIONS = 50
-"""Maximum number of people's actions on a page, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """An event in the history of a payout or a row, worded for officers. `by` is empty if no person caused it.
+    """An event in the history of a payout or row, worded for officers. `by` is empty if no person caused it.
 
-    `reply` is the gateway's raw reply. `order` is the digest of the signed order that caused the event, and `page` the
-    order's address. If an order did the same to several rows, `rows` is their number and `row` is None.
+    `reply` is the gateway's raw reply. `order` is the digest of the signed order that caused the event, and `page` is
+    the order's address. If an order did the same to several rows, `rows` is their number and `row` is None.
     """
 
     at: str
@@ -83,11 +82,11 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """The run of a payout and the actions that it allows. A form sends `name` to refer to the run on its page."""
+    """A payout's run and the actions possible now. Forms send back `name`, the reference of the run."""
 
     name: str
     is_running: bool
-    waits_for: str
+    wait_reason: str
     can_pause: bool
     can_continue: bool
 
@@ -96,14 +95,14 @@ def show_payout(visit: Visit) -> Response:
     with open_payout(visit) as (journal, record):
         followed = _load_followed_batch(visit, journal, record, is_poll=False)
         live, actions = _live_values(visit, journal, followed), _people_actions(journal, record)
-        plan_page = signed_plan_page(visit, journal, record.batch)
-    orders, pages = open_orders(visit, record.batch), signed_order_pages(visit, record.batch)
-    history = [replace(action, page=pages.get(action.order, "")) for action in actions[-MAX_ACTIONS:]]
+        plan_page = signed_plan_path(visit, journal, record.batch)
+    orders, order_paths = open_orders(visit, record.batch), signed_order_paths(visit, record.batch)
+    history = [replace(action, page=order_paths.get(action.order, "")) for action in actions[-MAX_ACTIONS:]]
     return visit.page("payout.html", **live, history=history, orders=orders, plan_page=plan_page)
 
 
 def show_progress(visit: Visit) -> Response:
-    """Show the live part of a payout. Answers 204 if nothing changed since the browser's last request."""
+    """Return the part of a payout's page that changes, or status 204 if nothing has changed."""
     if visit.query("seen") == visit.console.counts.version(visit.path("batch"), language()):
         return Response(status_code=204)
     with open_payout(visit) as (journal, record):
@@ -125,7 +124,7 @@ def show_row(visit: Visit) -> Response:
         "row.html",
         record=record,
         followed=row_history.followed,
-        advice=None if row_history.step is None else _step_view(row_history.step),
+        advice=None if row_history.step is None else _build_step(row_history.step),
         happened=sorted(_row_events(visit, row_history), key=lambda event: event.at),
         orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
         can_settle=bool(choices),
@@ -133,10 +132,7 @@ def show_row(visit: Visit) -> Response:
 
 
 def load_row(visit: Visit) -> tuple[BatchRecord, FollowedRowHistory, Sequence[SettleChoice]]:
-    """Return the payout and row in the address, and the outcomes with which the row may be settled.
-
-    Raises `PageNotFound` if the row does not exist.
-    """
+    """Return the batch and row in the address, and how to settle the row. Raises `PageNotFound` if there is none."""
     settings = visit.console.settings
     with open_payout(visit) as (journal, record):
         try:
@@ -149,12 +145,12 @@ def load_row(visit: Visit) -> tuple[BatchRecord, FollowedRowHistory, Sequence[Se
 
 
 def _load_followed_batch(visit: Visit, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> FollowedBatch:
-    count = partial(visit.console.counts.tallies, journal, record, is_poll=is_poll)
-    return followed_batch(visit.console.settings, journal, record, count)
+    count_tallies = partial(visit.console.counts.tallies, journal, record, is_poll=is_poll)
+    return followed_batch(visit.console.settings, journal, record, count_tallies)
 
 
 def _live_version(visit: Visit, followed: FollowedBatch) -> str:
-    """Return a digest that changes whenever the page of a payout changes."""
+    """Return a digest of the values on which the changing part of a payout's page depends."""
     text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _run_view(visit, followed)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -171,7 +167,7 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
     return {
         "followed": followed,
         "run": run,
-        "is_finished": not (counts.get("ready") or counts.get(State.IN_FLIGHT) or run.waits_for),
+        "is_finished": not (counts.get("ready") or counts.get(State.IN_FLIGHT) or run.wait_reason),
         "pace": _pace_sentence(visit, followed),
         "bar": list(_bar_parts(followed)),
         "summed_states": [
@@ -188,32 +184,31 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
 
 
 def _run_view(visit: Visit, followed: FollowedBatch) -> RunView:
-    """Return the state of a payout's run, and whether it can be paused or continued."""
     run = last_run(visit.console.runs, followed.record.batch)
     is_alive, has_unsent_rows = run is not None and run.is_alive, bool(followed.counts.get("ready"))
-    holder = None if followed.running is None else followed.running.pid
-    is_running = followed.is_sending or (run is not None and is_alive and has_unsent_rows and holder == run.pid)
-    waits_for = ""
+    holder_pid = None if followed.running is None else followed.running.pid
+    is_running = followed.is_sending or (run is not None and is_alive and has_unsent_rows and holder_pid == run.pid)
+    wait_reason = ""
     if is_alive and has_unsent_rows and not is_running:
-        waits_for = (
+        wait_reason = (
             say("The run is starting.")
             if followed.running is None
-            else say("Another payout is running. This one continues when it finishes.")
+            else say("Another payout is running. This one will continue when that one finishes.")
         )
     elif is_alive and not is_running:
-        # Every row has an answer, but a run may still have to release rows for a retry.
-        waits_for = say("The run is starting, or writing its files.")
+        # Every row has been answered, but a run may still have to release rows for a retry.
+        wait_reason = say("The run is starting or writing its files.")
     return RunView(
         name=run_reference(run),
         is_running=is_running,
-        waits_for=waits_for,
+        wait_reason=wait_reason,
         can_pause=is_alive and has_unsent_rows,
         can_continue=has_unsent_rows and not is_alive and not is_running,
     )
 
 
 def pause_payout(visit: Visit) -> Response:
-    """Pause the run that the page showed. Raises `PageOutdated` if another run was started since then."""
+    """Pause the run shown on the page. Raises `PageOutdated` if another run has since been started."""
     batch, shown_run = _require_batch(visit), visit.form.get("run", "")
     run = pause_run(visit.console.runs, batch, shown_run)
     if run_reference(run) != shown_run:
@@ -222,7 +217,7 @@ def pause_payout(visit: Visit) -> Response:
 
 
 def continue_payout(visit: Visit) -> Response:
-    """Start a run for the unsent rows of a payout. Raises `PageOutdated` unless the page showed the last run."""
+    """Start a run for a payout's unsent rows. Raises `PageOutdated` if somebody else has since started one."""
     batch, console = _require_batch(visit), visit.console
     runs = console.runs
     with hold_lock(f"continue {batch}"):
@@ -250,28 +245,27 @@ def _require_batch(visit: Visit) -> str:
 
 
 def _pace_sentence(visit: Visit, followed: FollowedBatch) -> str:
-    """Return a sentence about the rate of a run and its remaining time. Empty if nothing is being sent."""
     rate = visit.console.counts.rate(followed.record.batch, followed.answered)
     if rate <= 0 or not followed.is_sending:
         return ""
-    left_s = (followed.payable - followed.answered) / rate
-    if left_s < _MINUTE_S:
-        time_left = say_count(max(1, round(left_s)), "{count:,} second", "{count:,} seconds")
-    elif left_s < _HOUR_S:
-        time_left = say_count(round(left_s / 60), "{count:,} minute", "{count:,} minutes")
+    remaining_s = (followed.payable - followed.answered) / rate
+    if remaining_s < _MIN_MINUTES_S:
+        time_text = say_count(max(1, round(remaining_s)), "{count:,} second", "{count:,} seconds")
+    elif remaining_s < _MIN_HOURS_S:
+        time_text = say_count(round(remaining_s / 60), "{count:,} minute", "{count:,} minutes")
     else:
-        time_left = say_count(round(left_s / 3600), "{count:,} hour", "{count:,} hours")
-    rate_text = f"{rate:.0f}" if rate >= _WHOLE_RATE else f"{rate:.1f}"
-    return say("About {rate} rows a second; about {left} left.", rate=rate_text, left=time_left)
+        time_text = say_count(round(remaining_s / 3600), "{count:,} hour", "{count:,} hours")
+    rate_text = f"{rate:.0f}" if rate >= _MIN_WHOLE_RATE else f"{rate:.1f}"
+    return say("About {rate} rows a second. About {left} left.", rate=rate_text, left=time_text)
 
 
-_MINUTE_S, _HOUR_S = 90, 5400
-"""Durations from which a time is shown in minutes and in hours."""
-_WHOLE_RATE = 10
+_MIN_MINUTES_S, _MIN_HOURS_S = 90, 5400
+"""The shortest durations that are shown in minutes and in hours."""
+_MIN_WHOLE_RATE = 10
 
 
 def _bar_parts(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
-    """Yield each part of the bar as state, start and width in thousandths, wide enough to be visible."""
+    """Yield (state, start, width) for each part of the bar, in thousandths. Every part is wide enough to see."""
     start = 0.0
     for name in SHOWN_STATES:
         count = followed.counts.get(name, 0)
@@ -282,7 +276,7 @@ def _bar_parts(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
 
 
 def _people_actions(journal: JournalReader, record: BatchRecord) -> Sequence[HistoryEvent]:
-    """Return people's actions on a payout, oldest first. Equal actions of one order are combined."""
+    """Return people's actions on a payout, oldest first. Identical actions of one order become one event."""
     reasons = dict[tuple[str, int | None], str]()
     for order in recorded_orders(journal, record.batch):
         digest, rows = order.digest(), order.content.rows if isinstance(order, RowOrder) else []
@@ -295,20 +289,20 @@ def _people_actions(journal: JournalReader, record: BatchRecord) -> Sequence[His
 
 
 def _action_event(entry: HistoryEntry, reason: str | None = None) -> HistoryEvent:
-    """Describe a person's action to officers, without the entry's login, plan and batch."""
-    action, at, by = action_label(entry.kind), entry.at, decider_name(entry.by)
-    words = reason or render_record(entry.said, is_for_officers=True)
+    """Describe a person's action for officers, without logins or internal terms."""
+    title, at, by = action_label(entry.kind), entry.at, decider_name(entry.by)
+    details = reason or render_record(entry.said, is_for_officers=True)
     if (people := parse_agreement(entry.by)) is not None:
         maker, approver = people
-        words = say(
-            "asked for by {asked}, approved by {approved}: {words}", asked=maker, approved=approver, words=words
+        details = say(
+            "requested by {asked}, approved by {approved}: {words}", asked=maker, approved=approver, words=details
         )
     match decode_record(entry.said):
         case "prepared" | "approved" as code, [name, signed_at, *_]:
-            action, at, by, words = say(_SIGNATURE_LABELS[code]), signed_at, name, ""
+            title, at, by, details = say(_SIGNATURE_LABELS[code]), signed_at, name, ""
         case _:
             pass
-    return HistoryEvent(at, action, words, by, entry.row, entry.attempt, order=entry.order)
+    return HistoryEvent(at, title, details, by, entry.row, entry.attempt, order=entry.order)
 
 
 def _format_action(entry: HistoryEntry) -> tuple[str, str, str, str]:
@@ -325,15 +319,16 @@ def _row_events(visit: Visit, row_history: FollowedRowHistory) -> Iterator[Histo
         yield HistoryEvent(row.intended_at, say("Sent"), order, attempt=row.attempt)
     for reply in row_history.replies:
         # An auditor sees only the last digits of accounts, but a raw reply may contain a whole account number.
-        text = "" if visit.member.is_masked else f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"
+        text = f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"
+        text = "" if visit.member.sees_last_digits else text
         yield HistoryEvent(reply.at, say("The gateway answered"), attempt=reply.attempt, reply=text)
     yield from map(_action_event, row_history.history)
     if row.updated_at and not any(entry.at == row.updated_at for entry in row_history.history):
-        word = render_record(row.message or "", is_for_officers=True) or row.gateway_status or ""
-        yield HistoryEvent(row.updated_at, state_word(row_history.followed.state), word, attempt=row.attempt)
+        details = render_record(row.message or "", is_for_officers=True) or row.gateway_status or ""
+        yield HistoryEvent(row.updated_at, state_title(row_history.followed.state), details, attempt=row.attempt)
 
 
-_STEPS: Mapping[RowStep, tuple[str, ...]] = {
+_STEP_TEXTS: Mapping[RowStep, tuple[str, ...]] = {
     RowStep.RESOLVE_HELD: (
         mark("Do not pay this another way"),
         HELD_FOR_OFFICERS,
@@ -344,30 +339,32 @@ _STEPS: Mapping[RowStep, tuple[str, ...]] = {
         "A request was sent, but no clear answer came back. The row may have been paid.",
         "Ask the gateway what happened to order {order}.",
     ),
-    RowStep.RESOLVE_ACCEPTED: mark_all("The gateway hasn't given a final answer yet", "Ask about order {order}."),
+    RowStep.RESOLVE_ACCEPTED: mark_all("No final answer from the gateway yet", "Ask the gateway about order {order}."),
     RowStep.WAIT_FOR_RUN: mark_all("On its way", "A run is sending it now, or has just ended."),
     RowStep.RETRY_AFTER_PERSON: mark_all(
-        "Check before you try again", "A person marked it as rejected, not the gateway. It may have been paid anyway."
+        "Check before you retry", "A person, not the gateway, marked it as rejected. It may have been paid anyway."
     ),
     RowStep.RETRY: mark_all(
-        "Nothing was paid",
-        "The gateway's answer is final. If the row can succeed now, try it again; if not, correct the sheet.",
+        "No payment was made",
+        "The gateway's answer is final. If the payment can succeed now, retry it. If not, correct the sheet.",
     ),
-    RowStep.SEND: mark_all("Not sent yet", "The next run sends it."),
+    RowStep.SEND: mark_all("Not sent yet", "The next run will send it."),
     RowStep.PAY_AGAIN: mark_all(
-        "The money came back", "Find out why, then pay it under another order id in a new sheet."
+        "The money came back", "Find out why. Then pay it in a new sheet, under another order id."
     ),
 }
-"""The heading and sentences of each step for a row."""
 
 
-def _step_view(step: NextStep) -> StepView:
+def _build_step(step: NextStep) -> StepView:
     row, earlier_attempt = step.row, step.row.possible_duplicate_of
-    heading, *sentences = (say(text, order=row.sent_orderid or row.client_orderid) for text in _STEPS[step.step])
+    heading, *sentences = (say(text, order=row.sent_orderid or row.client_orderid) for text in _STEP_TEXTS[step.step])
     is_urgent = step.step not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}
     if step.step is RowStep.SEND and earlier_attempt is not None:
         sentences.append(
-            say("The row may repeat attempt {attempt}. First make sure that it was not paid.", attempt=earlier_attempt)
+            say(
+                "The row may repeat attempt {attempt}. First make sure that this attempt was not paid.",
+                attempt=earlier_attempt,
+            )
         )
         is_urgent = True
     return StepView(heading, sentences, is_urgent)
@@ -375,7 +372,6 @@ def _step_view(step: NextStep) -> StepView:
 
 def download_reconciliation(visit: Visit) -> Response:
     extension = require_extension(visit.path("ending"), *FILE_TYPES)
-
     minor_units, quarantine_h = rule_minor_units(visit.console.rules), visit.console.settings.submission.quarantine_h
     reader = Reader(format_time, _format_action, is_operator=False)
 
@@ -391,23 +387,23 @@ def download_reconciliation(visit: Visit) -> Response:
 
 
 def download_row_advice(visit: Visit) -> Response:
-    """Return the remittance advice for a row. Raises `PageNotFound` unless the row was paid out."""
+    """Return the remittance advice for a row. Raises `PageNotFound` if the row was not paid."""
     with open_payout(visit) as (journal, record):
         payouts = paid_payouts(list(journal.payments(record.number, [int(visit.path("row"))]).values()))
     if not payouts or not payouts[0].fields:  # The fields of a forgotten person are empty.
-        raise PageNotFound(say("This row was not paid, or the person has been forgotten."))
+        raise PageNotFound(say("This row has no remittance advice: it was not paid, or the person was forgotten."))
     return remittance_response(visit, [payouts])
 
 
-def remittance_response(visit: Visit, people: Sequence[Sequence[FoundPayment]]) -> Response:
-    """Return these people's remittance advices as a download."""
+def remittance_response(visit: Visit, groups: Sequence[Sequence[FoundPayment]]) -> Response:
+    """Return remittance advices as a download. Each of `groups` holds the payments to one person."""
     headers = {"content-disposition": 'attachment; filename="remittance-advice.html"'}
-    page = remittance_page(people, visit.console.settings.reporting.payer, format_date_in_zone)
+    page = remittance_page(groups, visit.console.settings.reporting.payer, format_date_in_zone)
     return Response(page, media_type=FILE_TYPES["html"], headers=headers)
 
 
 def download_advices(visit: Visit) -> Response:
-    """Return the remittance advices of a payout as a download with a page for each person."""
+    """Return all remittance advices of a payout as a download, with one page per person."""
 
     def write(path: Path) -> str:
         with open_payout(visit) as (journal, record):

@@ -19,7 +19,7 @@ from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.console.permissions import Member
 from paygw_batch.console.rendering import page_links
 from paygw_batch.console.start_run import last_run, last_summary, start_run
-from paygw_batch.console.visits import RECORDED_BEFORE, PageNotFound, Visit, parse_subject, payout_namer
+from paygw_batch.console.visits import RECORDED_AS_DONE, PageNotFound, Visit, parse_subject, payout_namer
 from paygw_batch.errors import PaygwError
 from paygw_batch.journal import (
     NO_ENTRY,
@@ -28,7 +28,7 @@ from paygw_batch.journal import (
     JournalReader,
     SharedWork,
     TimetableJob,
-    WorkerLife,
+    WorkerStatus,
     make_directory,
 )
 from paygw_batch.language import mark, mark_all, say
@@ -44,31 +44,30 @@ _JOBS: Mapping[str, str] = {
     "verify": mark("Verify the whole journal"),
     "backup": mark("Back up the database"),
 }
-"""The labels of timetable jobs, except those that watch folders."""
 
 
 def show_workers(visit: Visit) -> Response:
-    """Show the workers. Raises `PageNotFound` if the journal is a file, because then only one machine sends."""
+    """Show the workers. Raises `PageNotFound` for a journal in a file, from which only one machine sends."""
     settings = visit.console.settings
     if settings.journal.url is None:
         raise PageNotFound(say("This machine sends all payouts itself. There are no workers."))
     database = require_workers(settings)
-    work = work_values(database.shared_work(), database.timetable_jobs(), settings, visit.console.now())
+    work = page_values(database.shared_work(), database.timetable_jobs(), settings, visit.console.now())
     return visit.page("workers.html", **work)
 
 
-def work_values(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settings, now: datetime) -> Mapping[str, Any]:
+def page_values(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settings, now: datetime) -> Mapping[str, Any]:
     """Return the template values of the workers page."""
     gate, configured = work.gate, settings.submission
     names = {run.batch: run.sheet_name for run in work.runs}
 
-    def rows_a_minute(worker: WorkerLife) -> float:
+    def rows_per_minute(worker: WorkerStatus) -> float:
         minutes = (now - datetime.fromisoformat(worker.since)).total_seconds() / 60
         return worker.rows / minutes if minutes > 0 else 0.0
 
     return {
         # Each worker is listed with the sheet that it is sending and its rate in rows per minute.
-        "workers": [(worker, names.get(worker.batch or "", ""), rows_a_minute(worker)) for worker in work.workers],
+        "workers": [(worker, names.get(worker.batch or "", ""), rows_per_minute(worker)) for worker in work.workers],
         "work": work,
         "jobs": [(_job_label(job.name, settings), job) for job in jobs],
         # 0 means no limit.
@@ -81,27 +80,26 @@ def work_values(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settin
 
 
 def _job_label(name: str, settings: Settings) -> str:
-    """Return the label of a job. A folder watched only by another host is not in this configuration."""
+    """Return a job's label. A job of another host may be for a folder that is not in this configuration."""
     if (label := _JOBS.get(name)) is not None:
         return say(label)
     folders = {pick_up_name(entry.folder): entry.folder.name for entry in settings.timetable.pick_up}
     if name in folders:
         return say("Pay the sheets in the folder {folder}", folder=folders[name])
-    return say("Pay the sheets in a folder of another machine")
+    return say("Pay the sheets in a folder on another machine")
 
 
 ENTRIES_PER_PAGE = 50
 LOOKAHEAD = 50
-"""Number of newer entries searched for the refusal of an action on the page."""
+"""Number of newer entries that are searched for refusals of the actions on the page."""
 _CHECKS: Mapping[str, str] = {
     "doctor": mark("Configuration, key, clock, journal and connection"),
-    "verify": mark("The whole journal, replayed"),
+    "verify": mark("Every entry in the journal"),
 }
-"""The commands that check the program, each with a label of its subject."""
-HEALTH = "health"
-"""The folder for the results of health checks."""
+"""The commands that check the program, each with a label for what it checks."""
+HEALTH_FOLDER = "health"
 AUDIT_RESULTS = mark_all("done", "refused")
-"""The results in the audit trail, which is in English, marked for the catalogue."""
+"""The results in the audit trail, which are in English, marked for the catalogue."""
 _REFUSAL_REASONS: Mapping[str, str] = {
     "ActRefused": mark("not allowed"),
     "PageOutdated": mark("the page was out of date"),
@@ -117,15 +115,15 @@ _REFUSAL_REASONS: Mapping[str, str] = {
     "exit 8": mark("the signatures are invalid or out of date"),
     "BodyRefused": mark("the file was too large or took too long"),
 }
-"""The reasons for refusals by error class or exit code, as recorded in the audit trail."""
+"""The reasons for refusals, by the error class or exit code recorded in the audit trail."""
 _OTHER_REASON = mark("the action failed")
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramCheck:
-    """The last check of the program started from these pages. `at` is empty if there was none.
+    """The last check of the program that somebody started here. `at` is empty if there was none.
 
-    `findings` has the name and the finding of each individual check that failed.
+    `findings` holds the name and result of each individual check that failed.
     """
 
     name: str
@@ -141,18 +139,18 @@ class ProgramCheck:
 def show_people_and_health(visit: Visit) -> Response:
     console, settings = visit.console, visit.console.settings
     keys: dict[Member, list[str]] = defaultdict(list)
-    for key, owner in console.access.keys.items():
-        keys[owner].append(key.fingerprint)
+    for key, member in console.access.keys.items():
+        keys[member].append(key.fingerprint)
     before = visit.query_number("before") or NO_ENTRY
     head, audit_entries, audit_error = None, list[tuple[AuditEntry, str, str, str]](), ""
     try:
         with open_journal_to_read(settings) as journal:
-            head, describe_subject = journal.head(), _subject_formatter(visit, journal)
-            # The refusal of an action is a later entry, which may be on the page of newer entries.
+            head, describe = journal.head(), _subject_formatter(visit, journal)
+            # The refusal of an action is a later entry, which may be on the previous page.
             end = min(before + LOOKAHEAD, NO_ENTRY)
             entries = journal.audit_entries(before=end, limit=ENTRIES_PER_PAGE + LOOKAHEAD)
             resolved = [entry for entry in _resolve_results(entries) if entry[0].number < before][:ENTRIES_PER_PAGE]
-            audit_entries = [(entry, describe_subject(entry.thing), result, why) for entry, result, why in resolved]
+            audit_entries = [(entry, describe(entry.thing), result, reason) for entry, result, reason in resolved]
     except PaygwError as error:
         audit_error = error.message
     is_file = database_location(settings) is None
@@ -166,30 +164,30 @@ def show_people_and_health(visit: Visit) -> Response:
         endpoint=settings.endpoint(),
         journal=head,
         running=running_process(settings),
-        # Only a journal file is copied by `backup`, and only one machine sends from it.
+        # `backup` copies only a journal file, from which only one machine sends.
         is_file=is_file,
         last_backup_at=file_location(settings).last_backup_at() if is_file else None,
         checks=[_program_check(visit, name) for name in _CHECKS],
         entries=audit_entries,
         pages=page_links("before", {say("Older entries"): last_number}),
-        # The reason why the audit trail cannot be read, or empty.
+        # Why the audit trail cannot be read, or empty.
         audit_error=audit_error,
     )
 
 
 def start_check(visit: Visit) -> Response:
-    """Start a check in another process, because verifying a journal of a million rows takes a while."""
+    """Start a check in another process, because verifying a million rows takes a while."""
     name, console = visit.form.get("check", ""), visit.console
     if name not in _CHECKS:
         raise PageNotFound(say("This check does not exist."))
     make_directory(console.directory)
     command = [*console.program, "--json", name]
-    start_run(console.directory / HEALTH, name, command, by=visit.member.name, environ=visit.environ)
+    start_run(console.directory / HEALTH_FOLDER, name, command, by=visit.member.name, environ=visit.environ)
     return visit.redirect("/people#health")
 
 
 def _program_check(visit: Visit, name: str) -> ProgramCheck:
-    directory, about = visit.console.directory / HEALTH, say(_CHECKS[name])
+    directory, about = visit.console.directory / HEALTH_FOLDER, say(_CHECKS[name])
     run = last_run(directory, name)
     if run is None:
         return ProgramCheck(name, about)
@@ -206,21 +204,21 @@ def _program_check(visit: Visit, name: str) -> ProgramCheck:
 
 
 def _resolve_results(newest_first: Iterable[AuditEntry]) -> Iterator[tuple[AuditEntry, str, str]]:
-    """Yield each entry with its result and the reason for a refusal, which may be a later entry."""
+    """Yield each entry with its result and the reason for a refusal, which a newer entry may record."""
     refusals = defaultdict[tuple[str, ...], list[str]](list)
     for entry in newest_first:
-        act = (entry.who, entry.act, entry.thing)
+        action = (entry.who, entry.act, entry.thing)
         if entry.result != AuditResult.REFUSED:
-            reason = refusals[act].pop() if refusals[act] else ""
+            reason = refusals[action].pop() if refusals[action] else ""
         else:
-            reason = say(_REFUSAL_REASONS.get(entry.said.removeprefix(RECORDED_BEFORE), _OTHER_REASON))
-            if entry.said.startswith(RECORDED_BEFORE):
-                refusals[act].append(reason)
+            reason = say(_REFUSAL_REASONS.get(entry.said.removeprefix(RECORDED_AS_DONE), _OTHER_REASON))
+            if entry.said.startswith(RECORDED_AS_DONE):
+                refusals[action].append(reason)
         yield entry, AuditResult.REFUSED if reason else entry.result, reason
 
 
 def _subject_formatter(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
-    """Return a function that describes the subject of an audit entry, such as its sheet, row and column."""
+    """Return a function that describes an audit entry's subject, such as a sheet, row and column."""
     payout_name = payout_namer(visit.console)
 
     def subject_parts(text: str) -> Iterator[str]:
@@ -230,7 +228,7 @@ def _subject_formatter(visit: Visit, journal: JournalReader) -> Callable[[str], 
             yield say("a sheet that was removed") if folder is None else folder.uploaded.display_name
         if (batch := subject.get("batch")) is not None:
             record = journal.batch(batch)
-            yield say("a payout that doesn't exist") if record is None else payout_name(batch, record.sheet_name)
+            yield say("a payout that does not exist") if record is None else payout_name(batch, record.sheet_name)
         if (number := subject.get("order")) is not None:
             order = find_order_folder(orders_directory(visit), number)
             if order is None:

@@ -1,4 +1,4 @@
-"""The page of a payout's plan, where people sign and approve the plan and start the payout."""
+"""The page of a payout's plan, on which people sign and approve the plan and start the payout."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from paygw_batch.approval.plan_document import (
 from paygw_batch.approval.policy import require_policy
 from paygw_batch.console.check_payout import kind_meaning
 from paygw_batch.console.pages.agreement import (
-    SIGNED_AS,
+    SIGNED_QUERY,
     Agreement,
     Stage,
     build_card,
@@ -37,9 +37,9 @@ from paygw_batch.console.pages.preparing import (
     NO_SUCH_SHEET,
     ONLY_MAKER,
     STARTED,
-    check_or_start,
     reading_page,
     require_folder,
+    start_check,
 )
 from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, payout_folders
 from paygw_batch.console.permissions import Action
@@ -77,22 +77,21 @@ from paygw_batch.submit.plan_to_approve import (
     shared_account_text,
     warning_groups,
     warning_line,
-    worksheets_sentence,
+    worksheets_text,
 )
 
 PEOPLE_PER_PAGE = 50
-"""Maximum number of people on a page."""
 
 
 class PlanAgreement(Agreement[PlanDocument]):
-    """The agreement on the plan of a payout in preparation."""
+    """The agreement on a plan for a payout in preparation."""
 
     folder: PayoutFolder
 
-    own_act, approving_act, starting_act = Action.CORRECT, Action.APPROVE, Action.START
+    own_action, approving_action, starting_action = Action.CORRECT, Action.APPROVE, Action.START
     approve_path, start_path, start_audit_action = "approve", "start", "start"
-    missing_message, only_maker_message = NO_SUCH_SHEET, ONLY_MAKER
-    other_person_message = mark("You prepared this payout, so another person must approve it.")
+    missing_message, not_maker_message = NO_SUCH_SHEET, ONLY_MAKER
+    maker_message = mark("You prepared this payout, so another person must approve it.")
     next_steps: ClassVar[Mapping[Stage, str]] = {
         Stage.DRAFTING: mark("Check the sheet"),
         Stage.TO_SIGN: mark("Check what will be paid"),
@@ -119,11 +118,11 @@ class PlanAgreement(Agreement[PlanDocument]):
 
     @classmethod
     def find(cls, visit: Visit) -> Self | None:
-        """Check a sheet and return its plan, or None if the sheet does not exist."""
+        """Check the sheet in the address and return its agreement, or None if the sheet does not exist."""
         payout = PayoutFolder.find(visit.console.directory, visit.path("sheet"))
         if payout is None:
             return None
-        is_reading = check_or_start(visit, payout, to_sign=True) is None  # another draft is being made
+        is_reading = start_check(visit, payout, to_sign=True) is None  # a new plan is being drafted
         return cls(visit, payout, is_reading=is_reading)
 
     def draft(self) -> PlanDocument | None:
@@ -131,16 +130,16 @@ class PlanAgreement(Agreement[PlanDocument]):
 
     @property
     def needed(self) -> int:
-        """The number of other people who must approve, or 0 for sums below the configured limit."""
+        """The number of other people who must approve, which is 0 for sums below the configured limit."""
         policy, document = require_policy(self.visit.console.settings), self.document or self.draft()
         return policy.needed if document is not None and needs_approval(document.content, policy) else 0
 
-    def has_opened(self, journal: JournalReader) -> bool:
-        """Return whether this plan opened its payout, rather than another plan of the same sheet."""
+    def did_open(self, journal: JournalReader) -> bool:
+        """Return whether this plan, rather than another plan for the same sheet, opened the payout."""
         return self.document is not None and bool(journal.batches(plan_sha256=self.document.digest()))
 
     def stage_without_signatures(self, journal: JournalReader) -> Stage | None:
-        """Return the stage of a payout that has started or has nothing to sign yet, or otherwise None."""
+        """Return the stage if the payout has started or there is nothing to sign yet, otherwise None."""
         if self.document is not None and any(record.batch == self.batch for record in journal.batches()):
             return Stage.DONE
         if self.checked is None or not self.checked.is_ready:
@@ -164,7 +163,7 @@ class PlanAgreement(Agreement[PlanDocument]):
         if self.sent_back:
             return PageOutdated(say("This payout was sent back since this page was opened: {who}", who=self.sent_back))
         if self.document is None:
-            return PageOutdated(say("This payout was changed since this page was opened. It isn't signed."))
+            return PageOutdated(say("This payout has changed since this page was opened. It is not signed."))
         return PageOutdated(say("This payout was changed and signed again since this page was opened."))
 
     def write(self, document: PlanDocument) -> None:
@@ -174,20 +173,19 @@ class PlanAgreement(Agreement[PlanDocument]):
         add_notices(console.settings, notices)
         self.folder.write_upload(replace(self.folder.uploaded, sent_back=""))
         if notices:
-            # Another process sends the notices, because a slow mail server would delay the page. Cron sends the rest.
+            # Another process sends the notices, because a slow mail server would delay the page.
             command = [*console.program, "--json", "notices", "send"]
             runs, by = console.runs, self.visit.member.name
-            with suppress(OSError):  # The plan is signed even if this host cannot start a process.
+            with suppress(OSError):  # The plan is signed even if no process can be started.
                 start_run(runs, "notices", command, by=by, environ=self.visit.environ)
 
     def redraft(self, sent_back: str = "") -> None:
-        """Remove the plan and recheck the sheet, which drafts a new plan."""
+        """Remove the plan and recheck the sheet, which drafts a new one."""
         self.folder.remove_plan(sent_back)
         self.folder.remove_check_result()
-        check_or_start(self.visit, self.folder)
+        start_check(self.visit, self.folder)
 
     def start(self) -> StartedRun:
-        """Start the process that opens the payout and sends it."""
         console, payout, uploaded = self.visit.console, self.folder, self.folder.uploaded
         command = [*console.program, "--json", "submit", str(payout.sheet), "--wait", "--skip-invalid", "--force"]
         command += ["--plan", str(payout.plan_file), "--mended", str(payout.corrections_file)]
@@ -201,17 +199,17 @@ class PlanAgreement(Agreement[PlanDocument]):
         )
 
 
-def signed_plan_page(visit: Visit, journal: JournalReader, batch: str) -> str:
-    """Return the address of the signed plan that opened a payout. Empty if these pages do not have it."""
+def signed_plan_path(visit: Visit, journal: JournalReader, batch: str) -> str:
+    """Return the address of the signed plan that opened a payout. Empty if the console does not have the plan."""
     folders = (folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] == batch)
     digests = ((folder, folder.plan_digest) for folder in folders)
-    opening = (folder for folder, digest in digests if digest and journal.batches(plan_sha256=digest))
-    return next((f"/sheets/{folder.number}/plan{SIGNED_AS}" for folder in opening), "")
+    opening_folders = (folder for folder, digest in digests if digest and journal.batches(plan_sha256=digest))
+    return next((f"/sheets/{folder.number}/plan{SIGNED_QUERY}" for folder in opening_folders), "")
 
 
 @dataclass(frozen=True, slots=True)
 class DifferenceView:
-    """A difference as shown on the page. If the account changed, `accounts` has the old and the new one in pieces."""
+    """A difference from earlier payouts. If the account changed, `accounts` holds the old and new one in pieces."""
 
     finding: PlanFinding
     accounts: Sequence[Sequence[Piece]]
@@ -219,40 +217,40 @@ class DifferenceView:
 
 
 def format_finding(finding: PlanFinding) -> str:
-    """Format a finding as a sentence, with times in the zone of the pages and labels of columns."""
+    """Format a finding as a sentence, with times in the time zone of the console and labels for columns."""
     column = column_label(finding.column) if finding.code == REASSIGNED_HEADING and finding.column else finding.column
     return finding_sentence(_format_values(finding).model_copy(update={"column": column}))
 
 
 def _format_values(finding: PlanFinding) -> PlanFinding:
-    values = {"at": format_time(finding.at)}
-    values |= {"before_at": format_date(finding.before_at), "first_at": format_date(finding.first_at)}
-    values |= {"before": format_amount(finding.before), "first_amount": format_amount(finding.first_amount)}
-    return finding.model_copy(update=values)
+    formatted_values = {"at": format_time(finding.at)}
+    formatted_values |= {"before_at": format_date(finding.before_at), "first_at": format_date(finding.first_at)}
+    formatted_values |= {"before": format_amount(finding.before), "first_amount": format_amount(finding.first_amount)}
+    return finding.model_copy(update=formatted_values)
 
 
 def show_plan(visit: Visit) -> Response:
     payout = require_folder(visit)
-    if check_or_start(visit, payout, to_sign=True) is None:
+    if start_check(visit, payout, to_sign=True) is None:
         return reading_page(visit, payout)
     agreement = PlanAgreement.require(visit)
     with journal_for_planning(visit.console.settings) as journal:
         progress = read_progress(journal, agreement)
         document = displayed_document(agreement, progress.stage)
-        is_over = is_superseded(visit, progress) or (progress.stage is Stage.DONE and not agreement.has_opened(journal))
-    if is_over:
+        has_moved = is_superseded(visit, progress) or (progress.stage is Stage.DONE and not agreement.did_open(journal))
+    if has_moved:
         return visit.redirect(f"/payouts/{agreement.batch}")
     if agreement.checked is None or document is None or progress.stage is Stage.DRAFTING:
         return visit.redirect(agreement.path)
     payees = listed_payees(document)
-    people = Counter(payee.currency for payee in payees)  # Like the sums, from the signed document.
+    payee_counts = Counter(payee.currency for payee in payees)  # Like the sums, these come from the document.
     return visit.page(
         "plan.html",
         card=build_card(agreement, document, progress),
         uploaded=agreement.folder.uploaded,
         document=document,
-        sums=[(currency, people[currency], amount) for currency, amount in document.content.totals.items()],
-        worksheets=worksheets_sentence(document),
+        sums=[(currency, payee_counts[currency], amount) for currency, amount in document.content.totals.items()],
+        worksheets=worksheets_text(document),
         doubles=double_payments(document),
         sent_before=document.select_findings(ALREADY_SENT),
         comparison_text=comparison_text(
@@ -260,15 +258,15 @@ def show_plan(visit: Visit) -> Response:
         ),
         changes=differences(document),
         shown=partial(_build_difference, visit),
-        # Corrected amounts come first. Cells with equal old and new texts are grouped.
-        corrections=_corrections(document, agreement.checked.headings.get("amount", "amount")),
+        # Amounts come first. Corrections with identical old and new texts are grouped.
+        corrections=_grouped_corrections(document, agreement.checked.headings.get("amount", "amount")),
         names={payee.row: payee.name for payee in payees},
         left_out=document.select_findings(LEFT_OUT),
         left_out_sums=left_out_sums(document),
         people=payees[:PEOPLE_PER_PAGE],
         meant=document.select_findings(REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN),
         warnings=warning_groups(document),
-        meaning=_warning_words,
+        meaning=_warning_texts,
         difference=difference_word,
         sentence=format_finding,
         warning_line=warning_line,
@@ -276,7 +274,7 @@ def show_plan(visit: Visit) -> Response:
     )
 
 
-def _corrections(document: PlanDocument, amount_column: str) -> Sequence[Sequence[PlanFinding]]:
+def _grouped_corrections(document: PlanDocument, amount_column: str) -> Sequence[Sequence[PlanFinding]]:
     groups: dict[tuple[str, str, str], list[PlanFinding]] = {}
     for finding in document.select_findings(CORRECTED):
         groups.setdefault((finding.column, finding.value, finding.becomes), []).append(finding)
@@ -288,7 +286,7 @@ def show_people(visit: Visit) -> Response:
     search_text, order = visit.query("text").strip(), visit.query("order")
     query = normalise_name(search_text)
     all_payees = listed_payees(document)
-    matching = [payee for payee in all_payees if _matches(payee, query, is_masked=visit.member.is_masked)]
+    matching = [payee for payee in all_payees if _matches(payee, query, is_masked=visit.member.sees_last_digits)]
     if order in _SORT_KEYS:
         matching.sort(key=_SORT_KEYS[order])
     start = min(visit.query_number("after"), max(len(matching) - 1, 0))
@@ -331,17 +329,16 @@ _SORT_KEYS: Mapping[str, Callable[[ListedPayee], Any]] = {
     "name": lambda payee: (normalise_name(payee.name), payee.row),
     "row": lambda payee: payee.row,
 }
-"""Sort keys of the list of people. By default, people with a difference come first."""
+"""The ways to sort the list of people. By default, people with a difference come first."""
 
 
 def _matches(payee: ListedPayee, query: str, *, is_masked: bool) -> bool:
-    # A person who sees masked accounts must not be able to search for the hidden digits.
+    # A person who sees only the last digits must not be able to find the others by searching.
     account = mask_number(payee.account).lstrip(".") if is_masked else payee.account
     return query in normalise_name(payee.name) or query in account.casefold()
 
 
 def _require_plan(visit: Visit) -> tuple[PayoutFolder, PlanDocument]:
-    """Return the signed or drafted plan of a payout. Raises `PageNotFound` if there is no plan."""
     agreement = PlanAgreement.require(visit)
     document = agreement.document or agreement.draft()
     if document is None:
@@ -353,15 +350,15 @@ def _build_difference(visit: Visit, finding: PlanFinding) -> DifferenceView:
     formatted = _format_values(finding)
     if formatted.code == CHANGED_ACCOUNT:
         pieces: Sequence[Sequence[Piece]] = difference_pieces(formatted.old_account, formatted.account)
-        if visit.member.is_masked:
+        if visit.member.sees_last_digits:
             pieces = [mask_pieces(account) for account in pieces]
         sentences = [earlier_payment_text(formatted), first_payment_text(formatted), shared_account_text(formatted)]
     else:
         pieces, sentences = [[(visit.account(formatted.account), False)]], [format_finding(finding)]
-    return DifferenceView(formatted, pieces, [f"{part[:1].upper()}{part[1:]}" for part in sentences if part])
+    return DifferenceView(formatted, pieces, [f"{text[:1].upper()}{text[1:]}" for text in sentences if text])
 
 
-def _warning_words(code: str) -> tuple[str, str]:
-    names = {name: column_label(name) for name in operation_columns(PAYOUT)}
-    label, _, suggestion = kind_meaning(code, names, is_defect=False)
+def _warning_texts(code: str) -> tuple[str, str]:
+    column_labels = {name: column_label(name) for name in operation_columns(PAYOUT)}
+    label, _, suggestion = kind_meaning(code, column_labels, is_defect=False)
     return label, suggestion

@@ -1,4 +1,4 @@
-"""Finds, locks and checks a payout in preparation for all pages about it."""
+"""Finds, locks and checks a payout in preparation, for all of its pages."""
 
 import contextvars
 from collections.abc import Iterator
@@ -31,16 +31,15 @@ from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.sheet.check.corrections import Corrections
 
 CheckResult = CheckedSheet | UnreadableSheet
-_checks: dict[str, Thread] = {}
-"""The threads that check large sheets, by payout number."""
-_starting = Lock()
+_check_threads: dict[str, Thread] = {}
+_start_lock = Lock()
 NO_SUCH_SHEET = mark("This sheet does not exist. It may have been removed.")
 ONLY_MAKER = mark("Only {name}, who uploaded the sheet, can change it.")
 STARTED = mark("This payout has already started, so its sheet can no longer be changed.")
 
 
 def require_folder(visit: Visit) -> PayoutFolder:
-    """Return the payout in preparation in an address. Raises `Visit.missing_error` if it does not exist."""
+    """Return the payout in preparation in the address. Raises `Visit.missing_error` if it does not exist."""
     payout = PayoutFolder.find(visit.console.directory, visit.path("sheet"))
     if payout is None:
         raise visit.missing_error(say(NO_SUCH_SHEET))
@@ -49,10 +48,7 @@ def require_folder(visit: Visit) -> PayoutFolder:
 
 @contextmanager
 def lock_for_change(visit: Visit) -> Iterator[PayoutFolder]:
-    """Lock the payout named by the URL for one change.
-
-    Raises `ActRefused` unless the person may change it, and `PageOutdated` if it has started.
-    """
+    """Lock the payout in the address for a change. Raises `ActRefused`, or `PageOutdated` if it has started."""
     with hold_lock(require_folder(visit).number):  # An invalid address creates no lock.
         payout = require_folder(visit)
         visit.require(Action.CORRECT, payout.uploaded.by, say(ONLY_MAKER, name=payout.uploaded.by))
@@ -62,7 +58,7 @@ def lock_for_change(visit: Visit) -> Iterator[PayoutFolder]:
 
 
 def require_version(visit: Visit, payout: PayoutFolder) -> None:
-    """Raise `PageOutdated` unless the page of the form showed the current version of the sheet."""
+    """Raise `PageOutdated` unless the form's page showed the current version of the sheet."""
     if visit.form.get("version") != payout.version:
         raise PageOutdated(say("The sheet has been changed since this page was opened. Reload it and check again."))
 
@@ -70,12 +66,11 @@ def require_version(visit: Visit, payout: PayoutFolder) -> None:
 def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> CheckResult:
     """Return the check result of the current sheet, checking it now if necessary.
 
-    An upload is first read in a process with limits. If a sheet exceeds them, the result says so. Later, a small sheet
-    is read in this process. A large sheet is kept as it was read, and its file is reread only before its plan is shown
-    (`to_sign`).
+    A new upload is read in a process with limits, and the result says if it exceeds them. Later, a small sheet is read
+    in this process. A large sheet is cached, and its file is read again only to draft a plan (`to_sign`).
     """
     with hold_lock(payout.number):
-        payout = PayoutFolder(payout.path)  # Another request may have changed the files meanwhile.
+        payout = PayoutFolder(payout.path)  # Another request may have just changed the files.
         if (result := _sufficient_result(visit, payout, to_sign=to_sign)) is not None:
             return result
         key, console = maker_key(visit.console, payout.uploaded.by), visit.console
@@ -85,7 +80,7 @@ def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -
         elif payout.check_result is not None or not recheck_cached_sheet(payout, settings, rules, memory):
             if not console.run_on_upload(CHECK_PROGRAM, str(payout.path), key.text):
                 error = SheetError(
-                    say("The sheet is too large: checking it needs more memory or time than is allowed."),
+                    say("The sheet is too large. Checking it would take more memory or time than allowed."),
                     hint=say("Split it and upload the parts."),
                 )
                 payout.write_check_result(unreadable_result(error))
@@ -99,9 +94,9 @@ def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -
 
 
 def _sufficient_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool) -> CheckResult | None:
-    """Return the earlier check result if there is one and it suffices (`to_sign`: for signing a plan), or None.
+    """Return the earlier check result if it suffices, otherwise None.
 
-    For signing it needs a draft, and no other payout may have been sent since, or the plan could not be started.
+    With `to_sign`, the plan must also be drafted, and no batch may have been opened since the check.
     """
     result = payout.check_result
     if not to_sign or not isinstance(result, CheckedSheet) or not result.is_ready or payout.plan_file.exists():
@@ -110,35 +105,35 @@ def _sufficient_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool) -> 
         return result if result.is_drafted and len(journal.batches()) == result.batches else None
 
 
-def check_or_start(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> CheckResult | None:
-    """Return the check result, or start a check in the background and return None for a large sheet."""
+def start_check(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> CheckResult | None:
+    """Check a sheet and return the result, or check a large sheet in the background and return None."""
     if (result := _sufficient_result(visit, payout, to_sign=to_sign)) is not None:
         return result
     if _is_small(payout) or (payout.check_result is None and has_cached_sheet(payout)):
         return check_result(visit, payout, to_sign=to_sign)
-    # This raises `ActRefused` for a former maker before a check is started.
+    # Refuse a former maker before starting the check.
     maker_key(visit.console, payout.uploaded.by)
-    with _starting:
-        thread = _checks.get(payout.number)
+    with _start_lock:
+        thread = _check_threads.get(payout.number)
         if thread is None or not thread.is_alive():
             context = contextvars.copy_context()
-            check = partial(check_result, visit, payout, to_sign=to_sign)
-            _checks[payout.number] = Thread(target=context.run, args=(check,), daemon=True)
-            _checks[payout.number].start()
+            run_check = partial(check_result, visit, payout, to_sign=to_sign)
+            _check_threads[payout.number] = Thread(target=context.run, args=(run_check,), daemon=True)
+            _check_threads[payout.number].start()
     return None
 
 
 def recheck(visit: Visit, payout: PayoutFolder, corrections: Corrections, **answers: Any) -> None:
-    """Withdraw a payout's plan and recheck its sheet with other corrections and the maker's `answers`."""
+    """Withdraw a payout's plan and recheck its sheet with new corrections and the maker's new `answers`."""
     withdraw(visit, payout.plan)
     payout.replace_corrections(corrections)
     if answers:
         payout.write_upload(replace(payout.uploaded, **answers))
-    check_or_start(visit, payout)
+    start_check(visit, payout)
 
 
 def require_readable(visit: Visit, payout: PayoutFolder) -> CheckedSheet:
-    """Return the check result of a sheet. Raises `PageNotFound` if the sheet could not be read."""
+    """Return the check result of a readable sheet. Raises `PageNotFound` if the sheet could not be read."""
     result = check_result(visit, payout)
     if isinstance(result, UnreadableSheet):
         raise PageNotFound(say("The sheet could not be read."))
@@ -150,14 +145,14 @@ def _is_small(payout: PayoutFolder) -> bool:
 
 
 def find_opened_batch(visit: Visit, result: CheckedSheet) -> str | None:
-    """Return the id of a checked sheet's batch if the journal has it, otherwise None."""
+    """Return the id of a checked sheet's batch, or None if the batch is not in the journal."""
     with journal_for_planning(visit.console.settings) as journal:
         record = journal.batch(result.batch)
         return None if record is None else record.batch
 
 
 def is_started(visit: Visit, result: CheckResult) -> bool:
-    """Return whether a payout is in the journal or a live run is about to add it."""
+    """Return whether a payout is in the journal, or a running process is about to add it."""
     if isinstance(result, UnreadableSheet):
         return False
     run = last_run(visit.console.runs, result.batch)
@@ -165,7 +160,7 @@ def is_started(visit: Visit, result: CheckResult) -> bool:
 
 
 def maker_key(console: Console, name: str) -> PublicKey:
-    """Return a maker's sandbox key or passkey. Raises `ActRefused` for a former maker."""
+    """Return a maker's public key, preferably a passkey. Raises `ActRefused` if the person is no longer a maker."""
     if (key := load_sandbox_key(console.settings, name)) is not None:
         return key.public
     people = configured_people(console.settings).listed
@@ -180,7 +175,7 @@ _BLOCK_BYTES = 1024 * 1024
 
 
 def reading_page(visit: Visit, payout: PayoutFolder) -> Response:
-    """Render the page shown while a sheet is read. A text file is assumed to have one row per line."""
+    """Render the page shown while a sheet is being read. It shows the number of lines of a text file as its rows."""
     size, rows = payout.sheet.stat().st_size, 0
     if not payout.sheet.name.lower().endswith((".xlsx", ".parquet")):
         with payout.sheet.open("rb") as file:

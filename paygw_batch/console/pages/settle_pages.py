@@ -1,7 +1,7 @@
 """The pages on which people settle a row, choose rejected rows to send again, and view an order.
 
-One person may settle a row as paid, because nothing is sent after that. Every other outcome lets the row be sent again,
-so it becomes an order that a second person must agree to.
+One person can settle a row as paid, because a paid row is never sent again. For any other outcome, the row could be
+sent again, so a second person must agree.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from paygw_batch.console.pages.orders import (
 )
 from paygw_batch.console.pages.payout_page import load_row
 from paygw_batch.console.permissions import Action
-from paygw_batch.console.rendering import format_time, next_page_links, state_word
+from paygw_batch.console.rendering import format_time, next_page_links, state_title
 from paygw_batch.console.visits import ActRefused, PageOutdated, Visit, open_payout, parse_row_number, require_payout
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.shown_states import render_record
@@ -65,13 +65,12 @@ def show_settle_form(visit: Visit) -> Response:
 
 
 def settle_row(visit: Visit) -> Response:
-    """Settle a row as paid, or draft an order for two people for any other outcome."""
+    """Settle a row as paid. For any other outcome, draft an order that two people must agree to."""
     batch, row, settings = visit.path("batch"), int(visit.path("row")), visit.console.settings
     resolution = next((resolution for resolution in Resolution if resolution.value == visit.form.get("said")), None)
     if resolution is None:
         raise UsageError(say("Choose what the gateway said."), hint="")
-    settlement = Settlement(row, resolution, require_line(visit.form.get("evidence", ""), say("How you know it")))
-    # One person may settle a row as paid, because nothing is sent after that. Any other outcome lets it be sent again.
+    settlement = Settlement(row, resolution, require_line(visit.form.get("evidence", ""), say("Your evidence")))
     if resolution is Resolution.PAID:
         with open_journal_for_run(settings, "console", lambda _sentence: None) as journal:
             if not _is_already_settled(visit, journal, settlement):
@@ -87,7 +86,6 @@ def settle_row(visit: Visit) -> Response:
 
 
 def _describe_consequence(choice: SettleChoice) -> str:
-    """Describe when a row can be resent after an outcome, and whether a second person must agree."""
     again = format_time(choice.again_from) if choice.again_from else say("now")
     consequence = say(CHOICES[choice.resolution][1], again=again)
     return f"{consequence} {say('A second person then approves it.')}" if choice.needs_two else consequence
@@ -95,24 +93,24 @@ def _describe_consequence(choice: SettleChoice) -> str:
 
 def _disabled_reason(visit: Visit, choice: SettleChoice) -> str:
     if choice.opens:
-        return say("Not before {at}: until then the gateway may still pay it.", at=format_time(choice.opens))
+        return say("Available after {at}. Until then, the gateway may still pay it.", at=format_time(choice.opens))
     return say(ASK_MAKER_MESSAGE) if choice.needs_two and not visit.may(Action.ORDER) else ""
 
 
 def _is_already_settled(visit: Visit, journal: JournalReader, settlement: Settlement) -> bool:
-    """Return whether this person just settled the row in the same way, as after a second click."""
+    """Return whether this person has already settled the row in this way, for example by a first click."""
     record = require_payout(journal, visit.path("batch"))
     row = row_states(journal, record, [settlement.row]).get(settlement.row)
     actions = [entry for entry in journal.history(record.number) if entry.row == settlement.row]
     if row is None or row.state is not State.PAID or not actions:
         return False
-    newest, by = actions[-1], identify_person(visit.member.name)
-    action = (newest.kind, newest.by, newest.said, str(newest.attempt))
+    last_action, by = actions[-1], identify_person(visit.member.name)
+    action = (last_action.kind, last_action.by, last_action.said, str(last_action.attempt))
     return action == ("resolved_paid", by, settlement.evidence_text, visit.form.get("attempt"))
 
 
 def _require_same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRecord:
-    """Return the payout. Raises `PageOutdated` if the page showed another state or attempt of the row."""
+    """Return the batch. Raises `PageOutdated` if the row's state or attempt has changed since the page was opened."""
     record = require_payout(journal, visit.path("batch"))
     row_state = row_states(journal, record, [row]).get(row)
     if row_state is None:
@@ -126,26 +124,26 @@ def _require_same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRe
             )
         )
     if row_state.state.value != visit.form.get("state"):
-        state = state_word(row_state.state.value)
+        state = state_title(row_state.state.value)
         raise PageOutdated(say("Row {row} has changed since this page was opened: {state}.", row=row, state=state))
     return record
 
 
 ROWS_PER_PAGE = 25
 MAX_ROWS_IN_ORDER = 2_000
-"""Maximum number of rejected rows on the page and in an order. The others need another order."""
+"""Maximum number of rejected rows on the page and in an order. Further rows need another order."""
 MAX_REASONS = 50
-"""Maximum number of reasons on the page, most frequent first. Rows with other reasons can be chosen one by one."""
+"""Maximum number of reasons on the page, most frequent first. Rows with any other reason are chosen one by one."""
 _NO_REASON = mark("The gateway gave no reason.")
-_REASON, _ROW = "reason-", "row-"
-"""Prefixes of checkbox names, followed by the key of a reason or the number of a row."""
+_REASON_PREFIX, _ROW_PREFIX = "reason-", "row-"
+"""Prefixes of checkbox names, which end with the key of a reason or the number of a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedReason:
-    """A reason for rejections with its rows. `key` names the reason in addresses and forms.
+    """A reason for rejection, with its rows. `key` identifies the reason in addresses and forms.
 
-    `sums` has the sums by currency of the rows that may be sent again now. `waiting` is the number of the others.
+    `sums` covers only the rows that may be sent again now, by currency. `waiting` is the number of other rows.
     """
 
     key: str
@@ -181,53 +179,50 @@ def show_rejected_form(visit: Visit) -> Response:
 
 
 def choose_rejected(visit: Visit) -> Response:
-    """Draft an order to resend the chosen rows and all rows with a chosen reason."""
+    """Draft an order to resend the rows chosen one by one and all rows with a chosen reason."""
     settings, form = visit.console.settings, visit.form
     with open_payout(visit) as (journal, record):
         rejected = rejected_rows(settings, journal, record, limit=MAX_ROWS_IN_ORDER)
         if _rows_digest(rejected) != form.get("shown"):
             raise PageOutdated(say("The rejected rows of this payout have changed since this page was opened."))
-        reasons = [reason for reason in _group_by_reason(rejected) if f"{_REASON}{reason.key}" in form]
-        rows_by_reason = {row for reason in reasons for row in reason.rows}
-        numbers = {parse_row_number(name.removeprefix(_ROW)) for name in form if name.startswith(_ROW)}
-        rows = {number for number in numbers if number is not None}
-        row_numbers = sorted(rows_by_reason.difference(rejected.opens) | rows)
+        reasons = [reason for reason in _group_by_reason(rejected) if f"{_REASON_PREFIX}{reason.key}" in form]
+        rows_with_reason = {row for reason in reasons for row in reason.rows}
+        numbers = {parse_row_number(name.removeprefix(_ROW_PREFIX)) for name in form if name.startswith(_ROW_PREFIX)}
+        single_rows = {number for number in numbers if number is not None}
+        row_numbers = sorted(rows_with_reason.difference(rejected.opens) | single_rows)
         if None in numbers or not {row.row for row in rejected.rows}.issuperset(row_numbers):
             raise UsageError(say("One of these rows is no longer rejected. Reload the page and check again."), hint="")
         if not row_numbers:
-            raise UsageError(say("Choose the rows to try again."), hint="")
-        evidence = require_line(form.get("evidence", ""), say("Why they can be tried again"))
+            raise UsageError(say("Choose the rows to retry."), hint="")
+        evidence = require_line(form.get("evidence", ""), say("The reason"))
         decisions = [Decision(row, RowAct.RELEASE, evidence) for row in row_numbers]
         draft = draft_order(settings, journal, record, decisions, signing_key(visit))
     return visit.redirect(f"/orders/{store_draft(visit, draft).number}")
 
 
-def _rows_digest(rejected_rows: RejectedRows) -> str:
-    """Return a digest that changes whenever the page would show other rows or choices."""
-    rows = [(row.row, row.attempt, _reason_key(row), row.row in rejected_rows.opens) for row in rejected_rows.rows]
-    return hashlib.sha256(repr((rows, rejected_rows.has_more)).encode()).hexdigest()[:32]
+def _rows_digest(rejected: RejectedRows) -> str:
+    rows = [(row.row, row.attempt, _reason_key(row), row.row in rejected.opens) for row in rejected.rows]
+    return hashlib.sha256(repr((rows, rejected.has_more)).encode()).hexdigest()[:32]
 
 
-def _group_by_reason(rejected_rows: RejectedRows) -> Sequence[RejectedReason]:
-    """Group rejected rows by reason, most frequent first."""
-    by_key: dict[str, list[RowState]] = {}
-    for row in rejected_rows.rows:
-        by_key.setdefault(_reason_key(row), []).append(row)
+def _group_by_reason(rejected: RejectedRows) -> Sequence[RejectedReason]:
+    rows_by_key: dict[str, list[RowState]] = {}
+    for row in rejected.rows:
+        rows_by_key.setdefault(_reason_key(row), []).append(row)
     reasons = [
         RejectedReason(
             key,
             _rejection_reason(rows[0]),
             [row.row for row in rows],
-            sums_by_currency(row for row in rows if row.row not in rejected_rows.opens),
-            sum(row.row in rejected_rows.opens for row in rows),
+            sums_by_currency(row for row in rows if row.row not in rejected.opens),
+            sum(row.row in rejected.opens for row in rows),
         )
-        for key, rows in by_key.items()
+        for key, rows in rows_by_key.items()
     ]
     return sorted(reasons, key=lambda reason: -len(reason.rows))
 
 
 def _rejection_reason(row: RowState) -> str:
-    """Return why a row was rejected, in the words of the gateway or a person."""
     return render_record(row.message or "", is_for_officers=True) or row.gateway_status or say(_NO_REASON)
 
 

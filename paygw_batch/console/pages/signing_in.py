@@ -1,13 +1,13 @@
 """The pages on which people sign in and out, create a passkey by invitation, and choose the language.
 
-Only in the sandbox can people choose their name from a list. The public key of a new passkey is shown but not stored.
+Only in the sandbox can people choose their name from a list. A new passkey's public key is shown but not stored.
 """
 
 from starlette.responses import PlainTextResponse, Response
 
 from paygw_batch.approval.approval_keys import RelyingParty, passkey_challenge
 from paygw_batch.console.passkey_access import (
-    SignedInKey,
+    SignInKey,
     SignInMethod,
     find_signing_key,
     invitation_challenge,
@@ -22,9 +22,9 @@ from paygw_batch.console.visits import (
     PageNotFound,
     PageOutdated,
     Visit,
+    console_path,
     delete_session_cookie,
     home_path,
-    own_path,
     session_cookie,
 )
 from paygw_batch.journal import AuditResult
@@ -45,16 +45,16 @@ def show_sign_in_page(visit: Visit) -> Response:
         members=visit.console.members,
         passkey=passkey,
         has_keys=bool(access.keys),
-        to=own_path(visit.query("to")) or "",
+        to=console_path(visit.query("to")) or "",
         is_ended=visit.query("ended") == "yes",
         idle_min=section.idle_min,
         session_h=section.session_h,
     )
 
 
-def send_session_seconds(visit: Visit) -> Response:
-    """Send the seconds until the idle session ends. A request that is not a poll counts as use."""
-    return PlainTextResponse("" if visit.session is None else str(int(visit.session.left_s)))
+def send_remaining_seconds(visit: Visit) -> Response:
+    """Send the number of seconds until the session ends. Unless it is a poll, the request extends the session."""
+    return PlainTextResponse("" if visit.session is None else str(int(visit.session.remaining_s)))
 
 
 def use_passkey(visit: Visit) -> Response:
@@ -69,9 +69,9 @@ def use_passkey(visit: Visit) -> Response:
         raise ActRefused(say("This page was open for too long. Reload it and sign in."))
     key = find_signing_key(nonce, signature, access.keys, party)
     if key is None:
-        raise ActRefused(say("This passkey isn't registered. Ask your administrator."))
-    visit.record_action(mark("sign in"), key.fingerprint, AuditResult.DONE, who=access.keys[key].name)
-    return _start_session(visit, access.keys[key], SignInMethod.PASSKEY, SignedInKey(key, form.get("credential", "")))
+        raise ActRefused(say("This passkey is not registered. Ask your administrator to add it."))
+    visit.record_action(mark("sign in"), key.fingerprint, AuditResult.DONE, person=access.keys[key].name)
+    return _start_session(visit, access.keys[key], SignInMethod.PASSKEY, SignInKey(key, form.get("credential", "")))
 
 
 def choose_person(visit: Visit) -> Response:
@@ -80,17 +80,17 @@ def choose_person(visit: Visit) -> Response:
     member = next((member for member in visit.console.members if member.name == visit.form.get("name")), None)
     if member is None:
         raise ActRefused(say("This person does not exist."))
-    visit.record_action(mark("sign in"), "sandbox", AuditResult.DONE, who=member.name)
+    visit.record_action(mark("sign in"), "sandbox", AuditResult.DONE, person=member.name)
     return _start_session(visit, member, SignInMethod.LIST)
 
 
-def _start_session(visit: Visit, member: Member, way: SignInMethod, passkey: SignedInKey | None = None) -> Response:
-    """Begin a session for a person and redirect to the requested page or to the person's first page."""
+def _start_session(visit: Visit, member: Member, method: SignInMethod, passkey: SignInKey | None = None) -> Response:
+    """Begin a session and redirect to the requested page, or else to the person's home page."""
     console = visit.console
-    session_id = console.sessions.sign_in(member, session_cookie(visit), way, passkey)
-    response = visit.redirect(own_path(visit.form.get("to", "")) or home_path(member))
+    session_id = console.sessions.sign_in(member, session_cookie(visit), method, passkey)
+    response = visit.redirect(console_path(visit.form.get("to", "")) or home_path(member))
     response.set_cookie(
-        console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict"
+        console.cookie_name, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict"
     )
     return response
 
@@ -102,18 +102,18 @@ def sign_out(visit: Visit) -> Response:
     return response
 
 
-_A_YEAR_S = 365 * 24 * 3600
+_YEAR_S = 365 * 24 * 3600
 
 
 def choose_language(visit: Visit) -> Response:
-    """Set the cookie for the language and redirect to the page. An unknown language changes nothing."""
+    """Set the language cookie and return to the same page. An unknown language changes nothing."""
     code = visit.form.get("language", "")
-    response = visit.redirect(own_path(visit.form.get("back", "")) or "/")
+    response = visit.redirect(console_path(visit.form.get("back", "")) or "/")
     if code in languages():
         response.set_cookie(
             LANGUAGE_COOKIE,
             code,
-            max_age=_A_YEAR_S,
+            max_age=_YEAR_S,
             path="/",
             secure=visit.console.is_secure,
             httponly=True,
@@ -123,14 +123,14 @@ def choose_language(visit: Visit) -> Response:
 
 
 _USER_ID_LENGTH = 22
-"""Length of the token's part that identifies the person to the authenticator: 16 random bytes."""
+"""Length of the first part of the token, which identifies the person to the authenticator (16 random bytes)."""
 
 
 def show_invitation(visit: Visit) -> Response:
     token, party = visit.path("token"), _require_party(visit)
     invitation = visit.console.access.invitations.invitation(token, visit.console.now())
     if invitation is None:
-        raise PageNotFound(say("This link was used before, or is older than a day. Ask for another one."))
+        raise PageNotFound(say("This link has already been used or has expired. Ask for a new one."))
     passkey = {
         "kind": "create",
         "challenge": invitation_challenge(token),
@@ -142,17 +142,17 @@ def show_invitation(visit: Visit) -> Response:
 
 
 def accept_invitation(visit: Visit) -> Response:
-    """Show the new passkey's line and fingerprint once. Raises `PageOutdated` if the invitation was used."""
+    """Show the new passkey's line and fingerprint. Raises `PageOutdated` if the invitation is used or expired."""
     token, form, console = visit.path("token"), visit.form, visit.console
     key = parse_new_passkey(form, token, _require_party(visit))
     if key is None:
-        raise ActRefused(say("The passkey was not created. Open the link again and create it there."))
+        raise ActRefused(say("The passkey was not created. Open the link again to create it."))
     use = console.access.invitations.use(token, key.fingerprint, console.now())
     if use is None:
-        raise PageOutdated(say("This link was used before, or is older than a day. Ask for another one."))
+        raise PageOutdated(say("This link has already been used or has expired. Ask for a new one."))
     name, is_first_use = use
     if is_first_use:
-        visit.record_action(mark("make a passkey"), key.fingerprint, AuditResult.DONE, who=name)
+        visit.record_action(mark("make a passkey"), key.fingerprint, AuditResult.DONE, person=name)
     return visit.page("new_passkey.html", name=name, line=key.text, fingerprint=key.fingerprint)
 
 

@@ -1,4 +1,4 @@
-"""The pages that settle rows by a gateway statement: questions, upload, preview and use."""
+"""The pages on which people settle rows by a gateway statement: questions, upload and preview."""
 
 import hashlib
 from collections import Counter
@@ -14,14 +14,14 @@ from paygw_batch.console.pages.agreement import signing_key
 from paygw_batch.console.pages.orders import (
     ASK_MAKER_MESSAGE,
     StatementFolder,
+    StatementUse,
     UploadedStatement,
-    UsedStatement,
     choice_name,
+    create_statement_folder,
     find_order_folder,
-    new_statement_folder,
     open_orders,
     orders_directory,
-    read_in_process,
+    read_statement_in_process,
     statement_folders,
     statements_directory,
     store_draft,
@@ -52,14 +52,14 @@ from paygw_batch.settle.match_statement import StatementMatch
 from paygw_batch.settle.resolve import row_states
 from paygw_batch.settle.row_order import Decision
 from paygw_batch.settle.settle_rows import (
-    as_of_time,
     carry_out_statement,
     compare_statement,
     draft_order,
     hold_blocked_orders,
+    parse_as_of,
     rows_needing_order,
 )
-from paygw_batch.settle.statement import proof_sentence
+from paygw_batch.settle.statement import proof_message
 from paygw_batch.sheet.write.table import write_frame
 from paygw_batch.show.batch_status import FollowedRow, followed_batch, running_process, with_payees
 from paygw_batch.show.reconcile import questions
@@ -72,7 +72,7 @@ _MAX_SIGNATURE_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LineView:
-    """A line of a statement or a `row` in the preview. `becomes` is the outcome, or empty if it is not settled."""
+    """A statement line or a row in the preview. `becomes` is the outcome that the row would get, or empty."""
 
     number: int
     order_id: str
@@ -94,22 +94,22 @@ def download_questions(visit: Visit) -> Response:
 
 def show_statement_form(visit: Visit) -> Response:
     with open_payout(visit) as (journal, record):
-        followed_rows = followed_batch(visit.console.settings, journal, record)
+        followed = followed_batch(visit.console.settings, journal, record)
     folders = statement_folders(statements_directory(visit), record.batch)[:MAX_LISTED]
     return visit.page(
         "statement.html",
         record=record,
         # The form names the new folder, so that sending it twice creates only one.
         upload=random_folder_name(),
-        in_doubt=followed_rows.counts.get("in_doubt", 0),
+        in_doubt=followed.counts.get("in_doubt", 0),
         takes_signature=visit.console.settings.evidence.statement_key is not None,
         statements=[(f"/statements/{folder.number}", folder.uploaded) for folder in folders],
         most_mib=visit.console.settings.console.max_upload_mib,
     )
 
 
-def upload_statement(visit: Visit) -> Response:
-    """Store and read a statement, and redirect to its preview. An unreadable statement is not kept."""
+def add_statement(visit: Visit) -> Response:
+    """Store and read a statement, and redirect to its preview. Removes a statement that cannot be read."""
     console, upload, form = visit.console, visit.upload, visit.form
     with open_payout(visit) as (_journal, record):
         batch = record.batch
@@ -117,34 +117,34 @@ def upload_statement(visit: Visit) -> Response:
         raise UsageError(say("No file was chosen."), hint=say("Choose the statement and upload it again."))
     words, as_of = form.get("words", "").strip(), form.get("as_of", "").strip()
     if as_of:
-        as_of_time(as_of, say("The time"))
+        parse_as_of(as_of, say("The time"))
     uploaded = UploadedStatement(
         batch=batch,
         name=plain_file_name(upload.filename),
         by=visit.member.name,
         at=timestamp(console.now()),
-        words=require_line(words, say("How you got the statement")) if words else "",
+        words=require_line(words, say("The source of the statement")) if words else "",
         as_of=as_of,
     )
-    with temporary_upload(visit, upload) as content:
-        return visit.redirect(f"/statements/{_store_and_read(visit, content, uploaded)}")
+    with temporary_upload(visit, upload) as source:
+        return visit.redirect(f"/statements/{_store_and_read(visit, source, uploaded)}")
 
 
-def _store_and_read(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
-    """Store and read a statement, and return its number. A form sent twice stores it once."""
+def _store_and_read(visit: Visit, source: Path, uploaded: UploadedStatement) -> str:
+    """Store and read a statement, and return its folder's name. Sending the form again stores nothing."""
     number = visit.form.get("upload", "")
     number = number if is_folder_name(number) else random_folder_name()
     with hold_lock(number):
         existing = StatementFolder.find(statements_directory(visit), number)
         if existing is not None:
-            if not existing.has_file(uploaded, content):
+            if not existing.has_file(uploaded, source):
                 raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
             return number
-        folder = new_statement_folder(statements_directory(visit), content, uploaded, number)
+        folder = create_statement_folder(statements_directory(visit), source, uploaded, number)
         if visit.signature is not None:
             folder.write_signature(visit.signature.file.read(_MAX_SIGNATURE_BYTES))
         try:
-            read_in_process(folder, visit.console)
+            read_statement_in_process(folder, visit.console)
         except SheetError:
             folder.remove()
             raise
@@ -152,7 +152,7 @@ def _store_and_read(visit: Visit, content: Path, uploaded: UploadedStatement) ->
 
 
 def show_statement_preview(visit: Visit) -> Response:
-    """Show the rows that a statement would settle, and why other lines do not match. Read-only."""
+    """Show which rows a statement would settle, and why its other lines would settle none."""
     folder = _require_statement(visit)
     requested_statement, settings = folder.build_requested_statement(visit.member.name), visit.console.settings
     with journal_for_planning(settings) as journal:
@@ -170,13 +170,12 @@ def show_statement_preview(visit: Visit) -> Response:
             uploaded=folder.uploaded,
             matched=match,
             words=[(choice_name(outcome), counts[outcome]) for outcome in Resolution if counts[outcome]],
-            proof=proof_sentence(requested_statement.statement.proof),
+            proof=proof_message(requested_statement.statement.proof),
             needs_two=bool(rows_needing_order(settings, journal, record, match.settlements)),
-            # A digest that changes if the statement would have another effect.
-            code=_effect_code(match),
+            code=_match_code(match),
             orders=open_orders(visit, record.batch),
-            done=requested_statement.reuse_sentence(journal, record),
-            notes=JournalClock.read(journal, utc_now()).sentences(),
+            done=requested_statement.reuse_message(journal, record),
+            notes=JournalClock.read(journal, utc_now()).messages(),
             is_running=running_process(settings) is not None,
             wanted=kind,
             lines=lines[:LINES_PER_PAGE],
@@ -184,59 +183,57 @@ def show_statement_preview(visit: Visit) -> Response:
         )
 
 
-def apply_statement(visit: Visit) -> Response:
-    """Carry out a statement, or draft an order for two people if a line lets a row be sent again.
+def use_statement(visit: Visit) -> Response:
+    """Settle rows by a statement, or draft an order if a second person must agree.
 
-    A row that a run could still send is held at once if a line says that the gateway already has it.
+    If the statement shows that the gateway already has a row that a run could send, that row is held immediately.
     """
     folder, settings = _require_statement(visit), visit.console.settings
     requested_statement = folder.build_requested_statement(identify_person(visit.member.name))
     with open_journal_for_run(settings, "console", lambda _sentence: None) as journal:
         record = require_payout(journal, folder.uploaded.batch)
-        if requested_statement.reuse_sentence(journal, record):  # This is a second click.
+        if requested_statement.reuse_message(journal, record):  # This is a second click.
             return visit.redirect(f"/payouts/{record.batch}")
         match = compare_statement(settings, journal, record, requested_statement)
         if (order := _earlier_order(visit, folder)) is not None:
             return visit.redirect(f"/orders/{order}")
-        _require_code(visit, match)
+        _require_same_match(visit, match)
         if not rows_needing_order(settings, journal, record, match.settlements):
             carry_out_statement(settings, journal, record, requested_statement, lambda _matched, _held: None)
             return visit.redirect(f"/payouts/{record.batch}")
         if not visit.may(Action.ORDER):
             raise ActRefused(say(ASK_MAKER_MESSAGE))
-        # Rows that the gateway already has, but that a run could still send, are held now, because two people may need
-        # days to agree on the order.
+        # Hold rows that the gateway has but a run could still send, because two people may need days to agree.
         hold_blocked_orders(settings, journal, record, requested_statement, match)
         decisions = [Decision.from_settlement(settlement) for settlement in requested_statement.settlements(match)]
         key = signing_key(visit)
         draft = draft_order(settings, journal, record, decisions, key, statement=requested_statement.statement)
         order = store_draft(visit, draft).number
-        folder.record_use(UsedStatement(visit.member.name, _effect_code(match), order))
+        folder.record_use(StatementUse(visit.member.name, _match_code(match), order))
     return visit.redirect(f"/orders/{order}")
 
 
 def _earlier_order(visit: Visit, folder: StatementFolder) -> str | None:
-    """Return the number of the order drafted by the first click on this form, or None if there is none."""
+    """Return the number of the order that an earlier click on the form drafted, or None."""
     use = folder.statement_use
     if use is None or (use.by, use.code) != (visit.member.name, visit.form.get("code")):
         return None
     return use.order if find_order_folder(orders_directory(visit), use.order) is not None else None
 
 
-def _require_code(visit: Visit, match: StatementMatch) -> None:
-    """Raise `PageOutdated` unless the statement would still make the changes that the page showed."""
-    if _effect_code(match) != visit.form.get("code"):
+def _require_same_match(visit: Visit, match: StatementMatch) -> None:
+    if _match_code(match) != visit.form.get("code"):
         raise PageOutdated(say("Rows of this payout have changed since this page was opened."))
 
 
 def remove_statement(visit: Visit) -> Response:
-    """Remove an uploaded statement. The rows that it settled stay settled."""
+    """Remove an uploaded statement. Rows that it settled stay settled."""
     folder = StatementFolder.find(statements_directory(visit), visit.path("statement"))
     with journal_for_planning(visit.console.settings) as journal:
         batch = require_payout(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
         if folder is not None and folder.lines_file.exists():
             requested_statement = folder.build_requested_statement(visit.member.name)
-            _require_code(visit, compare_statement(visit.console.settings, journal, batch, requested_statement))
+            _require_same_match(visit, compare_statement(visit.console.settings, journal, batch, requested_statement))
     if folder is not None:
         folder.remove()
     return visit.redirect(f"/payouts/{batch.batch}/statement")
@@ -249,8 +246,7 @@ def _require_statement(visit: Visit) -> StatementFolder:
     return folder
 
 
-def _effect_code(match: StatementMatch) -> str:
-    """Return a digest that changes with the statement's effect."""
+def _match_code(match: StatementMatch) -> str:
     blocking = [line.order_id for line in match.blocking]
     text = repr((list(match.settlements), list(match.differences), blocking))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -259,7 +255,7 @@ def _effect_code(match: StatementMatch) -> str:
 def _page_lines(
     journal: JournalReader, record: BatchRecord, match: StatementMatch, kind: str, start: int
 ) -> Sequence[LineView]:
-    """Return a page of the lines of a kind from `start`, plus one line if there are more."""
+    """Return a page of the lines of a kind, from index `start` on, plus one line if there are more."""
     part = slice(start, start + LINES_PER_PAGE + 1)
     match kind:
         case "settles":
@@ -275,7 +271,7 @@ def _page_lines(
         case "differs":
             return [LineView(line.line, line.order_id, line.sentence) for line in match.differences[part]]
         case "silent":
-            why = say("The statement doesn't settle it.")
+            why = say("The statement does not settle this row.")
             followed = with_payees(journal, record, match.unsettled_rows[part], None)
             return [LineView(row.standing.row, row.standing.sent_orderid or "", why, row=row) for row in followed]
         case _:

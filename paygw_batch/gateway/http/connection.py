@@ -1,4 +1,4 @@
-"""A connection to the gateway: carries out one exchange at a time, and sets the first-byte witness."""
+"""Carries requests and replies over a connection to the gateway, and sets the first-byte witness."""
 
 import asyncio
 import fcntl
@@ -18,48 +18,48 @@ from paygw_batch.gateway.http.http1 import BrokenReply, ReplyReader, TunnelReade
 from paygw_batch.gateway.http.tls import TlsChannel
 from paygw_batch.gateway.message import FaultKind, RawReply, SendGuard, TransportFault
 
-_COUNT = struct.Struct("i")
+_INT = struct.Struct("i")
 _ROUND_TRIP_US = struct.Struct("68xI")
-"""The round trip in microseconds, from `struct tcp_info` of linux/tcp.h, a fixed part of the kernel's interface."""
+"""The round trip in microseconds, from `struct tcp_info` in linux/tcp.h, a stable kernel interface."""
 
 
 class SocketStatus:
-    """The kernel's view of one connected socket. Reads no bytes from the socket, and never waits."""
+    """Reports the kernel's view of a connected socket, without reading from it or blocking."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
 
-    def has_unread(self) -> bool:
+    def has_unread_bytes(self) -> bool:
         """Return whether bytes, the end of the stream or an error can be read."""
         return bool(self._poll.poll(0))
 
-    def has_unacknowledged(self) -> bool:
-        """Return whether the peer's system has yet to acknowledge written bytes.
+    def has_unacknowledged_bytes(self) -> bool:
+        """Return whether the peer has not yet acknowledged all written bytes. Only Linux reports this.
 
-        Every packet acknowledges the bytes that its sender had received before (RFC 9293 section 3.10.7.4). So a reply
-        that arrives while part of the request is unacknowledged was sent without that part. Only Linux reports this.
+        Every packet acknowledges the bytes that its sender has received (RFC 9293 section 3.10.7.4). So a reply that
+        arrives while part of the request is unacknowledged was sent before that part was received.
         """
-        count = bytearray(_COUNT.size)
+        count = bytearray(_INT.size)
         try:
             fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, count)
         except OSError:
             return False
-        return bool(_COUNT.unpack(count)[0] > 0)
+        return bool(_INT.unpack(count)[0] > 0)
 
     def round_trip_s(self) -> float:
         """Return the round-trip time, or 0 if the system does not report it."""
         if sys.platform != "linux":
             return 0.0
-        # This is a second descriptor of the same socket, so closing it does not close the connection.
+        # Closing this second descriptor does not close the connection.
         with socket.socket(fileno=os.dup(self._descriptor)) as connection_socket:
             info = connection_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_US.size)
         return float(_ROUND_TRIP_US.unpack(info)[0]) / 1_000_000
 
 
 RECORD_POLL_INTERVAL_S = 0.002
-"""How long to wait for the rest of a TLS record that began to arrive on a silent connection."""
+"""How often to check for the rest of a TLS record that began to arrive on an idle connection."""
 
 
 class ConnectFailed(Exception):
@@ -71,29 +71,30 @@ class ConnectFailed(Exception):
         self.detail = detail
 
 
-_EARLY_BYTES = (FaultKind.EARLY_REPLY, "the gateway spoke before it was asked")
+_EARLY_BYTES = (FaultKind.EARLY_REPLY, "the gateway sent bytes before the request")
 
 
 class _Stage(Enum):
     OPENING = auto()
-    """The tunnel and the TLS handshake are under way, and no byte of the application may pass."""
+    """The tunnel and the TLS handshake are in progress, and no application data may pass."""
     QUIET = auto()
-    """The connection is ready for an exchange. Any byte that arrives now ends it."""
+    """The connection is ready for an exchange. Any byte that arrives now makes it unusable."""
     EXCHANGE = auto()
     SPENT = auto()
     """The connection can only be closed."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection to the gateway: it is opened (proxy, TLS), used for one exchange after another, and closed.
+    """A connection to the gateway, which is used for one exchange at a time.
 
-    The caller limits the time for opening. Each exchange has its own limits: a maximum silence and a deadline.
+    The caller opens it (proxy, TLS), within its own time limit, and closes it. Each exchange has its own read timeout
+    and deadline.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, open_connections: set["Connection"]) -> None:
-        self.quiet_since_s = 0.0
-        self.opening_kind = FaultKind.CONNECT_TIMEOUT
-        """The kind of fault if the peer closes the connection, or time runs out, during the current step of opening."""
+        self.idle_since_s = 0.0
+        self.open_fault = FaultKind.CONNECT_TIMEOUT
+        """The kind of fault if the current step of opening the connection fails or times out."""
         self.closed = asyncio.Event()
         """Set once the connection is closed."""
         self._loop = loop
@@ -101,13 +102,13 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._stage = _Stage.OPENING
         self._spent_reason = (FaultKind.CONNECT_FAILED, "the connection was closed")
-        self._arrivals: SocketStatus | None = None
-        # These fields are used while the connection opens.
-        self._step: asyncio.Future[ConnectFailed | None] | None = None
+        self._status: SocketStatus | None = None
+        # Used while the connection opens:
+        self._opening: asyncio.Future[ConnectFailed | None] | None = None
         self._tunnel: TunnelReader | None = None
         self._tunnel_s = 0.0
         self._tls: TlsChannel | None = None
-        # These fields are used during an exchange.
+        # Used during an exchange:
         self._has_served = False
         self._reader = ReplyReader()
         self._result: asyncio.Future[RawReply | TransportFault] | None = None
@@ -121,83 +122,80 @@ class Connection(asyncio.Protocol):
         self._silent_since_s = 0.0
         self._deadline_s = 0.0
 
-    # The transport calls the methods from here on.
+    # Methods for the transport:
 
     async def open_tunnel(self, destination: str) -> None:
         """Open a tunnel through the proxy to `destination` (host:port). Raises `ConnectFailed`."""
-        self.opening_kind = FaultKind.PROXY_FAILED
+        self.open_fault = FaultKind.PROXY_FAILED
         self._tunnel = TunnelReader()
-        began_s = self._loop.time()
-        await self._wait_for_step(connect_request(destination))
+        started_s = self._loop.time()
+        await self._wait_for_peer(connect_request(destination))
         self._tunnel = None
-        self._tunnel_s = self._loop.time() - began_s
+        self._tunnel_s = self._loop.time() - started_s
 
     async def open_tls(self, channel: TlsChannel) -> None:
-        """Perform the TLS handshake. All further bytes are encrypted. Raises `ConnectFailed`."""
-        self.opening_kind = FaultKind.TLS_FAILED
+        """Perform the TLS handshake, after which all bytes are encrypted. Raises `ConnectFailed`."""
+        self.open_fault = FaultKind.TLS_FAILED
         self._tls = channel
         try:
             channel.handshake()
         except ssl.SSLError as error:
             raise ConnectFailed(FaultKind.TLS_FAILED, _tls_error_name(error)) from None
-        await self._wait_for_step(channel.outgoing())
+        await self._wait_for_peer(channel.read_outgoing())
 
     def round_trip_s(self) -> float:
-        """Return the round-trip time to the gateway in seconds, or 0 if the system does not report it.
+        """Return the round-trip time, or 0 if it is unknown. With a proxy, it is the duration of CONNECT."""
+        return self._tunnel_s or (self._status.round_trip_s() if self._status is not None else 0.0)
 
-        With a proxy, this is the time that its reply to CONNECT took, because it first had to reach the gateway.
-        """
-        return self._tunnel_s or (self._arrivals.round_trip_s() if self._arrivals is not None else 0.0)
+    async def wait_for_silence(self, silence_s: float, deadline_s: float) -> None:
+        """Wait for `silence_s`. Raises `ConnectFailed` if the peer sends anything but TLS tickets.
 
-    async def wait_for_silence(self, listening_s: float, until_s: float) -> None:
-        """Wait `listening_s` while the peer must stay silent.
-
-        The exchange must follow at once, without an `await` in between. Bytes that arrive before the request would be
-        taken for its reply. TLS tickets are accepted until `until_s` by the loop's clock. Raises `ConnectFailed`.
+        Start the exchange without an `await` in between. Otherwise bytes that arrive before the request could be
+        mistaken for its reply. Tickets may arrive until `deadline_s` by the loop's clock.
         """
         self._stage = _Stage.QUIET if self._stage is _Stage.OPENING else self._stage
-        while listening_s or not self.is_fit():
+        while silence_s or not self.is_ready():
             with suppress(TimeoutError):
-                async with asyncio.timeout(listening_s or RECORD_POLL_INTERVAL_S):
+                async with asyncio.timeout(silence_s or RECORD_POLL_INTERVAL_S):
                     await self.closed.wait()
-            listening_s = 0
+            silence_s = 0
             if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
                 raise ConnectFailed(*self._spent_reason)
-            if self._loop.time() >= until_s and not self.is_fit():
-                raise ConnectFailed(FaultKind.EARLY_REPLY, "the gateway kept sending before it was asked")
+            if self._loop.time() >= deadline_s and not self.is_ready():
+                raise ConnectFailed(FaultKind.EARLY_REPLY, "the gateway kept sending bytes before the request")
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the last exchange left the connection reusable. Later bytes may still be unread."""
+        """Whether the last exchange left the connection reusable. Does not check for unread bytes."""
         return self._stage is _Stage.QUIET
 
-    def is_fit(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether an exchange may start: nothing has arrived since the last one, not even unread bytes."""
         if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
             return False
-        return not self._has_unread() and not (self._tls is not None and self._tls.is_inside_record)
+        return not self._has_unread_bytes() and not (self._tls is not None and self._tls.is_inside_record)
 
     def exchange(
         self, request: bytes, may_send: SendGuard, *, read_timeout_s: float, deadline_s: float
     ) -> "asyncio.Future[RawReply | TransportFault]":
-        """Send one whole request, once, and return a future of the reply or fault.
+        """Send a request once, and return a future for the reply or fault.
 
         `may_send` is called immediately before the first byte. If it returns False, nothing is sent (INTENT_STALE).
-        The future completes after `read_timeout_s` of silence, and at `deadline_s` by the loop's clock at the latest.
+        The exchange ends after `read_timeout_s` of silence, and at the latest at `deadline_s` by the loop's clock.
         """
         result = self._result = self._loop.create_future()
         transport = self._transport
-        # This is the last check: bytes that are here now cannot be the reply. No `await` may come before the write.
-        if transport is None or not self.is_fit():
+        # This is the last check: bytes already received cannot be the reply. No `await` may come before the write.
+        if transport is None or not self.is_ready():
             self._stage = _Stage.SPENT
-            result.set_result(TransportFault(FaultKind.CONNECT_FAILED, first_byte_sent=False, detail="lost at once"))
+            result.set_result(TransportFault(FaultKind.CONNECT_FAILED, first_byte_sent=False, detail="closed too soon"))
             return result
         self._stage = _Stage.EXCHANGE
         if self._has_served:
             self._reader = ReplyReader(reused_connection=True)
         self._has_served = True
         self._began_early = False
-        # No byte of this request has been sent yet. Earlier requests on this connection do not count.
+        # No byte of this request has been sent. Earlier requests on this connection do not count.
         self._first_byte_sent, self._bytes_written = False, 0
         self._request_bytes = len(request)
         self._read_timeout_s, self._deadline_s = read_timeout_s, deadline_s
@@ -207,13 +205,13 @@ class Connection(asyncio.Protocol):
         return result
 
     def _send_request(self, transport: asyncio.Transport, request: bytes, may_send: SendGuard) -> None:
-        # Since the intent was committed, this process may have been frozen, or the connection may have opened slowly,
-        # and another process may have taken the row. No `await` may come between this question and the write.
+        # After the intent was committed, this process may have been suspended, or the connection may have opened
+        # slowly, and another process may have taken the row. No `await` may come between this check and the write.
         if not may_send():
-            self._end_with_fault(FaultKind.INTENT_STALE, "the request came too late to leave")
+            self._end_with_fault(FaultKind.INTENT_STALE, "it was too late to send the request")
             return
-        # This sets the first-byte witness. From here on a byte may have been sent. No earlier line writes any part of
-        # the request, and only the next exchange resets the witness.
+        # The first-byte witness: from here on, a byte may have been sent. Nothing writes a byte of the request
+        # before this line, and only the next exchange resets the witness.
         self._first_byte_sent = True
         if self._tls is not None:
             try:
@@ -221,16 +219,16 @@ class Connection(asyncio.Protocol):
             except ssl.SSLError as error:
                 self._end_with_fault(FaultKind.TLS_FAILED, _tls_error_name(error))
                 return
-            transport.write(self._tls.outgoing())
+            transport.write(self._tls.read_outgoing())
         else:
             transport.write(request)
         if transport.is_closing():
-            self._end_with_fault(FaultKind.WRITE_FAILED, "the connection was gone")
+            self._end_with_fault(FaultKind.WRITE_FAILED, "the connection was closed")
         else:
             self._bytes_written = max(0, self._request_bytes - transport.get_write_buffer_size())
 
     def session(self) -> ssl.SSLSession | None:
-        """Return the TLS session for later connections to resume. Reading it costs as much as half a handshake."""
+        """Return the TLS session for later connections. Reading it costs half as much as a handshake."""
         return self._tls.session if self._tls is not None else None
 
     def close(self) -> None:
@@ -242,22 +240,22 @@ class Connection(asyncio.Protocol):
         self._stage = _Stage.SPENT
         transport.close()
 
-    def abort(self, kind: FaultKind = FaultKind.CANCELLED, detail: str = "given up") -> None:
-        """Cut the connection. An exchange in progress ends with this fault."""
+    def abort(self, kind: FaultKind = FaultKind.CANCELLED, detail: str = "cancelled") -> None:
+        """Close the connection immediately. An exchange in progress ends with this fault."""
         if self._stage is _Stage.EXCHANGE:
             self._end_with_fault(kind, detail)
             return
-        self._fail_step(kind, detail)
+        self._fail_opening(kind, detail)
         self._stage, self._spent_reason = _Stage.SPENT, (kind, detail)
         if self._transport is not None:
             self._transport.abort()
 
-    # asyncio calls the methods from here on.
+    # Callbacks for asyncio:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._arrivals = SocketStatus(transport.get_extra_info("socket").fileno())
-        # With a limit of 0, asyncio calls `resume_writing` when the kernel has taken the whole request.
+        self._status = SocketStatus(transport.get_extra_info("socket").fileno())
+        # With a limit of 0, asyncio calls `resume_writing` when the kernel has accepted the whole request.
         self._transport.set_write_buffer_limits(0)
         self._open_connections.add(self)
 
@@ -272,7 +270,7 @@ class Connection(asyncio.Protocol):
                 else:
                     self._read_encrypted(self._tls, data)
             case _Stage.QUIET:
-                # TLS may send session tickets between exchanges, and nothing else may arrive.
+                # Only TLS session tickets may arrive between exchanges.
                 if self._tls is None or self._tls.decrypt(data):
                     self.abort(*_EARLY_BYTES)
                 elif self._tls.is_ended or self._tls.failure:
@@ -281,13 +279,12 @@ class Connection(asyncio.Protocol):
                 pass
 
     def eof_received(self) -> None:
-        """Handle the end of the peer's half. Returns None, so that asyncio closes our half too."""
+        """Handle the end of the peer's stream. Returns None, so that asyncio closes the connection."""
         if self._stage is _Stage.EXCHANGE:
-            # Under TLS this means that the connection was cut, because a peer that ends it properly sends close_notify
-            # first.
+            # Under TLS, the connection was interrupted, because a proper end begins with close_notify.
             self._end_stream(cleanly=self._tls is None)
         elif self._stage is _Stage.OPENING:
-            self._fail_step(self.opening_kind, "the connection was closed")
+            self._fail_opening(self.open_fault, "the connection was closed")
         else:
             self._stage = _Stage.SPENT
 
@@ -299,69 +296,67 @@ class Connection(asyncio.Protocol):
             is_complete = self._bytes_written >= self._request_bytes
             self._end_with_fault(FaultKind.CONNECTION_LOST if is_complete else FaultKind.WRITE_FAILED, detail)
         else:
-            self._fail_step(self.opening_kind, detail)
+            self._fail_opening(self.open_fault, detail)
             self._stage = _Stage.SPENT
 
     def resume_writing(self) -> None:
-        """Note that the kernel accepted the whole request. The silence before the reply is measured from now on."""
+        """Start the read timeout, because the kernel has now accepted the whole request."""
         if self._stage is _Stage.EXCHANGE and self._bytes_written < self._request_bytes:
-            # Unread bytes may have arrived before the last piece of the request, because the event loop wrote that
-            # piece without reading first.
-            self._began_early = self._began_early or self._has_unread()
+            # Unread bytes may have arrived before the event loop wrote the last part of the request.
+            self._began_early = self._began_early or self._has_unread_bytes()
         self._bytes_written = self._request_bytes
         self._silent_since_s = self._loop.time()
 
-    # The methods from here on open the connection.
+    # Opening the connection:
 
-    async def _wait_for_step(self, first_bytes: bytes) -> None:
+    async def _wait_for_peer(self, first_bytes: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
-            raise ConnectFailed(self.opening_kind, "the connection was closed")
-        self._step = self._loop.create_future()
+            raise ConnectFailed(self.open_fault, "the connection was closed")
+        self._opening = self._loop.create_future()
         self._transport.write(first_bytes)
-        if (problem := await self._step) is not None:
+        if (problem := await self._opening) is not None:
             raise problem
 
-    def _fail_step(self, kind: FaultKind, detail: str) -> None:
-        if self._step is not None and not self._step.done():
-            self._step.set_result(ConnectFailed(kind, detail))
+    def _fail_opening(self, kind: FaultKind, detail: str) -> None:
+        if self._opening is not None and not self._opening.done():
+            self._opening.set_result(ConnectFailed(kind, detail))
 
     def _continue_opening(self, data: bytes) -> None:
-        if self._step is None or self._step.done():
-            # No honest gateway sends anything before we ask.
+        if self._opening is None or self._opening.done():
+            # A gateway must not send anything before the request.
             self.abort(*_EARLY_BYTES)
         elif self._tunnel is not None:
             self._tunnel.feed(data)
             if self._tunnel.problem:
-                self._fail_step(FaultKind.PROXY_FAILED, self._tunnel.problem)
+                self._fail_opening(FaultKind.PROXY_FAILED, self._tunnel.problem)
             elif self._tunnel.is_open:
-                self._step.set_result(None)
+                self._opening.set_result(None)
         elif self._tls is not None:
             self._continue_handshake(self._tls, data)
 
     def _continue_handshake(self, tls: TlsChannel, data: bytes) -> None:
         try:
-            complete = tls.handshake(data)
+            is_complete = tls.handshake(data)
         except ssl.SSLCertVerificationError as error:
-            self._fail_step(FaultKind.TLS_UNTRUSTED, error.verify_message)
+            self._fail_opening(FaultKind.TLS_UNTRUSTED, error.verify_message)
         except ssl.SSLError as error:
-            self._fail_step(FaultKind.TLS_FAILED, _tls_error_name(error))
+            self._fail_opening(FaultKind.TLS_FAILED, _tls_error_name(error))
         else:
-            if complete and tls.decrypt(b""):
-                self._fail_step(*_EARLY_BYTES)
-            elif complete and self._step is not None:
-                self._step.set_result(None)
+            if is_complete and tls.decrypt(b""):
+                self._fail_opening(*_EARLY_BYTES)
+            elif is_complete and self._opening is not None:
+                self._opening.set_result(None)
         if self._transport is not None:
-            self._transport.write(tls.outgoing())
+            self._transport.write(tls.read_outgoing())
 
-    # The methods from here on run an exchange.
+    # Running an exchange:
 
-    def _has_unread(self) -> bool:
-        return self._arrivals is not None and self._arrivals.has_unread()
+    def _has_unread_bytes(self) -> bool:
+        return self._status is not None and self._status.has_unread_bytes()
 
     def _is_request_unacknowledged(self, transport: asyncio.Transport) -> bool:
-        """Return whether part of the request is still unsent or unacknowledged."""
         return transport.get_write_buffer_size() > 0 or (
-            self._reader.bytes_read == 0 and self._arrivals is not None and self._arrivals.has_unacknowledged()
+            self._reader.bytes_read == 0 and self._status is not None and self._status.has_unacknowledged_bytes()
         )
 
     def _read_encrypted(self, tls: TlsChannel, data: bytes) -> None:
@@ -387,7 +382,7 @@ class Connection(asyncio.Protocol):
     def _read_reply(self, data: bytes) -> None:
         self._silent_since_s = self._loop.time()
         if self._began_early:
-            self._end_with_fault(FaultKind.EARLY_REPLY, "a reply began before the whole request had left")
+            self._end_with_fault(FaultKind.EARLY_REPLY, "a reply began before the whole request was sent")
             return
         self._bytes_written = self._request_bytes
         self._reader.feed(data)
@@ -402,7 +397,7 @@ class Connection(asyncio.Protocol):
         match self._reader.result:
             case RawReply() as reply:
                 self._stage = _Stage.QUIET if self._reader.is_reusable else _Stage.SPENT
-                self.quiet_since_s = self._silent_since_s
+                self.idle_since_s = self._silent_since_s
                 self._set_result(reply)
             case BrokenReply(kind, detail):
                 self._end_with_fault(kind, detail)
@@ -410,7 +405,6 @@ class Connection(asyncio.Protocol):
                 pass
 
     def _end_with_fault(self, kind: FaultKind, detail: str) -> None:
-        """End the exchange with a fault. The connection cannot be used again."""
         self._stage = _Stage.SPENT
         self._set_result(
             TransportFault(kind, self._first_byte_sent, self._bytes_written, self._reader.bytes_read, detail)
@@ -430,7 +424,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(due_s, self._check_time_limits)
 
     def _check_time_limits(self) -> None:
-        """End the exchange if a time limit has passed, or set its only timer to the next limit."""
+        """End the exchange if it has timed out, or set its timer to the next limit."""
         now_s = self._loop.time()
         is_writing = self._transport is not None and self._transport.get_write_buffer_size() > 0
         if now_s >= self._deadline_s:
@@ -438,11 +432,11 @@ class Connection(asyncio.Protocol):
         elif now_s < self._silent_since_s + self._read_timeout_s:
             self._set_timer()
         elif is_writing:
-            self._end_with_fault(FaultKind.WRITE_TIMEOUT, "the gateway took nothing more of the request")
+            self._end_with_fault(FaultKind.WRITE_TIMEOUT, "the gateway stopped reading the request")
         else:
-            self._end_with_fault(FaultKind.READ_TIMEOUT, "the gateway was silent")
+            self._end_with_fault(FaultKind.READ_TIMEOUT, "the gateway sent nothing")
 
 
 def _tls_error_name(error: ssl.SSLError) -> str:
-    """Return the TLS library's name for the error, which contains no transmitted data."""
+    """Return the TLS library's name for an error. It contains no transmitted data."""
     return error.reason or type(error).__name__

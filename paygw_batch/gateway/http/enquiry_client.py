@@ -1,6 +1,6 @@
-"""Sends status enquiries to the gateway with httpx and parses replies as strictly as those to payouts.
+"""Sends enquiries to the gateway with httpx, and parses their replies as strictly as those to payouts.
 
-Commands that send payouts do not import it, because importing httpx takes as long as polars.
+Commands that send payouts do not import this module, because httpx takes as long to import as polars.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Self
 import httpx
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.address import TransportSettings, gateway_origin, proxy_origin
+from paygw_batch.gateway.address import TransportSettings, parse_gateway_url, proxy_origin
 from paygw_batch.gateway.http.http1 import MAX_BODY_BYTES, BrokenReply, framing_fault, unpack_body
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
@@ -35,18 +35,17 @@ _CONNECT_FAULTS: tuple[tuple[type[BaseException], FaultKind], ...] = (
     (ConnectionRefusedError, FaultKind.CONNECT_REFUSED),
     (BaseException, FaultKind.CONNECT_FAILED),
 )
-"""The kind of fault for each cause of a failed connection. The first match counts."""
+"""The kind of fault for each cause of a failed connection. The first match applies."""
 
 
 class EnquiryClient:
-    """Asks one gateway for the state of orders, each time over a new connection. Use it with `async with`.
+    """Sends enquiries to one gateway, each over a new connection. Use it with `async with`.
 
-    Redirects, cookies and the environment are ignored. The constructor raises `ConfigurationError` for invalid or
-    unsafe settings.
+    It ignores redirects, cookies and the environment. Raises `ConfigurationError` for invalid or unsafe settings.
     """
 
     def __init__(self, settings: TransportSettings) -> None:
-        origin, _ = gateway_origin(settings.base_url)
+        origin, _ = parse_gateway_url(settings.base_url)
         proxy = proxy_origin(settings.proxy, gateway=origin) if settings.proxy is not None else None
         self._origin = str(origin)
         self._has_proxy = proxy is not None
@@ -63,8 +62,7 @@ class EnquiryClient:
     async def ask(self, request: PreparedRequest) -> RawReply | TransportFault:
         """Send an enquiry and wait for its reply. Network errors are returned as a fault, never raised.
 
-        Raises `InternalError` if the request is not for the configured gateway, or if httpx would change the signed
-        URL.
+        Raises `InternalError` if the request is for another gateway, or if httpx would change the signed URL.
         """
         url = httpx.URL(request.url)
         if f"{url.scheme}://{url.netloc.decode('ascii')}" != self._origin or str(url) != request.url:
@@ -74,9 +72,9 @@ class EnquiryClient:
             "Content-Type": "application/json",
             "Accept": "application/json",
         }
-        sending = self._client.stream("POST", url, content=request.body, headers=headers)
+        stream = self._client.stream("POST", url, content=request.body, headers=headers)
         try:
-            async with asyncio.timeout(self._total_timeout_s), sending as response:
+            async with asyncio.timeout(self._total_timeout_s), stream as response:
                 return await _read_response(response)
         except TimeoutError:
             return TransportFault(FaultKind.TOTAL_TIMEOUT, first_byte_sent=True, detail="the enquiry took too long")
@@ -93,21 +91,20 @@ class EnquiryClient:
 
 
 async def _read_response(response: httpx.Response) -> RawReply | TransportFault:
-    """Return the reply, or a fault if it is broken or its body is longer than `MAX_BODY_BYTES`."""
     headers = tuple((name.lower(), value.strip(" \t")) for name, value in response.headers.multi_items())
     fault = framing_fault(response.http_version.removeprefix("HTTP/"), headers)
-    packed = b""
+    raw_body = b""
     if fault is None:
-        async for piece in response.aiter_raw():
-            packed += piece
-            if len(packed) > MAX_BODY_BYTES:
+        async for chunk in response.aiter_raw():
+            raw_body += chunk
+            if len(raw_body) > MAX_BODY_BYTES:
                 fault = BrokenReply(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
                 break
-    body = fault or unpack_body(headers, packed)
+    body = fault or unpack_body(headers, raw_body)
     if isinstance(body, BrokenReply):
         return TransportFault(body.kind, first_byte_sent=True, detail=body.detail)
-    # httpx cannot show whether a reply began before its request was sent, or whether a second reply followed. So a
-    # reply counts only if it names the order, as over a reused connection.
+    # httpx does not show whether a reply began before its request was sent, or whether a second reply followed. So a
+    # reply counts only if it names the order, as on a reused connection.
     return RawReply(response.status_code, headers, body, reused_connection=True)
 
 
@@ -115,13 +112,13 @@ def _build_fault(error: httpx.HTTPError, *, has_proxy: bool) -> TransportFault:
     causes = list(_exception_chain(error))
     detail = type(causes[-1]).__name__
     if isinstance(error, httpx.ConnectError):
-        kind = next(kind for sort, kind in _CONNECT_FAULTS if any(isinstance(cause, sort) for cause in causes))
+        kind = next(kind for type_, kind in _CONNECT_FAULTS if any(isinstance(cause, type_) for cause in causes))
         if has_proxy and kind not in {FaultKind.TLS_UNTRUSTED, FaultKind.TLS_FAILED}:
             kind = FaultKind.PROXY_FAILED
         return TransportFault(kind, first_byte_sent=False, detail=detail)
-    for sort, kind, has_left in _FAULTS:
-        if isinstance(error, sort):
-            return TransportFault(kind, has_left, detail=detail)
+    for type_, kind, first_byte_sent in _FAULTS:
+        if isinstance(error, type_):
+            return TransportFault(kind, first_byte_sent, detail=detail)
     return TransportFault(FaultKind.CONNECTION_LOST, first_byte_sent=True, detail=detail)
 
 

@@ -1,7 +1,7 @@
 """Runs our side of a TLS connection in memory, without sockets, and chooses the trusted certificates.
 
-asyncio's own TLS does not report how much of a request is still buffered, or whether a stream was ended by its sender
-(close_notify) or cut off. It also cannot resume sessions, which connections for single payouts need.
+asyncio's own TLS does not report how much of a request is still buffered, or whether the peer ended the stream properly
+(close_notify). It also cannot resume sessions, which matters with a connection for each payout.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ import certifi
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
 
-_READ_BYTES = 64 * 1024
+_MAX_READ_BYTES = 64 * 1024
 _HEADER_BYTES = 5
-"""The length of a TLS record's header: the type, the version and, in the last two bytes, the record's length."""
+"""The length of a TLS record header: type, version and, in the last two bytes, the length of the record."""
 
 
 def client_context(
@@ -23,9 +23,9 @@ def client_context(
 ) -> ssl.SSLContext:
     """Build a context that requires TLS 1.2 or later, and verifies the server's certificate and host name.
 
-    The usual functions are not used, because they read SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE from the
-    environment. The authorities are those of `ca_bundle` or, by default, Mozilla's (certifi). `protocol` is requested
-    by ALPN. Raises `ConfigurationError`, naming the setting `key`, if `ca_bundle` cannot be read.
+    It does not use `ssl.create_default_context`, which reads SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE from the
+    environment. The certificate authorities are those in `ca_bundle` or, by default, Mozilla's (certifi). `protocol` is
+    requested by ALPN. Raises `ConfigurationError`, naming the setting `key`, if `ca_bundle` cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -37,32 +37,32 @@ def client_context(
     except (OSError, ValueError):
         raise ConfigurationError(
             say("The certificate authorities in {ca_bundle} cannot be read.", ca_bundle=ca_bundle or certifi.where()),
-            hint=say("{key} is a PEM file with certificates.", key=key),
+            hint=say("{key} must be a PEM file with certificates.", key=key),
         ) from None
     return context
 
 
 class TlsChannel:
-    """Our side of one TLS connection. Translates between encrypted and plain bytes.
+    """Encrypts and decrypts the bytes of one TLS connection.
 
-    The caller passes all bytes that arrive to `handshake` or `decrypt`, and sends all bytes that `outgoing` returns.
-    Raises `ssl.SSLError` if the handshake or an encryption fails: `SSLCertVerificationError` for an untrusted peer.
+    The caller passes all received bytes to `handshake` or `decrypt`, and sends all bytes that `read_outgoing` returns.
+    `handshake` and `encrypt` raise `ssl.SSLError`: `SSLCertVerificationError` for an untrusted peer.
     """
 
     def __init__(self, context: ssl.SSLContext, host: str, session: ssl.SSLSession | None = None) -> None:
         self.is_ended = False
         """Whether the peer has ended its side (close_notify)."""
         self.failure: ssl.SSLError | None = None
-        """The TLS error after which nothing more can be read, or None."""
+        """The TLS error after which nothing can be read, if any."""
         self._header = b""
-        self._record_left_bytes = 0
+        self._remaining_bytes = 0
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host, session=session)
 
     @property
     def session(self) -> ssl.SSLSession | None:
-        """The session for later connections to resume, or None before the server sends a ticket."""
+        """The session that later connections can resume, or None before the server sends a ticket."""
         session = self._ssl.session
         return session if session is not None and session.has_ticket else None
 
@@ -72,11 +72,11 @@ class TlsChannel:
 
     @property
     def is_inside_record(self) -> bool:
-        """Whether only part of a record has arrived, so that its content is not known yet."""
-        return bool(self._header) or self._record_left_bytes > 0
+        """Whether only part of a record has arrived, so that its content is still unknown."""
+        return bool(self._header) or self._remaining_bytes > 0
 
     def handshake(self, data: bytes = b"") -> bool:
-        """Continue the handshake with the bytes that `arrived` and return whether it is complete."""
+        """Continue the handshake with received bytes, and return whether it is complete."""
         if data:
             self._receive(data)
         try:
@@ -86,49 +86,48 @@ class TlsChannel:
         return True
 
     def encrypt(self, data: bytes) -> None:
-        """Encrypt application data. Read the result from `outgoing`."""
+        """Encrypt application data. Read the result from `read_outgoing`."""
         remaining = memoryview(data)
         while remaining:
             remaining = remaining[self._ssl.write(remaining) :]
 
     def decrypt(self, data: bytes) -> bytes:
-        """Decrypt `data`. Sets `is_ended` or `failure` if the stream ends or breaks."""
+        """Decrypt received bytes. Sets `is_ended` or `failure` if the stream ends or breaks."""
         self._receive(data)
-        pieces = []
+        chunks = []
         try:
-            while piece := self._ssl.read(_READ_BYTES):
-                pieces.append(piece)
+            while chunk := self._ssl.read(_MAX_READ_BYTES):
+                chunks.append(chunk)
             self.is_ended = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
             self.failure = error
-        return b"".join(pieces)
+        return b"".join(chunks)
 
     def _receive(self, data: bytes) -> None:
-        """Pass received bytes to the library and track where records begin and end (RFC 8446 section 5.1)."""
+        """Pass received bytes to the library, and track record boundaries (RFC 8446 section 5.1)."""
         self._incoming.write(data)
         position = 0
         while position < len(data):
-            if self._record_left_bytes:
-                step = min(self._record_left_bytes, len(data) - position)
-                self._record_left_bytes -= step
+            if self._remaining_bytes:
+                count = min(self._remaining_bytes, len(data) - position)
+                self._remaining_bytes -= count
             else:
-                step = min(_HEADER_BYTES - len(self._header), len(data) - position)
-                self._header += data[position : position + step]
+                count = min(_HEADER_BYTES - len(self._header), len(data) - position)
+                self._header += data[position : position + count]
                 if len(self._header) == _HEADER_BYTES:
-                    self._record_left_bytes = int.from_bytes(self._header[3:])
+                    self._remaining_bytes = int.from_bytes(self._header[3:])
                     self._header = b""
-            position += step
+            position += count
 
-    def outgoing(self) -> bytes:
+    def read_outgoing(self) -> bytes:
         """Return the bytes to send now."""
         return self._outgoing.read()
 
     def close_notify(self) -> bytes:
         """Return the bytes that end our half of the connection (close_notify)."""
-        # `unwrap` may want to wait for the peer's close_notify, or the connection may have failed. Neither matters
-        # here.
+        # `unwrap` raises if the peer's close_notify has not arrived, or if the connection has failed. Ignore both.
         with contextlib.suppress(ssl.SSLError):
             self._ssl.unwrap()
         return self._outgoing.read()

@@ -1,7 +1,7 @@
 """Sends one request to the gateway at most once and returns its reply or fault.
 
 The transport follows no redirects, retries nothing, stores no cookies and reads no environment variables. Whether a
-payout may be retried depends only on the first-byte witness in the returned fault, never on the class of an exception.
+payout may be retried depends only on the first-byte witness in the returned fault, never on the type of an exception.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.address import Connections, Origin, TransportSettings, gateway_origin, proxy_origin
+from paygw_batch.gateway.address import Connections, Origin, TransportSettings, parse_gateway_url, proxy_origin
 from paygw_batch.gateway.http.connection import ConnectFailed, Connection
 from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.http.tls import TlsChannel, client_context
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ssl import SSLSession
 
 ADDRESS_LIFETIME_S = 5.0
-"""How long a resolved address is used. It is short, because a gateway may move during a run."""
+"""How long resolved addresses are cached. This is short, because a gateway's address may change during a run."""
 
 
 class AddressCache:
@@ -32,14 +32,14 @@ class AddressCache:
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[Sequence[str], float]] = {}
-        """Maps each host to its addresses, and the time by the loop's clock when they expire."""
+        """Maps each host to its addresses, and when they expire by the loop's clock."""
 
     async def resolve(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
         """Return the addresses of `host` in the system's preferred order. Raises `ConnectFailed` if it has none."""
-        if _is_address(host):
+        if _is_ip_address(host):
             return [host]
-        addresses, kept_until_s = self._entries.get(host, ((), 0.0))
-        if not addresses or loop.time() >= kept_until_s:
+        addresses, expires_s = self._entries.get(host, ((), 0.0))
+        if not addresses or loop.time() >= expires_s:
             try:
                 results = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError) as error:
@@ -55,7 +55,7 @@ class AddressCache:
 
 
 @lru_cache(maxsize=16)
-def _is_address(host: str) -> bool:
+def _is_ip_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -64,51 +64,48 @@ def _is_address(host: str) -> bool:
 
 
 CLOSE_TIMEOUT_S = 2.0
-"""How long `aclose` waits for cut connections. uvloop never reports the end of one that timed out while opening."""
-MAX_QUIET_S = 1.0
-"""A connection that was idle for longer is not used again: the server may close it just as we send."""
+"""How long `aclose` waits for connections to close. uvloop never reports it if opening timed out."""
+MAX_IDLE_S = 1.0
+"""A connection that was idle for longer is not reused, because the server may close it while we send."""
 
 FIRST_SILENCE_S = 0.05
-"""How long the first connection must be silent before we send, on top of one round trip."""
+"""How long the first connection must be silent before we send, in addition to one round trip."""
 MIN_SILENCE_S = 0.001
-"""For a shorter time no timer is set: the kernel is only asked whether bytes have arrived."""
+"""If the silence would be shorter, only check whether bytes have arrived."""
 
 
 class PayoutTransport:
-    """Sends requests to one gateway over HTTP/1.1. Belongs to the event loop in which it is first used.
+    """Sends requests to one gateway over HTTP/1.1, from a single event loop.
 
-    Without reuse, a connection carries one request and is closed. With reuse, it is kept while it is silent and has
-    been idle for less than `MAX_QUIET_S`. The most recently used connection is taken first, and a new one is opened
-    only if none is idle. So there are never more connections than requests in flight at once.
+    Without reuse, a connection carries one request and is closed. With reuse, it is kept open while it is silent and
+    has been idle for less than `MAX_IDLE_S`. The most recently used connection is taken first, and a new one is opened
+    only if none is idle. So there are never more connections than requests in flight.
 
     TLS sessions are resumed, which saves the gateway a signature for each connection, and a round trip under TLS 1.2.
-    The certificate is verified in the first handshake only.
-
-    The constructor raises `ConfigurationError` for invalid or unsafe settings.
+    Only the first handshake verifies the certificate. Raises `ConfigurationError` for invalid or unsafe settings.
     """
 
     def __init__(self, settings: TransportSettings) -> None:
         self._settings = settings
-        self._origin, _ = gateway_origin(settings.base_url)
+        self._origin, _ = parse_gateway_url(settings.base_url)
         self._proxy = proxy_origin(settings.proxy, gateway=self._origin) if settings.proxy is not None else None
         self._context = client_context(settings.ca_bundle) if self._origin.is_tls else None
         self._session: SSLSession | None = None
         self._addresses = AddressCache()
-        self._reuse = settings.connections is Connections.REUSE
+        self._is_reusing = settings.connections is Connections.REUSE
         self._idle: list[Connection] = []
         self._open_connections: set[Connection] = set()
         self._last_response_s: float | None = None
-        """How long the gateway's latest reply took, or None before the first one."""
+        """How long the gateway's latest reply took, or None before the first."""
         self._is_closed = False
 
     async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> RawReply | TransportFault:
         """Send one payout and wait for its reply. Network errors are returned as a fault, never raised.
 
-        `may_send` is called immediately before the first byte, on any connection. If it returns False, nothing is
-        sent. Cancelling cuts the connection, but a byte may have left by then. Raises `InternalError` if the request is
-        not for the configured gateway.
+        `may_send` is called immediately before the first byte. If it returns False, nothing is sent. Cancelling closes
+        the connection, perhaps after the first byte. Raises `InternalError` if the request is for another gateway.
         """
-        content = payout_request(request, self._origin, close=not self._reuse)
+        content = payout_request(request, self._origin, close=not self._is_reusing)
         if self._is_closed:
             raise InternalError("a request was sent through a transport that is closed")
         loop = asyncio.get_running_loop()
@@ -119,19 +116,19 @@ class PayoutTransport:
             if isinstance(opened, TransportFault):
                 return opened
             connection = opened
-        asked_s, served = loop.time(), False
+        started_s, has_reply = loop.time(), False
         try:
             result = await connection.exchange(
                 content, may_send, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
             )
-            served = isinstance(result, RawReply)
-            self._last_response_s = loop.time() - asked_s if served else self._last_response_s
+            has_reply = isinstance(result, RawReply)
+            self._last_response_s = loop.time() - started_s if has_reply else self._last_response_s
         finally:
-            self._release_connection(connection, served=served)
+            self._release_connection(connection, has_reply=has_reply)
         return result
 
     async def probe(self) -> TransportFault | None:
-        """Check that the gateway can be reached: open a connection (proxy, TLS) and close it without sending."""
+        """Check that the gateway is reachable: open a connection (proxy, TLS), and close it without sending."""
         loop = asyncio.get_running_loop()
         connection = await self._open(loop, loop.time() + self._settings.total_timeout_s)
         if isinstance(connection, TransportFault):
@@ -148,7 +145,7 @@ class PayoutTransport:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Cut every connection. Exchanges in progress end with the fault CANCELLED and their witness."""
+        """Close every connection immediately. Exchanges in progress return a CANCELLED fault."""
         self._is_closed = True
         self._idle.clear()
         for connection in list(self._open_connections):
@@ -159,47 +156,46 @@ class PayoutTransport:
                     await connection.closed.wait()
 
     def _take_idle(self, now_s: float) -> Connection | None:
-        """Return the most recently used connection that is still usable, and close the unusable ones."""
+        """Return the most recently used connection that is still usable, and close those that are not."""
         while self._idle:
             connection = self._idle.pop()
-            if now_s - connection.quiet_since_s < MAX_QUIET_S and connection.is_fit():
+            if now_s - connection.idle_since_s < MAX_IDLE_S and connection.is_ready():
                 return connection
             connection.close()
         return None
 
-    def _release_connection(self, connection: Connection, *, served: bool) -> None:
-        """Keep a connection that can be reused and close any other."""
-        if not served:
+    def _release_connection(self, connection: Connection, *, has_reply: bool) -> None:
+        if not has_reply:
             connection.abort()
             return
         if self._session is None:
             self._session = connection.session()
-        # Whether the connection is still usable is checked when it is taken again.
-        if self._reuse and connection.is_quiet and not self._is_closed:
+        # `_take_idle` checks whether the connection is still usable.
+        if self._is_reusing and connection.is_quiet and not self._is_closed:
             self._idle.append(connection)
             # The list begins with the connection that has been idle longest.
-            while self._idle and connection.quiet_since_s - self._idle[0].quiet_since_s >= MAX_QUIET_S:
+            while self._idle and connection.idle_since_s - self._idle[0].idle_since_s >= MAX_IDLE_S:
                 self._idle.pop(0).close()
         else:
             connection.close()
 
-    # The methods from here on open a connection (name, TCP, proxy, TLS), and know nothing of the request.
+    # Opening a connection (name, TCP, proxy, TLS), without the request:
 
     async def _open(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> Connection | TransportFault:
         connection = Connection(loop, self._open_connections)
         timeout_s = self._settings.connect_timeout_s
-        bound_s = min(loop.time() + timeout_s, deadline_s)
+        connect_deadline_s = min(loop.time() + timeout_s, deadline_s)
         try:
-            async with asyncio.timeout_at(bound_s):
+            async with asyncio.timeout_at(connect_deadline_s):
                 await self._establish(loop, connection)
             await connection.wait_for_silence(self._required_silence_s(connection), loop.time() + timeout_s)
         except TimeoutError:
             connection.abort()
-            kind = FaultKind.TOTAL_TIMEOUT if bound_s == deadline_s else connection.opening_kind
-            return _not_sent_fault(kind, "no connection in time")
+            kind = FaultKind.TOTAL_TIMEOUT if connect_deadline_s == deadline_s else connection.open_fault
+            return _not_sent_fault(kind, "the connection took too long to open")
         except ConnectFailed as error:
             connection.abort()
-            # The session may have caused the failure, so the next try goes without it.
+            # The TLS session may have caused the failure, so do not resume it again.
             self._session = None
             return _not_sent_fault(error.kind, error.detail)
         except BaseException:
@@ -207,20 +203,20 @@ class PayoutTransport:
             raise
         if self._is_closed:
             connection.abort()
-            return _not_sent_fault(FaultKind.CANCELLED, "given up")
+            return _not_sent_fault(FaultKind.CANCELLED, "cancelled")
         return connection
 
     def _required_silence_s(self, connection: Connection) -> float:
-        """Return the time for which a new connection must be silent before a request is sent.
+        """Return how long a new connection must be silent before a request is sent.
 
-        The first connection must be silent for longer, because a run begins with it alone. Later ones must be silent
-        for a round trip, or for a tenth of the gateway's last response time if that is less.
+        The first connection must be silent for longer, because a run begins with only this one. Later ones must be
+        silent for a round trip, or for a tenth of the gateway's last response time if that is less.
         """
         if self._last_response_s is None:
             return connection.round_trip_s() + FIRST_SILENCE_S
         max_s = self._last_response_s / 10
-        listening_s = min(connection.round_trip_s(), max_s) if max_s >= MIN_SILENCE_S else 0.0
-        return listening_s if listening_s >= MIN_SILENCE_S else 0.0
+        silence_s = min(connection.round_trip_s(), max_s) if max_s >= MIN_SILENCE_S else 0.0
+        return silence_s if silence_s >= MIN_SILENCE_S else 0.0
 
     async def _establish(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
         if self._proxy is None:
@@ -235,22 +231,21 @@ class PayoutTransport:
             channel = TlsChannel(self._context, self._origin.host, self._session)
             await connection.open_tls(channel)
             if not channel.is_resumed:
-                # There was no session, or the gateway no longer accepts it. The next session is read after this
-                # exchange.
+                # There was no session, or the gateway refused it. A new one is read after this exchange.
                 self._session = None
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection, to: Origin) -> None:
-        """Connect to the first address of a host that answers. Raises `ConnectFailed` if none does."""
-        problem = ConnectFailed(FaultKind.NAME_NOT_RESOLVED, "the name has no address")
-        for address in await self._addresses.resolve(loop, to.host, to.port):
+    async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection, server: Origin) -> None:
+        """Connect to the first address that answers. Raises `ConnectFailed` if none does."""
+        failure = ConnectFailed(FaultKind.NAME_NOT_RESOLVED, "the name has no address")
+        for address in await self._addresses.resolve(loop, server.host, server.port):
             try:
-                await loop.create_connection(lambda: connection, address, to.port)
+                await loop.create_connection(lambda: connection, address, server.port)
             except OSError as error:
-                problem = ConnectFailed(_connect_fault_kind(error), error.strerror or type(error).__name__)
+                failure = ConnectFailed(_connect_fault_kind(error), error.strerror or type(error).__name__)
             else:
                 return
-        self._addresses.forget(to.host)
-        raise problem
+        self._addresses.forget(server.host)
+        raise failure
 
 
 def _not_sent_fault(kind: FaultKind, detail: str) -> TransportFault:

@@ -1,7 +1,7 @@
 """Loads the merchant's RSA key for signing, and the gateway's for verifying.
 
-All cryptography for the gateway is here. The module also parses the address of a key outside a file, `pkcs11:` (RFC
-7512) or `awskms:`, and explains why a key cannot be used.
+All cryptography for the gateway is here. The module also parses the address of a key that is not in a file, `pkcs11:`
+(RFC 7512) or `awskms:`, and explains why a key cannot be used.
 """
 
 import base64
@@ -70,27 +70,27 @@ _ADDRESS_FIELDS = {
     "object": "label",
     "id": "key_id",
 }
-"""The supported attributes of RFC 7512, each with its field of `TokenAddress`."""
-_SECRET = ("pin-value", "pin-source")
-_MODULE = ("module-path", "module-name")
+"""Maps the supported attributes of RFC 7512 to the fields of `TokenAddress`."""
+_PIN_ATTRIBUTES = ("pin-value", "pin-source")
+_MODULE_ATTRIBUTES = ("module-path", "module-name")
 
 
-def token_address(uri: str) -> TokenAddress:
-    """Parse a `pkcs11:` URI. Raises `ConfigurationError` for an unsupported part."""
+def parse_token_address(uri: str) -> TokenAddress:
+    """Parse a `pkcs11:` URI. Raises `ConfigurationError` if it is malformed or unsupported."""
     path, _, query = uri.removeprefix(PKCS11).partition("?")
     attributes = {**_parse_attributes(uri, path, ";"), **_parse_attributes(uri, query, "&")}
-    if any(name in attributes for name in _SECRET):
+    if any(name in attributes for name in _PIN_ATTRIBUTES):
         raise ConfigurationError(
-            say("The key's address contains a PIN or its location."),
+            say("The key's address contains a PIN or the location of one."),
             hint=say("Remove it: the PIN belongs in a file or an environment variable (docs/keys.md)."),
         )
-    if any(name in attributes for name in _MODULE):
+    if any(name in attributes for name in _MODULE_ATTRIBUTES):
         raise ConfigurationError(
             say("The key's address contains a module."),
             hint=say("Remove it, and set the module separately (docs/keys.md)."),
         )
     if attributes.pop("type", b"private") != b"private":
-        raise ConfigurationError(say("The key's address is not that of a private key."), hint=say("Leave `type` out."))
+        raise ConfigurationError(say("The key's address does not name a private key."), hint=say("Leave out `type`."))
     if unknown := sorted(attributes.keys() - _ADDRESS_FIELDS.keys()):
         raise _address_error(uri, unknown[0])
     if not attributes.keys() & {"object", "id"}:
@@ -98,12 +98,12 @@ def token_address(uri: str) -> TokenAddress:
             say("The key's address does not say which key in the token to use."),
             hint=say('Write it like "pkcs11:token=paygw;object=payouts".'),
         )
-    fields = {_ADDRESS_FIELDS[name]: _parse_attribute(uri, name, value) for name, value in attributes.items()}
+    fields = {_ADDRESS_FIELDS[name]: _parse_attribute_value(uri, name, value) for name, value in attributes.items()}
     return TokenAddress(uri, **fields)  # type: ignore[arg-type]
 
 
-def kms_key_id(address: str) -> str:
-    """Return the key id, ARN or alias in an `awskms:` address. Raises `ConfigurationError` if there is none."""
+def parse_kms_key_id(address: str) -> str:
+    """Return the key id, ARN or alias in an `awskms:` address. Raises `ConfigurationError` if it has none."""
     key_id = address.removeprefix(AWSKMS).strip()
     if not key_id or any(character.isspace() for character in key_id):
         raise ConfigurationError(
@@ -123,7 +123,7 @@ def _parse_attributes(uri: str, text: str, separator: str) -> Mapping[str, bytes
     return attributes
 
 
-def _parse_attribute(uri: str, name: str, value: bytes) -> str | bytes | int:
+def _parse_attribute_value(uri: str, name: str, value: bytes) -> str | bytes | int:
     if name == "id":
         return value
     try:
@@ -135,7 +135,7 @@ def _parse_attribute(uri: str, name: str, value: bytes) -> str | bytes | int:
 
 def _address_error(uri: str, name: str) -> ConfigurationError:
     return ConfigurationError(
-        say("The key's address is {uri}, and its part {name} cannot be read.", uri=uri, name=name or "="),
+        say("The part {name} of the key's address {uri} cannot be read.", uri=uri, name=name or "="),
         hint=say('Write it like "pkcs11:token=paygw;object=payouts" (RFC 7512).'),
     )
 
@@ -165,29 +165,29 @@ class KeyProblem(StrEnum):
     BROKEN = "broken"
 
 
-_SENTENCES = {
+_MESSAGES = {
     KeyProblem.MODULE: (
         mark("The PKCS#11 module {detail} cannot be used."),
-        mark("Set gateway.pkcs11_module to the module of the token's vendor, a file that ends in .so."),
+        mark("Set gateway.pkcs11_module to the token vendor's module, a file that ends in .so."),
     ),
     KeyProblem.TOKEN_GONE: (
-        mark("The token of {key} was not found."),
+        mark("The token for {key} was not found."),
         mark("Plug it in, or correct the token's name in gateway.private_key."),
     ),
     KeyProblem.SEVERAL_TOKENS: (
         mark("{key} matches several tokens."),
-        mark("Add the serial number of the right one to gateway.private_key: `serial=...`."),
+        mark("To choose one, add its serial number to gateway.private_key: `serial=...`."),
     ),
     KeyProblem.PIN_MISSING: (
-        mark("There is no PIN for {key}."),
-        mark("Set gateway.private_key_passphrase_env or private_key_passphrase_file."),
+        mark("No PIN is set for {key}."),
+        mark("Set gateway.private_key_passphrase_env or gateway.private_key_passphrase_file."),
     ),
     KeyProblem.PIN_WRONG: (
-        mark("The token refuses the PIN for {key}."),
+        mark("The token rejected the PIN for {key}."),
         mark("Correct the PIN before you try again: the token locks itself after a few wrong attempts."),
     ),
     KeyProblem.PIN_LOCKED: (
-        mark("The token of {key} is locked: the PIN was wrong too often, or it has expired."),
+        mark("The token for {key} is locked: a wrong PIN was entered too often, or the PIN has expired."),
         mark("Its security officer can set a new PIN with the vendor's tool."),
     ),
     KeyProblem.KEY_MISSING: (
@@ -196,33 +196,33 @@ _SENTENCES = {
     ),
     KeyProblem.SEVERAL_KEYS: (
         mark("{key} matches several private keys."),
-        mark("Add the id of the right one to gateway.private_key: `id=%01`."),
+        mark("To choose one, add its id to gateway.private_key: `id=%01`."),
     ),
     KeyProblem.WRONG_KIND: (
-        mark("{key} is not an RSA key that may sign."),
+        mark("{key} is not an RSA key for signing."),
         mark(
             "The gateway accepts only RSA signatures. Choose an RSA key for signing (KMS: SIGN_VERIFY), or create one."
         ),
     ),
     KeyProblem.TOO_SHORT: (
-        mark("{key} has {detail} bits; at least {needed} are needed."),
-        mark("Create a longer one, and give its public half to the gateway's operator."),
+        mark("{key} has {detail} bits, but must have at least {needed}."),
+        mark("Create a longer key, and send its public key to the gateway's operator."),
     ),
     KeyProblem.NO_REGION: (
         mark("The region of {key} is not set, or does not exist."),
         mark("Set AWS_REGION to the key's region, or write the key's ARN."),
     ),
     KeyProblem.NO_CREDENTIALS: (
-        mark("AWS does not accept the credentials for {key}, or there are none."),
+        mark("AWS rejected the credentials for {key}, or there are none."),
         mark("Give this account a role or credentials, as for any AWS program (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."),
     ),
     KeyProblem.EXPIRED: (mark("The AWS credentials for {key} have expired."), mark("Sign in again, or renew them.")),
     KeyProblem.FORBIDDEN: (
-        mark("These AWS credentials may not use {key} ({detail})."),
+        mark("These AWS credentials are not allowed to use {key} ({detail})."),
         mark("Allow them kms:Sign, kms:GetPublicKey and kms:DescribeKey on the key."),
     ),
     KeyProblem.DISABLED: (
-        mark("{key} is disabled, or is about to be deleted."),
+        mark("{key} is disabled, or is scheduled for deletion."),
         mark("Enable it in AWS, or choose another key."),
     ),
     KeyProblem.UNREACHABLE: (
@@ -230,37 +230,37 @@ _SENTENCES = {
         mark("Check the region and the network (AWS_REGION, AWS_ENDPOINT_URL_KMS, a proxy)."),
     ),
     KeyProblem.THROTTLED: (
-        mark("AWS is not signing with {key} for now: there were too many requests."),
+        mark("AWS stopped signing with {key} for now, because there were too many requests."),
         mark(
             "Wait, lower gateway.signing_concurrency, or ask AWS for a higher limit. Then run the same command again."
         ),
     ),
     KeyProblem.SLOW: (
         mark("{key} did not sign within {detail} seconds."),
-        mark("Find out whether the token or the service hangs. Then run the same command again."),
+        mark("Check that the token or the service still responds. Then run the same command again."),
     ),
     KeyProblem.WRONG_SIGNATURE: (
-        mark("{key} returned a signature that its public half does not verify."),
-        mark("Do not use this key: the token, its module or the key is damaged."),
+        mark("{key} returned a signature that does not match its public key."),
+        mark("Do not use this key. The token, its module or the key itself is damaged."),
     ),
     KeyProblem.BROKEN: (
         mark("{key} cannot be used ({detail})."),
-        mark("Look up this error in the documentation of the token's vendor or of AWS."),
+        mark("Look up this error in the documentation of the token's vendor or AWS."),
     ),
 }
 
 
 class KeyUnusable(ConfigurationError):
-    """A key in a token or in AWS cannot sign. `key` is its address; `detail` contains no secret or personal data."""
+    """A key in a token or AWS cannot sign. `key` is its address. `detail` contains no secret or personal data."""
 
     def __init__(self, key: str, problem: KeyProblem, detail: str = "") -> None:
         self.key, self.problem, self.detail = key, problem, detail
-        message, hint = _SENTENCES[problem]
-        detail_text = detail or say("no reason given")
-        super().__init__(say(message, key=key, detail=detail_text, needed=MIN_KEY_BITS), hint=say(hint))
+        message, hint = _MESSAGES[problem]
+        shown_detail = detail or say("no reason given")
+        super().__init__(say(message, key=key, detail=shown_detail, needed=MIN_KEY_BITS), hint=say(hint))
 
     def to_error_line(self) -> bytes:
-        """Encode the error as one line of ASCII for the process that requested signatures."""
+        """Encode the error as an ASCII line, for the process that requested signatures."""
         return json.dumps([self.key, self.problem, self.detail]).encode("ascii")
 
     def to_signing_failed(self) -> SigningFailed:
@@ -276,7 +276,7 @@ def parse_error_line(line: bytes) -> KeyUnusable:
 MIN_KEY_BITS = 2048
 
 NEW_KEY_BITS = 3072
-"""The length of the keys that this program creates."""
+"""The length of keys that this program creates."""
 
 SIGNATURE_METHOD = "RSA-SHA256"
 
@@ -286,40 +286,41 @@ _DIGEST = SHA256()
 
 
 class KeyKind(StrEnum):
-    """The kind of storage that holds a private key."""
+    """Where a private key is stored."""
 
     FILE = "file"
     PKCS11 = "pkcs11"
-    """In a token, used through the vendor's PKCS#11 module."""
+    """In a token, accessed through the vendor's PKCS#11 module."""
     AWSKMS = "awskms"
-    """In the key management service of AWS."""
+    """In the AWS Key Management Service."""
 
 
 EXPIRY_WARNING_DAYS = 30
-"""People are warned this many days before a key expires."""
+"""The number of days before a key expires from which users are warned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Custody:
-    """The location of a private key, as shown to people, and whether the key can be copied."""
+    """Where a private key is stored, and whether it can be copied. `location` is for display."""
 
     kind: KeyKind
     location: str
     is_exportable: bool = False
-    was_outside: bool = False
-    """Whether a copy may exist elsewhere, because the key was created outside or could once be exported."""
+    was_stored_elsewhere: bool = False
+    """Whether a copy may exist elsewhere, because the key was imported or could once be exported."""
     expires: date | None = None
 
     def days_left(self, today: date) -> int | None:
-        """Return the days until the key expires (negative once expired), or None if it never expires."""
+        """Return the days until the key expires (negative if it has expired), or None if it never does."""
         return None if self.expires is None else (self.expires - today).days
 
 
 @dataclass(frozen=True, slots=True)
 class SigningCapacity:
-    """The number of signing processes for a run, and of threads in each.
+    """The number of signing processes for a run, and of threads in each process.
 
-    If `is_slow`, signatures are requested one by one, each with a time limit, far enough ahead to keep threads busy.
+    With a slow key, signatures are requested one by one, with a time limit, and enough of them ahead to keep all
+    threads busy.
     """
 
     processes: int
@@ -340,20 +341,20 @@ class PublicHalf:
 
     @property
     def signature_characters(self) -> int:
-        """The length of every signature in base64."""
+        """The length of a signature in base64."""
         return 4 * -(-self.bits // 24)
 
     def public_key_pem(self) -> bytes:
-        """Return the public key as PEM (SubjectPublicKeyInfo), the form that the gateway's operator needs."""
+        """Return the public key as PEM (SubjectPublicKeyInfo), for the gateway's operator."""
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, for people to compare."""
+        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex."""
         der = self._key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return hashlib.sha256(der).hexdigest()
 
     def has_signed(self, text: str, signature: bytes) -> bool:
-        """Return whether `signature` is a signature of `text` by the private half."""
+        """Return whether `signature` is a valid signature of `text` by this key."""
         try:
             self._key.verify(signature, text.encode(), _PADDING, _DIGEST)
         except InvalidSignature:
@@ -362,7 +363,7 @@ class PublicHalf:
 
 
 class SigningKey(ABC):
-    """The merchant's RSA key, in a file, a token or AWS. It signs, and reveals only its public half."""
+    """The merchant's RSA key in a file, a token or AWS. It signs, and reveals only its public half."""
 
     __slots__ = ()
 
@@ -374,29 +375,29 @@ class SigningKey(ABC):
     @property
     @abstractmethod
     def custody(self) -> Custody:
-        """The location of the private half."""
+        """Where the private half is stored."""
 
     def sign(self, text: str) -> str:
-        """Sign `text` in UTF-8 by RSASSA-PKCS1-v1_5 with SHA-256, in base64. Raises `KeyUnusable`."""
+        """Return the signature of `text` (RSASSA-PKCS1-v1_5, SHA-256) in base64. Raises `KeyUnusable`."""
         with self.open_signer() as sign:
             return sign(text)
 
     @abstractmethod
     def serialise(self) -> bytes:
-        """Return the key as one line for a signing process. Write it only to that process's standard input."""
+        """Return the key as a line for a signing process. Pass it only through standard input."""
 
     @abstractmethod
     def signing_capacity(self, cores: int) -> SigningCapacity:
-        """Return the signing capacity for a long run on a machine with this number of cores."""
+        """Return the signing capacity for a long run on a machine with `cores` cores."""
 
     @abstractmethod
     def open_signer(self) -> AbstractContextManager[Callable[[str], str]]:
-        """Return a context that yields a function to sign one text at a time. Raises `KeyUnusable`."""
+        """Return a context manager that yields a function to sign a text. Raises `KeyUnusable`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateKey(SigningKey):
-    """A key that was loaded from a file. Thread-safe."""
+    """A key loaded from a file. Thread-safe."""
 
     _key: RSAPrivateKey = field(repr=False)
     location: str = field(default="", repr=False)
@@ -407,7 +408,6 @@ class PrivateKey(SigningKey):
 
     @property
     def custody(self) -> Custody:
-        """The file of the key. Anyone who can read it can copy the key."""
         return Custody(KeyKind.FILE, self.location, is_exportable=True)
 
     @contextmanager
@@ -424,7 +424,7 @@ class PrivateKey(SigningKey):
 
 
 def parse_public_half(der: bytes) -> PublicHalf | None:
-    """Parse the RSA key in `der` (SubjectPublicKeyInfo). Returns None for unreadable data or another kind of key."""
+    """Parse an RSA public key (SubjectPublicKeyInfo). Returns None if `der` is not one."""
     try:
         key = load_der_public_key(der)
     except (ValueError, UnsupportedAlgorithm):
@@ -432,14 +432,14 @@ def parse_public_half(der: bytes) -> PublicHalf | None:
     return PublicHalf(key) if isinstance(key, RSAPublicKey) else None
 
 
-def public_half_from(modulus: bytes, exponent: bytes) -> PublicHalf:
-    """Build the RSA key with this big-endian modulus and exponent. Raises `ValueError` if they are invalid."""
+def build_public_half(modulus: bytes, exponent: bytes) -> PublicHalf:
+    """Build a public key from big-endian numbers. Raises `ValueError` if they are invalid."""
     numbers = RSAPublicNumbers(int.from_bytes(exponent, "big"), int.from_bytes(modulus, "big"))
     return PublicHalf(numbers.public_key())
 
 
 def deserialise_file_key(fields: dict[str, str]) -> PrivateKey:
-    """Rebuild the private key that `PrivateKey.serialise` passed to this process."""
+    """Return the private key that `PrivateKey.serialise` encoded."""
     key = load_der_private_key(base64.b64decode(fields["der"]), None)
     if not isinstance(key, RSAPrivateKey):
         raise InternalError("a signing process was given something else than an RSA key")
@@ -447,7 +447,7 @@ def deserialise_file_key(fields: dict[str, str]) -> PrivateKey:
 
 
 class SignatureAlgorithm(StrEnum):
-    """The algorithm with which the gateway signs its notifications."""
+    """How the gateway signs its notifications."""
 
     RSA_SHA256 = "rsa-sha256"
     """RSASSA-PKCS1-v1_5 with SHA-256."""
@@ -465,7 +465,7 @@ class GatewayKey:
     algorithm: SignatureAlgorithm
 
     def has_signed(self, content: bytes, signature: bytes) -> bool:
-        """Return whether `signature` is a signature of `content` by the private half of this key."""
+        """Return whether `signature` is a valid signature of `content` by the gateway."""
         digest = SHA512() if self.algorithm is SignatureAlgorithm.RSA_SHA512 else SHA256()
         is_pss = self.algorithm is SignatureAlgorithm.RSA_PSS_SHA256
         padding = PSS(MGF1(digest), PSS.AUTO) if is_pss else PKCS1v15()
@@ -477,13 +477,13 @@ class GatewayKey:
 
 
 def parse_gateway_key(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> GatewayKey:
-    """Parse the RSA public key in `pem`. Raises `ConfigurationError`, naming the key `name`, if there is none."""
+    """Parse the gateway's RSA public key. Raises `ConfigurationError`, with `name`, if `pem` is not one."""
     try:
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigurationError(
             say("{name} does not contain a readable public key.", name=name),
-            hint=say("It is PEM, with a line -----BEGIN PUBLIC KEY-----. The gateway's operator has it."),
+            hint=say("It must be PEM, with a line -----BEGIN PUBLIC KEY-----. Ask the gateway's operator for it."),
         ) from None
     if not isinstance(key, RSAPublicKey) or key.key_size < MIN_KEY_BITS:
         raise ConfigurationError(
@@ -492,37 +492,37 @@ def parse_gateway_key(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -
     return GatewayKey(key, algorithm)
 
 
-def new_private_key(passphrase: bytes | None) -> bytes:
-    """Generate an RSA key as PEM (PKCS#8), encrypted if there is a passphrase."""
+def generate_key_pem(passphrase: bytes | None) -> bytes:
+    """Generate an RSA key in PEM (PKCS#8), encrypted if `passphrase` is given."""
     key = generate_private_key(public_exponent=65537, key_size=NEW_KEY_BITS)
-    protection = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
+    encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 
 def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
-    """Load the RSA key in the PEM file `path` (PKCS#1 or PKCS#8, encrypted or not).
+    """Load an RSA key from a PEM file (PKCS#1 or PKCS#8, encrypted or not).
 
     An unneeded passphrase is ignored. Raises `ConfigurationError` if the file is missing, accessible to other users or
     not an RSA private key in PEM, if the key is too short, or if the passphrase is wrong.
     """
-    file = read_trusted_file(path, say("The private key {path}", path=path), OtherUsers.MAY_NOTHING)
-    key = _load_key(path, file, passphrase or None)
+    pem = read_trusted_file(path, say("The private key {path}", path=path), OtherUsers.MAY_NOTHING)
+    key = _load_key(path, pem, passphrase or None)
     if not isinstance(key, RSAPrivateKey):
         raise ConfigurationError(
             say("The private key {path} is not an RSA key.", path=path),
-            hint=say("{method} signs with an RSA key.", method=SIGNATURE_METHOD),
+            hint=say("{method} needs an RSA key.", method=SIGNATURE_METHOD),
         )
     if key.key_size < MIN_KEY_BITS:
         raise ConfigurationError(
             say(
-                "The private key {path} has {key_size} bits; at least {least} are needed.",
+                "The private key {path} has {key_size} bits, but must have at least {least}.",
                 path=path,
                 key_size=key.key_size,
                 least=MIN_KEY_BITS,
             ),
             hint=say(
-                "Create a longer one (openssl genrsa -out {path} {bits}), and give its public half to the "
-                "gateway's operator.",
+                "Create a longer key (openssl genrsa -out {path} {bits}), and send its public key to the gateway's "
+                "operator.",
                 path=shlex.quote(str(path)),
                 bits=NEW_KEY_BITS,
             ),
@@ -539,40 +539,40 @@ _OTHER_FORMATS = (
         "openssl pkey -inform DER -in {file} -out {new}",
     ),
 )
-"""The beginnings of other files with a private key, their names, and the commands that convert them to PEM.
+"""Other formats of private keys: how they begin, their names, and the commands that convert them to PEM.
 
-Binary files are recognised by the version in their ASN.1: 3 is a PKCS#12 file (RFC 7292), and 0 a bare key. An
+Binary files are recognised by the version in their ASN.1: 3 for a PKCS#12 file (RFC 7292), 0 for a bare key. An
 encrypted key names its PKCS#5 scheme.
 """
 
 
 def _reject_other_format(path: Path, content: bytes) -> None:
-    """Raise `ConfigurationError`, with a command for conversion, for a private key in another known format."""
-    names = {"file": shlex.quote(str(path)), "new": shlex.quote(f"{path}.pem")}
-    for pattern, kind, command in _OTHER_FORMATS:
+    """Raise `ConfigurationError` for a private key in another known format, with the command to convert it."""
+    paths = {"file": shlex.quote(str(path)), "new": shlex.quote(f"{path}.pem")}
+    for pattern, format_name, command in _OTHER_FORMATS:
         if re.search(pattern, content, re.DOTALL):
             raise ConfigurationError(
-                say("The private key {path} is {what}, not PEM.", path=path, what=say(kind)),
-                hint=say("Convert it: `{command}`.", command=command.format(**names)),
+                say("The private key {path} is {what}, not PEM.", path=path, what=say(format_name)),
+                hint=say("Convert it: `{command}`.", command=command.format(**paths)),
             )
 
 
 def _load_key(path: Path, pem: bytes, passphrase: bytes | None) -> object:
-    """Load a key of any kind from `pem`. Errors omit the library's own text, which may quote the file."""
+    """Load a private key of any type. Errors omit the library's own message, which may quote the file."""
     _reject_other_format(path, pem)
     if b"-----BEGIN " not in pem:
         raise ConfigurationError(
             say("The private key {path} is not PEM.", path=path),
-            hint=say("A PEM file has a line -----BEGIN ... PRIVATE KEY-----."),
+            hint=say("A PEM file contains a line -----BEGIN ... PRIVATE KEY-----."),
         )
     try:
         return load_pem_private_key(pem, passphrase)
     except TypeError:
-        # The library raises TypeError if a passphrase is missing, or was given for a key without one.
+        # The passphrase is missing, or was given for a key without one.
         if passphrase is None:
             raise ConfigurationError(
                 say("The private key {path} is encrypted, but no passphrase is set.", path=path),
-                hint=say("Set gateway.private_key_passphrase_env or private_key_passphrase_file."),
+                hint=say("Set gateway.private_key_passphrase_env or gateway.private_key_passphrase_file."),
             ) from None
         return _load_key(path, pem, None)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Runs a signing process, which reads a key and then texts to sign from standard input until the input ends.
+"""Runs a signing process, which reads a key from standard input, and then texts to sign until the input ends.
 
-Only `signers.SigningProcesses` starts it. The first line of the input identifies the key (`SigningKey.serialise`).
-Groups follow: a line with a count, then that many lines to sign. For each of these, the process writes one line of
-base64. If the key cannot sign, it writes one line that begins with `!` and exits.
+Only `signers.SigningProcesses` starts it. The first line of input is the key (`SigningKey.serialise`). Groups follow: a
+line with a count, and then that many lines to sign. For each text, the process writes a line with its base64 signature.
+If the key cannot sign, it writes a line that begins with `!` and exits.
 """
 
 import json
@@ -19,32 +19,32 @@ from paygw_batch.gateway.signing.key import KeyKind, KeyUnusable, SigningKey, de
 from paygw_batch.processes import forbid_core_dumps
 
 NICENESS_INCREMENT = 19
-"""Added to the niceness. Signatures are made ahead, while replies and the journal must not wait for a processor.
+"""The increment of the process's niceness, because the event loop and the journal need the processor more urgently.
 
-It is not added for a slow key, which computes elsewhere and has a time limit for each signature.
+It does not apply to a slow key, which computes elsewhere, and whose signatures have a time limit.
 """
 ERROR_MARK = b"!"
-"""The start of a line that is an error. Base64 has no such character."""
+"""The start of an error line. Base64 has no such character."""
 
 Sign = Callable[[str], str]
 
 
 def main() -> None:
-    """Sign until the input ends. Stop signals are ignored, because the run closes the input when it is done."""
+    """Sign until the input ends. Stop signals are ignored, because the parent process closes the input."""
     forbid_core_dumps(for_good=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     source, out = sys.stdin.buffer, sys.stdout.buffer
     try:
         key = _deserialise_key(source.readline())
-        signing_capacity = key.signing_capacity(1)
-        if not signing_capacity.is_slow:
+        capacity = key.signing_capacity(1)
+        if not capacity.is_slow:
             os.nice(NICENESS_INCREMENT)
         with key.open_signer() as sign:
-            if signing_capacity.threads == 1:
+            if capacity.threads == 1:
                 _sign_sequentially(source, out, sign)
             else:
-                _sign_concurrently(source, out, sign, signing_capacity.threads)
+                _sign_concurrently(source, out, sign, capacity.threads)
     except KeyUnusable as error:
         out.write(ERROR_MARK + error.to_error_line() + b"\n")
         out.flush()
@@ -75,22 +75,22 @@ def _sign_sequentially(source: BinaryIO, out: BinaryIO, sign: Sign) -> None:
 
 
 def _sign_concurrently(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> None:
-    """Sign in several threads, because each waits for a service. Signatures are written in the texts' order."""
+    """Sign in several threads, because a remote service computes the signatures. They are written in order."""
     signatures: SimpleQueue[Future[str] | None] = SimpleQueue()
     with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as writer:
-        written = writer.submit(_write_signatures, signatures, out)
+        writing = writer.submit(_write_signatures, signatures, out)
         for texts in _read_groups(source):
             for text in texts:
                 signatures.put(pool.submit(sign, text))
         signatures.put(None)
-        written.result()
+        writing.result()
 
 
 def _write_signatures(signatures: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
-    """Write each signature as soon as it is ready. An error is the last line, after which the run closes the input."""
+    """Write each signature as soon as it is ready. Stop after an error, because the parent then closes the input."""
     try:
-        while (signed := signatures.get()) is not None:
-            out.write(signed.result().encode() + b"\n")
+        while (signature := signatures.get()) is not None:
+            out.write(signature.result().encode() + b"\n")
             out.flush()
     except KeyUnusable as error:
         out.write(ERROR_MARK + error.to_error_line() + b"\n")

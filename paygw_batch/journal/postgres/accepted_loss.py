@@ -1,10 +1,10 @@
 """Accepts the loss of a host's commits: puts the rows sent in them in doubt, or holds them (see `journal/lost.py`).
 
-If the host knows that an attempt was not sent, its in-flight row becomes not sent. All other rows keep their state,
-and can be sent.
+If the host knows that a row in flight was not sent, the row is ready again. All other rows keep their state and can be
+sent.
 
-A host that will never answer again is retired. It may have sent any row in lost commits. So each row that is ready or
-in flight gets an intent and an interruption, as if it had been sent, for a person to settle.
+A host that will never answer again is retired. It may have sent any row in lost commits, so an intent and an
+interruption are recorded for each ready or in-flight row, as if it had been sent, and a person must settle it.
 """
 
 from collections.abc import Sequence
@@ -25,17 +25,17 @@ _CHUNK_SIZE = 1_000
 _ROWS_IN_FLIGHT = """SELECT s.instruction, s.attempt, f.at, is_left(f.process, %s)
     FROM state s JOIN fact f ON f.number = s.intent
     WHERE s.instruction = ANY (%s) AND s.state = 'in_flight' ORDER BY 1"""
-_ANY_IN_FLIGHT = "SELECT FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight' LIMIT 1"
+_FIRST_IN_FLIGHT = "SELECT FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight' LIMIT 1"
 _READY_ROWS = f"""SELECT s.instruction, s.attempt + 1, coalesce(s.order_id, i.client_orderid)
     FROM state s JOIN instruction i ON i.number = s.instruction
     WHERE s.instruction > %s AND s.state = 'ready'
         AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
-    ORDER BY 1 LIMIT {_CHUNK_SIZE}"""  # noqa: S608 - constants of ours
-"""Rows that evidence holds are left out, because no process sends them before a person has settled them."""
+    ORDER BY 1 LIMIT {_CHUNK_SIZE}"""  # noqa: S608 - only our own constants
+"""Selects ready rows except those held by evidence, which no process sends before a person settles them."""
 
 
 class LossWriter:
-    """Records this host's loss in the database. An interrupted call can be repeated."""
+    """Records this host's loss in the database. Calls can be repeated after an interruption."""
 
     def __init__(
         self, connection: Connection[Row], identity: Identity, writer: FactWriter, loss: Loss, *, by: str, at: str
@@ -45,49 +45,49 @@ class LossWriter:
         self._lost_rows = LostRows(self._tables, loss, by=by, at=at)
 
     def write(self) -> AcceptedRows:
-        """Put the rows that may have been sent in doubt. Raises `JournalHeld` while another process is sending one."""
-        prepare_to_accept(self._connection)
+        """Put rows that may have been sent in doubt, or hold them. Raises `JournalHeld` while one is being sent."""
+        _allow_intents(self._connection)
         unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost_rows.numbers))
-        # Rows are written in the order of sending, because times in a chain never decrease, and the times of later
-        # answers are compared with them.
+        # Facts are written in the order of sending, because times in a chain never decrease, and later replies are
+        # compared with these times.
         for numbers in (unsent, self._lost_rows.numbers):
             for start in range(0, len(numbers), _CHUNK_SIZE):
-                self._end_in_flight(numbers[start : start + _CHUNK_SIZE])
+                self._conclude_in_flight(numbers[start : start + _CHUNK_SIZE])
         self._record_holds(self._restore_attempts())
         return self._lost_rows.rows
 
-    def write_estimate(self) -> AcceptedRows:
-        """Put every row that this host could have sent in doubt. Raises `JournalHeld` while another process sends."""
-        unfinished_count = put_unfinished_in_doubt(self._connection, self._writer, self._at)
+    def write_worst_case(self) -> AcceptedRows:
+        """Put every row in doubt that this host could have sent. Raises `JournalHeld` while another process sends."""
+        in_doubt = put_unfinished_in_doubt(self._connection, self._writer, self._at)
         holds = self._restore_attempts()
-        self._lost_rows.rows.in_doubt = unfinished_count
+        self._lost_rows.rows.in_doubt = in_doubt
         self._record_holds(holds)
         return self._lost_rows.rows
 
     def _restore_attempts(self) -> list[Remark]:
-        """Restore the lost attempts of ready rows and return remarks that hold the other rows."""
+        """Restore the lost attempts of ready rows. Returns remarks that hold the other rows."""
         holds: list[Remark] = []
         for start in range(0, len(self._lost_rows.numbers), _CHUNK_SIZE):
-            restored, remarks = self._lost_rows.judge(self._lost_rows.numbers[start : start + _CHUNK_SIZE])
+            restored, remarks = self._lost_rows.decide(self._lost_rows.numbers[start : start + _CHUNK_SIZE])
             holds += remarks
             self._append(restored)
         return holds
 
     def _record_holds(self, holds: Sequence[Entry | Remark]) -> None:
-        """Record holds and the orders unknown to the database, so that no later sheet sends them."""
+        """Record holds, and the order ids of lost batches, so that no later sheet sends these orders again."""
         if holds or self._lost_rows.rows.unknown_orders:
             self._writer.acquire_decision_lock()
             with self._writer.decision_transaction():
                 self._writer.record(holds)
                 self._lost_rows.record_unknown_orders(self._writer.record)
 
-    def _end_in_flight(self, numbers: Sequence[int]) -> None:
-        """Put the in-flight rows among `numbers` in doubt, or mark them as not sent if this host knows it."""
+    def _conclude_in_flight(self, numbers: Sequence[int]) -> None:
+        """Put those in flight in doubt, or record that this host knows that they were not sent."""
         entries = []
         dead = dead_processes(self._connection)
-        for number, attempt, sent_at, is_left in fetch(self._connection, _ROWS_IN_FLIGHT, (dead, list(numbers))):
-            if not is_left:
-                raise JournalHeld(say("Another process still sends rows of this journal."))
+        for number, attempt, sent_at, is_abandoned in fetch(self._connection, _ROWS_IN_FLIGHT, (dead, list(numbers))):
+            if not is_abandoned:
+                raise JournalHeld(say("Another process is still sending rows from this journal."))
             is_unsent = (number, attempt) in self._loss.unsent
             fact = Concluded(Outcome(OutcomeKind.NOT_SENT, "run.stopped")) if is_unsent else Interrupted()
             entries.append(Entry(number, attempt, fact, max(self._at, sent_at)))
@@ -100,38 +100,38 @@ class LossWriter:
 
 
 def put_unfinished_in_doubt(connection: Connection[Row], writer: FactWriter, at: str) -> int:
-    """Put every ready or in-flight row in doubt, and return their number. Safe to repeat after a crash.
+    """Put every ready or in-flight row in doubt and return how many there were. Can be repeated after a crash.
 
-    Raises `JournalHeld` while another process has a row in flight, because that process could still record that nothing
-    of the row was sent, which would make the row ready.
+    Raises `JournalHeld` while another process has a row in flight. That process could still record that the row was not
+    sent, which would make it ready.
     """
-    prepare_to_accept(connection)
-    rows, last_row = writer.mark_interrupted(at), 0
-    if fetch(connection, _ANY_IN_FLIGHT):
-        raise JournalHeld(say("Another process still sends rows of this journal."))
+    _allow_intents(connection)
+    row_count, last_row = writer.mark_interrupted(at), 0
+    if fetch(connection, _FIRST_IN_FLIGHT):
+        raise JournalHeld(say("Another process is still sending rows from this journal."))
     while lines := fetch(connection, _READY_ROWS, (last_row,)):
         entries = []
         for number, attempt, order_id in lines:
             fact = Intended(order_id, ASSUMED_ATTEMPT, 0, None)
             entries += [Entry(number, attempt, fact, at), Entry(number, attempt, Interrupted(), at)]
         writer.append(entries)
-        rows, last_row = rows + len(lines), lines[-1][0]
-    return rows
+        row_count, last_row = row_count + len(lines), lines[-1][0]
+    return row_count
 
 
-def prepare_to_accept(connection: Connection[Row]) -> None:
-    """Allow this session to write intents while the roll-call is open or a breaker has stopped every worker.
+def _allow_intents(connection: Connection[Row]) -> None:
+    """Let this session write intents during a roll-call or after a breaker stopped the endpoint.
 
-    These intents are not sent, and no other process sends before the roll-call is complete. The stop stays in force.
+    Rows with these intents are never sent. Other processes still cannot send.
     """
     fetch(connection, "SET paygw.retires = 'on'")
 
 
 def record_retirement(connection: Connection[Row], host_id: str, by: str) -> None:
-    """Record who retired a host. The roll-call no longer waits for that host."""
+    """Record who retired a host, so that the roll-call no longer waits for it."""
     fetch(connection, "SELECT retire_host(%s, %s)", (host_id, by))
 
 
 def record_accepted_loss(connection: Connection[Row], host_id: str, by: str) -> None:
-    """Record who accepted the loss of a host. This counts as the host's answer to the roll-call."""
+    """Record who accepted a host's loss, which counts as the host's answer to the roll-call."""
     fetch(connection, "SELECT accept_loss(%s, %s)", (host_id, by))

@@ -4,8 +4,8 @@
 -- The newest time of the facts.
 (SELECT max(head_at) FROM process)
 
--- name: withdraw_in_turn
--- A person can withdraw a plan while another process, which has the decision lock, opens its batch. One of them comes first.
+-- name: lock_withdrawals
+-- Serializes withdrawals and openings, because a plan can be withdrawn while another process opens its batch.
 SELECT pg_advisory_xact_lock(7022)
 
 -- name: lock_rows
@@ -18,7 +18,7 @@ SELECT s.instruction, s.attempt, f.at FROM batch b JOIN state s ON s.batch = b.n
 JOIN fact f ON f.number = s.intent WHERE is_left(f.process, :dead) ORDER BY 1
 
 -- name: spelled_as_lost
--- The instructions from `first` on with one of some order ids, in any spelling, that are not held for it yet.
+-- The instructions from `first` on that have one of these order ids, in any spelling, and are not held for it yet.
 SELECT o.instruction, min(o.order_id) FROM order_id o WHERE o.spelling = ANY (:spellings) AND o.instruction >= :first
     AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = o.instruction AND e.source = 'witness')
 GROUP BY 1 ORDER BY 1

@@ -5,7 +5,7 @@
 SELECT batch, instruction FROM known WHERE instruction = ANY (:numbers)
 
 -- name: begin_forgetting
--- Begins to forget people of a batch.
+-- Begins to forget people in a batch.
 SELECT begin_forgetting(:batch)
 
 -- name: forget_people
@@ -21,7 +21,7 @@ SELECT forget_said(:numbers::bigint[])
 SELECT forget_texts(:numbers::bigint[])
 
 -- name: forget_heard
--- Removes the texts of evidence without an instruction from before a time, and of the given orders.
+-- Removes the texts of the given orders, and of evidence from before a time that has no instruction.
 SELECT forget_heard(ARRAY({heard_to_forget}))
 
 -- name: forget_sheet

@@ -1,8 +1,8 @@
-"""Compares this host's sent log with the database, and answers the roll-call.
+"""Compares this host's sent logs with the database, and answers the roll-call.
 
-A restored database, or a promoted standby that lagged, is consistent and would pay rows again. Only a host that sent
-rows in the lost commits can detect this, by its sent log. So no host sends before all hosts have compared their sent
-logs with the database.
+A restored database, or a promoted standby that lagged, is consistent, but would pay rows again. Only the hosts that
+sent rows in the lost commits can detect this, by their sent logs. So no host sends before all hosts have compared their
+sent logs with the database.
 """
 
 import fcntl
@@ -36,26 +36,26 @@ from paygw_batch.journal.sent_log import (
 )
 from paygw_batch.language import mark, say
 
-_LOST = mark(
-    "Nothing was sent. Restore the newest data of the database: sending from this one could pay rows twice. "
-    "Only if it is lost for good, run `paygw-batch journal roll-call --accept-loss` on this host: it puts in "
-    "doubt the rows that were sent but that the database does not know."
+_LOSS_HINT = mark(
+    "Nothing was sent. Restore the newest data of the database, because sending from this one could pay rows twice. "
+    "Only if it is permanently lost, run `paygw-batch journal roll-call --accept-loss` on this host. Rows that were "
+    "sent but are missing from the database are then put in doubt."
 )
 
 
-class LifeOver(Exception):
-    """Another process of this host compared the sent log with another life of the database."""
+class IncarnationChanged(Exception):
+    """Another process on this host has connected to another incarnation of the database."""
 
 
-_LIFE_BYTES = 128
+_INCARNATION_BYTES = 128
 
 
-class HostLife:
-    """The database life that this host's sent log was last compared with: cluster, timeline and database.
+class IncarnationFile:
+    """The file naming the incarnation of the database (cluster, timeline, database) that sent logs were compared with.
 
-    A process that logs a commit locks the life's file, which must contain the life that the process is connected to. A
-    process that compares the log with another life first writes that life to the file. So a commit is in the compared
-    log or nothing of it is sent, even if its process was frozen before it logged the commit.
+    A process that logs a commit locks the file, which must name the incarnation that the process is connected to. A
+    process that compares the sent logs with another incarnation writes it to the file first. So each commit is either
+    in the compared logs or never sent, even if its process was frozen before logging it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,56 +65,56 @@ class HostLife:
         self._entered = ""
 
     @contextmanager
-    def lock_life(self) -> Iterator[None]:
-        """Lock the file during the block. Raises `LifeOver` if it no longer contains this process's life."""
+    def lock_incarnation(self) -> Iterator[None]:
+        """Lock the file during the block. Raises `IncarnationChanged` if it no longer names the entered incarnation."""
         fcntl.flock(self._fd, fcntl.LOCK_SH)
         try:
-            if self._life_in_file() != self._entered:
-                raise LifeOver
+            if self._read() != self._entered:
+                raise IncarnationChanged
             yield
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def enter(self, life: str) -> None:
-        """Enter a life of the database. The caller must then compare the sent log.
+    def enter(self, incarnation: str) -> None:
+        """Write an incarnation to the file. The caller must compare the sent logs with it afterwards.
 
-        Raises `JournalTooOld` for an earlier timeline of the life in the file, and `OpenRollCall` while another process
-        of this host is logging a commit.
+        Raises `JournalTooOld` if its timeline is earlier than the one in the file, and `OpenRollCall` while another
+        process on this host is logging a commit.
         """
-        if self._life_in_file() != life:
+        if self._read() != incarnation:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise OpenRollCall(say("Another process of this machine is still recording its payments.")) from None
+                raise OpenRollCall(say("Another process on this host is still recording its payments.")) from None
             try:
-                self._require_not_earlier(life)
-                os.pwrite(self._fd, life.encode("ascii").ljust(_LIFE_BYTES), 0)
+                self._require_not_earlier(incarnation)
+                os.pwrite(self._fd, incarnation.encode("ascii").ljust(_INCARNATION_BYTES), 0)
                 os.fsync(self._fd)
             finally:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
-        self._entered = life
+        self._entered = incarnation
 
-    def _life_in_file(self) -> str:
-        return os.pread(self._fd, _LIFE_BYTES, 0).decode("ascii", "replace").strip()
+    def _read(self) -> str:
+        return os.pread(self._fd, _INCARNATION_BYTES, 0).decode("ascii", "replace").strip()
 
-    def _require_not_earlier(self, life: str) -> None:
-        (cluster, timeline, database), written = life.split(), self._life_in_file().split()
-        if written[::2] == [cluster, database] and timeline < written[1]:
+    def _require_not_earlier(self, incarnation: str) -> None:
+        (cluster, timeline, database), known = incarnation.split(), self._read().split()
+        if known[::2] == [cluster, database] and timeline < known[1]:
             raise JournalTooOld(
-                say("This machine has seen a newer timeline of the database than this one: a standby took over."),
+                say("This host has seen a newer timeline of the database than this one: a standby took over."),
                 hint=say(
-                    "Nothing was sent. Set [journal] url to the newest database. Only if it is lost for good, remove "
-                    "{path}.",
+                    "Nothing was sent. Set [journal] url to the newest database. Only if it is permanently lost, "
+                    "remove {path}.",
                     path=self._path,
                 ),
             )
 
 
 class ProcessSentLog:
-    """One process's sent log: the first free one in the journal's `folder`, locked until `close`."""
+    """The sent log of one process: the first in `folder` that no other process has locked. Locked until `close`."""
 
-    def __init__(self, folder: Path, life: HostLife, *, now: str, command: str) -> None:
-        self._life = life
+    def __init__(self, folder: Path, incarnation_file: IncarnationFile, *, now: str, command: str) -> None:
+        self._incarnation_file = incarnation_file
         for number in count(1):
             name = f"left-{number}"
             with suppress(JournalHeld):
@@ -128,8 +128,8 @@ class ProcessSentLog:
             raise
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Add a line for a commit durably. Raises `OSError` and `LifeOver`."""
-        with self._life.lock_life():
+        """Add a line for a commit durably. Raises `OSError` and `IncarnationChanged`."""
+        with self._incarnation_file.lock_incarnation():
             self._log.log_commit(number, digest, at, attempts)
 
     def close(self) -> None:
@@ -138,18 +138,17 @@ class ProcessSentLog:
 
 
 def lock_log(folder: Path, name: str, *, now: str, command: str) -> RunLock:
-    """Lock the sent log of a writer of this host. Raises `JournalHeld` if another process has it."""
+    """Lock the sent log of a writer on this host. Raises `JournalHeld` if another process has locked it."""
     return RunLock(folder / f"{name}.lock", now=now, command=command, wait=LockWait(limit_s=0.0))
 
 
 def load_host_id(folder: Path) -> str:
-    """Load this host's secret id for a journal from a file in its folder, or create it.
+    """Load this host's secret id from the folder of a journal, or create it. Raises `JournalError`.
 
-    The file is durable before anything is sent, because a host without its files counts as another host. Raises
-    `JournalError`.
+    The id is durable before anything is sent, because a host with a new id counts as another host.
     """
     path = folder / "host"
-    # The lock lets only one of two simultaneous processes create the file.
+    # The lock keeps two processes from creating the file at the same time.
     with translating_os_errors(mark("{path} cannot be written: {reason}."), path=path), lock_folder(folder):
         if not check_file(path):
             with replacement_file(path) as file:
@@ -157,22 +156,22 @@ def load_host_id(folder: Path) -> str:
     host_id = path.read_text(encoding="ascii", errors="replace")
     if re.fullmatch("[0-9a-f]{32}", host_id) is None:
         raise JournalError(
-            say("{path} is damaged: it does not contain this host's id.", path=path),
+            say("{path} is damaged: this host's id is missing from it.", path=path),
             hint=say(
-                "Nothing was sent. Remove the file. This host then counts as a new one, and the roll-call "
-                "asks for the old one."
+                "Nothing was sent. Remove the file. This host then counts as a new one, and the old one is missing "
+                "from the roll-call."
             ),
         )
     return host_id
 
 
 def public_id(host_id: str) -> str:
-    """Return a host's public id: a digest, so that nobody who reads it can impersonate the host."""
+    """Return a digest of a host's secret id. Whoever reads this public id cannot impersonate the host."""
     return hashlib.sha256(f"paygw host {host_id}".encode()).hexdigest()[:32]
 
 
 def commit_counts(folder: Path) -> list[int]:
-    """Return the number of logged commits of each process of this host, in the order of the processes' numbers."""
+    """Return the number of commits in each numbered sent log of this host, starting with number 1."""
     counts: dict[int, int] = {}
     for name in writer_names(folder):
         number = name.removeprefix("left-")
@@ -182,31 +181,29 @@ def commit_counts(folder: Path) -> list[int]:
 
 
 def check_sent_log(connection: Connection[Row], server: Server, folder: Path) -> None:
-    """Raise `JournalTooOld` if the database lacks the newest logged commit of a process of this host."""
+    """Raise `JournalTooOld` if the newest commit in any of this host's sent logs is missing from the database."""
     lines = newest_lines(folder)
     present_lines = find_present_lines(connection, lines)
     for line in lines:
         if line not in present_lines:
             raise JournalTooOld(
                 say(
-                    "The journal in {place} does not have fact {number}, which this machine recorded: the "
-                    "database is an older copy.",
+                    "The journal in {place} does not have fact {number}, which this host recorded: the database is an "
+                    "older copy.",
                     place=server.place,
                     number=line.number,
                 ),
-                hint=say(_LOST),
+                hint=say(_LOSS_HINT),
             )
 
 
 def find_present_lines(connection: Connection[Row], lines: Sequence[SentLogLine]) -> Collection[SentLogLine]:
-    """Return the log lines whose facts are in the database."""
     query = "SELECT number, hash FROM fact WHERE number = ANY (%s)"
     hashes: dict[int, bytes] = dict(fetch(connection, query, ([line.number for line in lines],))) if lines else {}
     return {line for line in lines if not line.number or hashes.get(line.number) == bytes.fromhex(line.hash)}
 
 
 def newest_fact(connection: Connection[Row]) -> tuple[int, str, str]:
-    """Return the number, hash (hex) and time of the newest fact in a database."""
     lines = fetch(connection, "SELECT number, hash, at FROM fact ORDER BY number DESC LIMIT 1")
     return (lines[0][0], lines[0][1].hex(), lines[0][2]) if lines else (0, "", "")
 
@@ -216,23 +213,23 @@ _RETIRED, _OLDER = "PW007", "PW012"
 
 @dataclass(frozen=True, slots=True)
 class MissingHost:
-    """A host that has not answered the roll-call: its id, its name, and when it was last seen."""
+    """A host that has not answered the roll-call: its public id, its name, and when it was last seen."""
 
     host_id: str
     name: str
     seen_at: str
-    lives: bool = False
-    """Whether the host was seen since the roll-call began. Such a host must accept its loss itself."""
+    is_alive: bool = False
+    """Whether the host was seen lately, after the roll-call began. Only it can then accept its loss."""
 
 
 class RollCall:
-    """This host's part in the roll-call of one journal. `folder` has the sent log of this host."""
+    """Answers the roll-call of a journal for this host. `folder` contains the host's sent logs."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server, self._folder = server, folder
         self._secret = load_host_id(folder)
         self.host_id = public_id(self._secret)
-        self.life = HostLife(folder)
+        self.incarnation_file = IncarnationFile(folder)
 
     def answer(self, connection: Connection[Row]) -> None:
         """Answer for this host. Raises `JournalTooOld`, and `OpenRollCall` while other hosts have not answered."""
@@ -241,8 +238,8 @@ class RollCall:
             names = ", ".join(f"{host.name} (last seen {host.seen_at})" for host in missing)
             raise OpenRollCall(
                 say(
-                    "The database {place} was restored, or a standby took over. Nothing is sent until every host has "
-                    "checked that its rows are there. Missing: {names}.",
+                    "The database {place} was restored, or a standby took over. Nothing can be sent until every host "
+                    "has checked that its rows are there. Missing: {names}.",
                     place=self._server.place,
                     names=names,
                 )
@@ -250,11 +247,11 @@ class RollCall:
 
     def register(self, connection: Connection[Row]) -> Sequence[MissingHost]:
         """Answer for this host and return the hosts that have not answered. Raises `JournalTooOld`."""
-        ((life,),) = fetch(connection, "SELECT database_life()")
+        ((incarnation,),) = fetch(connection, "SELECT database_life()")
         try:
-            # The life is entered before the sent log is compared. From here on, a process that still logs a commit of
-            # the old life is refused, so no line is added after the comparison.
-            self.life.enter(life)
+            # The file is written before the sent logs are compared. From then on, no process can log a commit of the
+            # old incarnation, so no such line is added after the comparison.
+            self.incarnation_file.enter(incarnation)
             check_sent_log(connection, self._server, self._folder)
             return [MissingHost(*line) for line in self._send_answer(connection)]
         except JournalTooOld:
@@ -276,13 +273,14 @@ class RollCall:
                 raise
             raise JournalTooOld(
                 say(
-                    "This computer's record of the payments it sent ({folder}) has fewer entries than when it last "
-                    "answered: it is an older copy, or a part of it is gone.",
+                    "This computer's record of the payments it sent ({folder}) has fewer entries than when this host "
+                    "last answered the roll-call. It is an older copy, or part of it is missing.",
                     folder=self._folder,
                 ),
                 hint=say(
-                    "Nothing was sent. Put its newest files back. Only if they are lost, run `paygw-batch journal "
-                    "roll-call --accept-loss` on this host: every row that it could have sent is then in doubt."
+                    "Nothing was sent. Restore the newest files of that record. Only if they are lost, run "
+                    "`paygw-batch journal roll-call --accept-loss` on this host. Rows that it could have sent are "
+                    "then in doubt."
                 ),
             ) from None
 
@@ -300,7 +298,7 @@ class RollCall:
         )
 
     def is_older(self, connection: Connection[Row]) -> bool:
-        """Return whether this host has logged fewer commits than when it last answered."""
+        """Return whether this host's sent logs have fewer commits than when it last answered."""
         counts = commit_counts(self._folder)
         return fetch(connection, "SELECT left_is_older(%s, %s)", (self.host_id, counts)) == [(True,)]
 
@@ -310,7 +308,7 @@ class RollCall:
 
 
 def missing_hosts(connection: Connection[Row]) -> Sequence[MissingHost]:
-    """Return the hosts that have not answered, with human-readable times."""
+    """Return the hosts that have not answered the roll-call, with times as people read them."""
     query = """SELECT host_id, name, to_char(seen_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"'), lives(host_id)
         FROM missing_host ORDER BY 2, 1"""
     return [MissingHost(*line) for line in fetch(connection, query)]

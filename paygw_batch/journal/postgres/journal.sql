@@ -15,11 +15,11 @@ SELECT number, head_seq, head_hash FROM process WHERE head_seq > 0 ORDER BY numb
 SELECT {newest_fact}
 
 -- name: batches_of_plan
--- The batch that a plan opened.
+-- The batch opened by a plan.
 {batches_as_recorded} WHERE plan_sha256 = :plan_sha256 ORDER BY number
 
 -- name: compare
--- The instruction that has the order id of a row, and whether its original id and content are those of the row. The content of
+-- The instruction with a row's order id, and whether its original id and content are those of the row. The content of
 -- a forgotten payee never matches.
 SELECT u.row, u.order_id, i.number, i.client_orderid = u.order_id, coalesce(i.content = u.content, false), s.state,
     s.possible_duplicate_of, {quarantined_since}, b.batch, i.row, b.opened_at

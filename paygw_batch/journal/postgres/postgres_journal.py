@@ -1,7 +1,8 @@
-"""Reads and writes a journal in PostgreSQL, and gives engines their due rows, outside the event loop.
+"""Reads and writes a journal in PostgreSQL, and provides it to engines without blocking the event loop.
 
-A single run reads its batch row by row (`SingleRun`). A worker first claims the rows that it will send (`ClaimedRows`).
-If two processes try to send the same row, the database accepts one intent, and the other process skips the row.
+A single run sends all due rows of its batch (`SingleRun`). A worker claims due rows and sends only these
+(`ClaimedRows`). If two processes try to send the same row, the database accepts only one intent, and the other process
+skips the row.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ from paygw_batch.journal.port import (
     SharedRun,
     UnfinishedRun,
     VerifyProgress,
-    WorkerLife,
+    WorkerStatus,
 )
 from paygw_batch.journal.postgres import workers
 from paygw_batch.journal.postgres.fact_writer import FactWriter
@@ -72,7 +73,7 @@ T = TypeVar("T")
 
 
 class SingleRun(SerializedCalls):
-    """Implements `EngineJournal` for one run, on a journal in PostgreSQL."""
+    """Implements `EngineJournal` for a single run on a journal in PostgreSQL."""
 
     def __init__(self, journal: SendingJournal, may_send: Callable[[float], bool]) -> None:
         super().__init__(journal)
@@ -82,7 +83,7 @@ class SingleRun(SerializedCalls):
         return await self.call(partial(self._append, entries))
 
     def _append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append facts. An intent is held if another process or a person moved its row since it was read as due."""
+        """Append facts. The result for an intent is HELD if another process moved its row after it was read as due."""
         return [
             MoveResult.HELD if isinstance(entry.fact, Intended) and result is MoveResult.NOT_MOVED else result
             for entry, result in zip(entries, self._journal.append(entries), strict=True)
@@ -99,11 +100,10 @@ class ClaimedRows(SingleRun):
         claim: Callable[[Sequence[DueRow], int], Sequence[DueRow]],
         rows: int,
     ) -> None:
-        """Send the due rows returned by `claim`, which is passed the number of sent rows, starting at `rows`."""
+        """Return only due rows that `claim` returns. `claim` also gets the number of rows sent, starting at `rows`."""
         super().__init__(journal, may_send)
         self._claim = claim
         self.rows = rows
-        """The number of rows that this worker has sent."""
 
     def _next_page(self, batch: int, limit: int) -> Sequence[DueRow]:
         while page := super()._next_page(batch, limit):
@@ -122,22 +122,22 @@ _QUERIES = named_sql(__package__, ("outbox.sql",), OUTBOX_PARTS, ON_POSTGRES, is
 
 
 class PostgresOutbox(Outbox):
-    """The outbox on one connection, which the journal's place closes. It can take part in an open transaction."""
+    """The outbox on a connection, which the caller closes. Writes are part of the open transaction, if any."""
 
     def __init__(self, connection: Connection[Row]) -> None:
         self._connection = connection
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str, process: int) -> None:
-        """Store the notices of a starting run durably. They are due when `process` and the run have ended."""
+        """Store durably the notices of a run that is about to send. They are due once it and `process` have ended."""
         with self._write_transaction():
             self._add(notices, at, process)
 
     @property
     def may_send(self) -> bool:
-        """Return whether the login may mark notices as sent, which a worker may not."""
-        return self._run("may_decide") == [(True,)]
+        """Whether the database login may mark notices as sent. That of a worker may not."""
+        return self._query("may_decide") == [(True,)]
 
-    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         return fetch(self._connection, _QUERIES[name], values)
 
     def _write_transaction(self) -> AbstractContextManager[object]:
@@ -145,49 +145,44 @@ class PostgresOutbox(Outbox):
 
 
 class PostgresReader(JournalReader):
-    """The journal in PostgreSQL, opened for reading.
-
-    A reader sees one snapshot throughout. A writer gets a new snapshot for each call.
-    """
+    """A journal in PostgreSQL. A reader sees one snapshot throughout, and a writer a new one for each call."""
 
     def __init__(self, session: Session, identity: Identity, notes: tuple[str, ...] = ()) -> None:
         super().__init__(PostgresTables(lambda: session.connection, identity), notes)
         self._session = session
         self._identity = identity
 
-    def workers(self) -> Sequence[WorkerLife]:
-        """Return live workers, and dead ones with rows in flight, with the newest sign of life first."""
+    def workers(self) -> Sequence[WorkerStatus]:
         with self._snapshot() as connection:
             return workers.list_workers(connection)
 
     def current_runs(self) -> Sequence[UnfinishedRun]:
-        """Return the runs that are not over, the urgent ones first."""
         with self._snapshot() as connection:
             runs = workers.unfinished_runs(connection)
         records = {record.number: record for record in self.batches()} if runs else {}
         unfinished = []
         for run in runs:
             record, due = records[run.batch], self.tallies(run.batch, kind=TallyKind.DUE)
-            row_count, is_stopped = sum(tally.count for tally in due), run.stop_reason is not None
-            unfinished.append(UnfinishedRun(record.batch, record.sheet_name, row_count, run.is_urgent, is_stopped))
+            rows_left, is_stopped = sum(tally.count for tally in due), run.stop_reason is not None
+            unfinished.append(UnfinishedRun(record.batch, record.sheet_name, rows_left, run.is_urgent, is_stopped))
         return unfinished
 
     def close(self) -> None:
         self._session.close()
 
     def _chain_end(self) -> tuple[int, str]:
-        facts, ends = 0, hashlib.sha256(self._identity.start.hash)
+        fact_count, combined_hash = 0, hashlib.sha256(self._identity.start.hash)
         for number, seq, digest in self._tables.run("chain_ends"):
-            ends.update(f"{number}\n{seq}\n".encode() + digest)
-            facts += seq
-        return facts, ends.hexdigest()
+            combined_hash.update(f"{number}\n{seq}\n".encode() + digest)
+            fact_count += seq
+        return fact_count, combined_hash.hexdigest()
 
     def rows_being_sent(self, batch: int) -> Sequence[RowBeingSent]:
         with self._snapshot() as connection:
             return workers.rows_being_sent(connection, batch)
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return a search for PostgreSQL's text index, with quoted lexemes so that none acts as an operator."""
+        """Convert a search to a text-search query. Every word is quoted, so that none acts as an operator."""
         groups = []
         for alternatives in search.words:
             group = []
@@ -220,8 +215,8 @@ class PostgresReader(JournalReader):
                     connection.isolation_level, connection.read_only = None, None
 
 
-_INSTRUCTIONS = """COPY instruction (number, batch, row, client_orderid, country, currency, minor, replaces, amount,
-    form, fields, payee, content, salt, people_sha256) FROM STDIN"""
+_COPY_INSTRUCTIONS = """COPY instruction (number, batch, row, client_orderid, country, currency, minor, replaces,
+    amount, form, fields, payee, content, salt, people_sha256) FROM STDIN"""
 
 
 def copy_batch(
@@ -233,51 +228,50 @@ def copy_batch(
     known_rows: Iterable[KnownRow],
     replaced: Mapping[int, int],
 ) -> str:
-    """Write a whole batch. Returns the reference that its order ids were derived from, or an empty text."""
-    number = record.number
+    """Write a whole batch except its opening fact. Returns the reference that its order ids derive from, or empty."""
+    batch = record.number
     first = digests.first_instruction
     with closing(prefetch(parts)) as prefetched:
         for part in prefetched:
             for page in part.pages:
-                fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))
+                fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (batch, digests.pages, page))
                 digests.add_page(page)
-            start = digests.next_instruction
+            first_of_part = digests.next_instruction
             salts = new_salts(len(part.instructions))
-            people = digests.add_instructions(part.instructions, replaced, salts)
-            new_lines = zip(part.instructions, salts, people, strict=True)
-            with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
-                for position, (new, *digest_columns) in enumerate(new_lines, start=start):
+            payee_digests = digests.add_instructions(part.instructions, replaced, salts)
+            new_lines = zip(part.instructions, salts, payee_digests, strict=True)
+            with connection.cursor() as cursor, cursor.copy(_COPY_INSTRUCTIONS) as copy:
+                for number, (new, *digest_columns) in enumerate(new_lines, start=first_of_part):
                     row, client_orderid, country, currency, amount, minor, *values = new
                     stored_columns = (row, client_orderid, country, currency, minor, replaced.get(row), amount, *values)
-                    copy.write_row((position, number, *stored_columns, *digest_columns))
-    last = first
+                    copy.write_row((number, batch, *stored_columns, *digest_columns))
+    next_number = first
     reference = ""
     query = (
         "SELECT number, client_orderid, fields, content, replaces FROM instruction WHERE number >= %s AND number < %s"
     )
-    while lines := fetch(connection, f"{query} ORDER BY number", (last, last + 10_000)):
-        if last == first:
+    while lines := fetch(connection, f"{query} ORDER BY number", (next_number, next_number + 10_000)):
+        if next_number == first:
             reference = derived_reference(lines[0][1]) or ""
         _copy_ids(connection, record.operation, lines)
-        last = lines[-1][0] + 1
+        next_number = lines[-1][0] + 1
     with connection.cursor() as cursor, cursor.copy("COPY known FROM STDIN") as copy:
         for known_row in sorted(known_rows, key=attrgetter("row")):
             digests.add_known(known_row)
-            copy.write_row((number, known_row.row, known_row.instruction))
-    batch_columns = (number, record.batch, record.operation, record.sheet_name, record.sheet_sha256, record.rows)
+            copy.write_row((batch, known_row.row, known_row.instruction))
+    batch_columns = (batch, record.batch, record.operation, record.sheet_name, record.sheet_sha256, record.rows)
     opening_columns = (record.defects, record.opened_at, record.sheet_path, plan_sha256, reference)
-    fetch(connection, f"INSERT INTO batch VALUES ({', '.join(['%s'] * 11)})", (*batch_columns, *opening_columns))  # noqa: S608 - places alone
+    fetch(connection, f"INSERT INTO batch VALUES ({', '.join(['%s'] * 11)})", (*batch_columns, *opening_columns))  # noqa: S608 - only placeholders
     query = """INSERT INTO state (instruction, batch, country, currency, minor)
         SELECT number, batch, country, currency, minor FROM instruction WHERE number >= %s AND number < %s ORDER BY 1"""
-    fetch(connection, query, (first, last))
+    fetch(connection, query, (first, next_number))
     duplicate_query = "SELECT FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = %s LIMIT 1"
-    if fetch(connection, duplicate_query, (number,)):
+    if fetch(connection, duplicate_query, (batch,)):
         raise InternalError("a row of a batch is both new and known")
     return reference
 
 
 def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> None:
-    """Write the order ids and payee words of new instructions."""
     new_ids = sorted((client_orderid, number) for number, client_orderid, _, _, replaces in lines if replaces is None)
     with connection.cursor() as cursor, cursor.copy("COPY order_id FROM STDIN") as copy:
         for client_orderid, number in new_ids:
@@ -292,32 +286,32 @@ def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> 
 
 @dataclass(frozen=True, slots=True)
 class OfferedRun:
-    """The handle on a shared run for the command that started it."""
+    """A shared run, as seen by the command that started it."""
 
     number: int
     writer: FactWriter
 
     def read_state(self) -> SharedRun:
-        """Return the current state of the run. Ends it first if it was stopped and no worker sends for it."""
+        """Return the run's current state. Ends the run first if it was stopped and no worker is sending for it."""
 
         def end_or_load(connection: Connection[Row]) -> SharedRun:
             run = workers.load_run(connection, self.number)
-            if run.stop_reason is None or run.is_over:
+            if run.stop_reason is None or run.is_finished:
                 return run
             workers.end_finished_run(connection, self.number)
             return workers.load_run(connection, self.number)
 
-        return self.writer.ask(end_or_load)
+        return self.writer.retry(end_or_load)
 
     def has_workers(self) -> bool:
-        return self.writer.ask(lambda connection: any(worker.is_alive for worker in workers.list_workers(connection)))
+        return self.writer.retry(lambda connection: any(worker.is_alive for worker in workers.list_workers(connection)))
 
     def stop(self, reason: str) -> None:
-        self.writer.ask(lambda connection: workers.stop_run(connection, self.number, reason))
+        self.writer.retry(lambda connection: workers.stop_run(connection, self.number, reason))
 
 
 class PostgresJournal(PostgresReader, Journal):
-    """A journal in PostgreSQL, held by a run. Called from one thread at a time."""
+    """A journal in PostgreSQL, held by a run. Not thread-safe."""
 
     def __init__(self, session: Session, identity: Identity, writer: FactWriter, notes: tuple[str, ...] = ()) -> None:
         super().__init__(session, identity, notes)
@@ -332,9 +326,9 @@ class PostgresJournal(PostgresReader, Journal):
         amendments: Iterable[Amendment],
         at: str,
     ) -> BatchRecord:
-        """Store a whole batch, and update the server's statistics."""
+        """Store a whole batch and update the server's statistics."""
         record = super().open_batch(batch, parts=parts, known=known, amendments=amendments, at=at)
-        with suppress(psycopg.Error):  # without new statistics, the server would scan the whole batch
+        with suppress(psycopg.Error):  # with old statistics, the server would scan whole batches
             fetch(self._session.connection, "ANALYZE instruction, known, order_id, state")
         return record
 
@@ -345,24 +339,22 @@ class PostgresJournal(PostgresReader, Journal):
         return self.writer.append(entries)
 
     def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[DueRow]:
-        """Return due rows, on a new connection if the old one is lost."""
-        return self.writer.ask(lambda _: due_rows(self._tables, batch, after_row, limit))
+        return self.writer.retry(lambda _: due_rows(self._tables, batch, after_row, limit))
 
     def mark_interrupted(self, at: str) -> int:
-        """Put in-flight instructions that no live process is sending in doubt, and return their number."""
         return self.writer.mark_interrupted(at)
 
     def start_shared_run(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:
         if not waits and not any(worker.is_alive for worker in self.workers()):
-            self.writer.ask(partial(workers.withdraw_run, batch=batch, process=self.writer.process))
+            self.writer.retry(partial(workers.end_current_run, batch=batch, process=self.writer.process))
             return None
         start = partial(workers.start_run, batch=batch, process=self.writer.process, is_urgent=is_urgent)
-        run = self.writer.ask(start, is_long=True)
+        run = self.writer.retry(start, is_long=True)
         self.writer.release_decision_lock()
         return OfferedRun(run.number, self.writer)
 
     def schedule_end_notices(self, notices: Sequence[NewNotice], at: str) -> None:
-        self.writer.ask(lambda connection: PostgresOutbox(connection).add_for_run(notices, at, self.writer.process))
+        self.writer.retry(lambda connection: PostgresOutbox(connection).add_for_run(notices, at, self.writer.process))
 
     def reacquire_lock(self) -> None:
         if not self.writer.has_decision_lock:
@@ -377,7 +369,7 @@ class PostgresJournal(PostgresReader, Journal):
         return workers.PostgresGate(self._session.server, self.writer.process)
 
     def scrub(self) -> RemainingData:
-        """Do nothing, because old lines disappear only when the owner rewrites the tables."""
+        """Do nothing, because old lines remain until the owner rewrites the tables."""
         return RemainingData.IN_DATABASE
 
     def close(self) -> None:
@@ -388,7 +380,7 @@ class PostgresJournal(PostgresReader, Journal):
 
     @contextmanager
     def _write_transaction(self) -> Iterator[None]:
-        """Run the block in one decision transaction, whose facts are dated no earlier than any other."""
+        """Run the block in a decision transaction, whose facts are dated no earlier than any other."""
         with self.writer.decision_transaction():
             ((newest,),) = self._tables.run("newest_fact_time")
             self.writer.advance_time(newest or "")
@@ -421,22 +413,20 @@ class PostgresJournal(PostgresReader, Journal):
 
 
 class WorkerJournal(PostgresJournal):
-    """The journal for one worker. Called from one thread at a time."""
+    """The journal for a worker. Not thread-safe."""
 
     run: SharedRun | None = None
-    """The run that this worker has joined."""
     sent_rows = 0
-    """The number of rows that this worker has sent."""
     _engine_journal: ClaimedRows | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
-        """Join the first of `runs` (None: all) that waits for a worker. Returns it, or None if no run waits.
+        """Join the first of `runs` (all if None) that needs a worker, and return it. Returns None if there is none.
 
-        Puts the in-flight rows of dead processes in doubt first. Ends runs that have nothing to send.
+        Also puts the in-flight rows of dead processes in doubt, and ends the runs that have nothing to send.
         """
         for run in self.runs() if runs is None else runs:
-            if self.writer.ask(partial(workers.is_waiting, run=run), is_long=True):
-                self.writer.ask(partial(workers.join_run, process=self.writer.process, run=run.number))
+            if self.writer.retry(partial(workers.needs_worker, run=run), is_long=True):
+                self.writer.retry(partial(workers.join_run, process=self.writer.process, run=run.number))
                 self.writer.mark_interrupted(timestamp(utc_now()))
                 self.writer.is_stopped = False
                 self.run = run
@@ -444,21 +434,19 @@ class WorkerJournal(PostgresJournal):
         return None
 
     def runs(self) -> Sequence[SharedRun]:
-        """Return the runs that are not over: the urgent ones first, then the oldest."""
-        return self.writer.ask(workers.unfinished_runs)
+        return self.writer.retry(workers.unfinished_runs)
 
     def waiting_runs(self) -> Sequence[SharedRun]:
-        """Return the runs that wait for a worker, urgent ones first. Ends runs that have nothing to send."""
-        return self.writer.ask(workers.waiting_runs, is_long=True)
+        return self.writer.retry(workers.waiting_runs, is_long=True)
 
     def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[DueRow]:
-        """Return due rows, or none once the run is over, because they could not be sent."""
+        """Return due rows, or none if the run has ended, because they could not be sent."""
         return () if self.writer.is_stopped else super().due(batch, after_row=after_row, limit=limit)
 
     def leave_run(self) -> None:
-        """Leave the run and record the number of sent rows. Claimed rows that were not sent become free."""
+        """Leave the run and record the number of rows sent. Claimed rows that were not sent can be claimed again."""
         self._claim((), self.sent_rows)
-        self.writer.ask(partial(workers.join_run, process=self.writer.process, run=None))
+        self.writer.retry(partial(workers.join_run, process=self.writer.process, run=None))
         self.run = None
 
     @contextmanager
@@ -472,42 +460,39 @@ class WorkerJournal(PostgresJournal):
             finally:
                 self._engine_journal, self.sent_rows = None, claimed_rows.rows
 
-    async def is_overtaken(self) -> bool:
-        """Return whether an urgent run waits for a worker while this worker sends for another run."""
+    async def is_preempted(self) -> bool:
         if self._engine_journal is None or self.run is None:
             return False
-        ask = partial(workers.is_overtaken, run=self.run)
-        return await self._engine_journal.call(lambda: self.writer.ask(ask))
+        check = partial(workers.is_preempted, run=self.run)
+        return await self._engine_journal.call(lambda: self.writer.retry(check))
 
     def stop_run(self, run: SharedRun, reason: str) -> None:
-        self.writer.ask(partial(workers.stop_run, number=run.number, reason=reason))
+        self.writer.retry(partial(workers.stop_run, number=run.number, reason=reason))
 
-    def judge_arrivals(
+    def process_arrivals(
         self,
         words: Mapping[str, OutcomeKind],  # noqa: ARG002 (see below)
         *,
         at: str,  # noqa: ARG002
         at_most: int | None = None,  # noqa: ARG002
     ) -> Counter[Finding]:
-        """Judge nothing, because this host's listener or the next command does it."""
+        """Do nothing, because this host's listener or next command processes notifications."""
         return Counter()
 
     def shorten_waits(self) -> None:
-        """Wait only briefly for an unresponsive server from now on, because this process is ending."""
         self.writer.shorten_waits()
 
     def may_decide(self) -> bool:
-        """Return whether the role of this worker may write decisions."""
-        return self.writer.ask(lambda connection: fetch(connection, "SELECT may_decide()")) == [(True,)]
+        return self.writer.retry(lambda connection: fetch(connection, "SELECT may_decide()")) == [(True,)]
 
     def wait_for_server(self) -> None:
-        """Wait for a restarting server. Raises `JournalUnwritable` if it does not return."""
-        self.writer.ask(lambda connection: fetch(connection, "SELECT"))
+        """Wait until the server responds. Raises `JournalUnwritable` if that takes too long."""
+        self.writer.retry(lambda connection: fetch(connection, "SELECT"))
 
     def _claim(self, rows: Sequence[DueRow], sent_count: int) -> Sequence[DueRow]:
         numbers = [due.number for due in rows]
         claim = partial(workers.claim_rows, process=self.writer.process, instructions=numbers, count=sent_count)
-        claimed = self.writer.ask(claim)
+        claimed = self.writer.retry(claim)
         return [due for due in rows if due.number in claimed]
 
     @contextmanager

@@ -6,6 +6,6 @@ SELECT opened_at, plan_sha256, batch, operation, sheet_name, sheet_sha256, rows,
 FROM batch WHERE number = :batch
 
 -- name: instructions
--- The rows that a batch added.
+-- The rows added by a batch.
 SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, content, salt, people_sha256
 FROM instruction WHERE batch = :batch ORDER BY number

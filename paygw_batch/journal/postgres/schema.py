@@ -1,10 +1,10 @@
 """Creates and upgrades the tables of a journal and of its workers' jobs, and grants rights to roles.
 
-A later version's script changes no existing lines. A function whose meaning changes gets a new name, and the old one is
-removed, so that older programs are refused.
+A later version's script must not change existing lines. If a function's meaning changes, it gets a new name and the old
+one is removed, so that older programs fail.
 
-A role is a group without a login, named after the database: NAME_worker sends, NAME_desk also opens, releases, settles
-and sets limits, NAME_reader reads. Logins are members of these roles. The owner of the tables needs none.
+Logins are members of roles, which are named after the database. NAME_worker can send. NAME_desk can also open, release
+and settle, and set limits. NAME_reader can read. The owner of the tables needs no role.
 """
 
 import math
@@ -28,7 +28,7 @@ from paygw_batch.language import say
 
 
 class JournalRole(StrEnum):
-    """A session's rights in the database of a journal."""
+    """A session's rights in a journal's database."""
 
     OWNER = "owner"
     DESK = "desk"
@@ -43,7 +43,7 @@ _REVOCATIONS = (
     "REVOKE ALL ON ALL TABLES IN SCHEMA {jobs} FROM {role}",
     "REVOKE ALL ON ALL SEQUENCES IN SCHEMA {jobs} FROM {role}",
 )
-"""Revokes all rights of a role before they are granted, so that it keeps none from an earlier version."""
+"""Revokes all rights of a role before new ones are granted, so that it keeps none of an earlier version."""
 _READER_RIGHTS = (
     "GRANT USAGE ON SCHEMA {schema}, {jobs} TO {role}",
     "GRANT SELECT ON ALL TABLES IN SCHEMA {schema}, {jobs} TO {role}",
@@ -79,17 +79,19 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
 
 
 def grant_rights(connection: Connection[Row]) -> list[str]:
-    """Create missing roles, grant each role its rights, and return their names."""
+    """Create the roles that are missing and grant each role its rights. Returns the names of all roles."""
     names = []
     with connection.transaction():
-        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
+        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `create_journal` takes
         for role, rights in _RIGHTS.items():
             name = _role_name(connection, role)
             if not fetch(connection, "SELECT FROM pg_roles WHERE rolname = %s", (name,)):
                 connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(name)))
-            for grant in (*_REVOCATIONS, *rights):
-                names_of = {"schema": SCHEMA, "jobs": JOBS_SCHEMA, "role": name}
-                statement = sql.SQL(grant).format(**{key: sql.Identifier(value) for key, value in names_of.items()})
+            for query in (*_REVOCATIONS, *rights):
+                identifiers = {"schema": SCHEMA, "jobs": JOBS_SCHEMA, "role": name}
+                statement = sql.SQL(query).format(
+                    **{placeholder: sql.Identifier(identifier) for placeholder, identifier in identifiers.items()}
+                )
                 connection.execute(statement)
             names.append(name)
     return names
@@ -101,7 +103,6 @@ def has_rights(connection: Connection[Row]) -> bool:
 
 
 def session_role(connection: Connection[Row]) -> JournalRole | None:
-    """Return this session's role, or None if it has none."""
     query = """SELECT pg_has_role(current_user, nspowner, 'MEMBER') FROM pg_namespace WHERE nspname = %s"""
     if fetch(connection, query, (SCHEMA,)) == [(True,)]:
         return JournalRole.OWNER
@@ -126,30 +127,29 @@ _TIMETABLE = f"""SELECT coalesce(r.job, j.queue_name), coalesce(j.status = 'doin
         SELECT DISTINCT ON (queue_name) queue_name, status, attempts, scheduled_at
         FROM {JOBS_SCHEMA}.procrastinate_jobs WHERE queue_name <> 'share' AND status IN ('todo', 'doing')
         ORDER BY queue_name, status = 'doing' DESC
-    ) j ON j.queue_name = r.job ORDER BY 1"""  # noqa: S608 - constants of ours
+    ) j ON j.queue_name = r.job ORDER BY 1"""  # noqa: S608 - only our own constants
 _VERSION_QUERY = """SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s"""
 
 
 def newest_jobs_version() -> str:
-    """Return the version of the job tables that the installed procrastinate needs: the name of its last migration."""
+    """Return the version of the job tables that procrastinate needs, which is the name of its last migration."""
     return _migrations()[-1].stem
 
 
-def jobs_version_in(connection: Connection[Row]) -> str:
-    """Return the version of the job tables, or empty if there are none."""
+def jobs_version(connection: Connection[Row]) -> str:
     lines = fetch(connection, _VERSION_QUERY, (JOBS_SCHEMA,))
     return (lines[0][0] or "") if lines else ""
 
 
 def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
-    if not jobs_version_in(connection):
+    if not jobs_version(connection):
         return []
     return [TimetableJob(*line) for line in fetch(connection, _TIMETABLE)]
 
 
 def upgrade_job_tables(connection: Connection[Row]) -> tuple[str, str]:
-    """Create or upgrade the job tables in the open transaction and return their version before and after."""
-    before, newest = jobs_version_in(connection), newest_jobs_version()
+    """Create or upgrade the job tables in the open transaction. Returns their version before and after."""
+    before, newest = jobs_version(connection), newest_jobs_version()
     if before >= newest:
         return before, before
     schema = sql.Identifier(JOBS_SCHEMA)
@@ -163,14 +163,14 @@ def upgrade_job_tables(connection: Connection[Row]) -> tuple[str, str]:
 
 
 def check_jobs(connection: Connection[Row], server: Server) -> str:
-    """Return the version of the job tables. Raises `JournalError` unless the installed procrastinate needs this one."""
-    version = jobs_version_in(connection)
+    """Return the version of the job tables. Raises `JournalError` if procrastinate needs another version."""
+    version = jobs_version(connection)
     if version < newest_jobs_version():
         raise JournalOutdated(
             say("The job tables in {place} are missing or outdated.", place=server.place),
             hint=say(
-                "Nothing was sent. `paygw-batch journal upgrade`, with the owner of the tables in [journal] "
-                "url, upgrades them. After that every host needs this version."
+                "Nothing was sent. Run `paygw-batch journal upgrade` with the login of the tables' owner in [journal] "
+                "url. Every host then needs this version."
             ),
         )
     if version > newest_jobs_version():
@@ -188,13 +188,12 @@ def _scripts_after(version: str) -> list[str]:
 
 
 def _migrations() -> list[Path]:
-    """Return procrastinate's upgrade scripts in order."""
     return sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))
 
 
 @cache
 def scripts() -> tuple[str, ...]:
-    """Return the scripts that migrate each version to the next. The first creates version 1."""
+    """Return the scripts that upgrade the tables, one per version. The first creates the tables."""
     folder = resources.files(__package__)
     parts = ("schema-1.sql", "roll_call.sql", "forgetting.sql")
     script = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts)
@@ -205,7 +204,7 @@ def newest_version() -> int:
     return len(scripts())
 
 
-def version_in(connection: Connection[Row]) -> int:
+def tables_version(connection: Connection[Row]) -> int:
     """Return the version of the tables, or 0 if the database has no journal."""
     if fetch(connection, "SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.migration",)) == [(True,)]:
         return 0
@@ -213,42 +212,42 @@ def version_in(connection: Connection[Row]) -> int:
     return int(version)
 
 
-def make_tables(connection: Connection[Row], identity: Identity) -> bool:
-    """Create the journal in one transaction. Returns False if one already exists."""
+def create_journal(connection: Connection[Row], identity: Identity) -> bool:
+    """Create a journal in one transaction. Returns False if the database already has one."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # so that only one of two processes creates it
-        if version_in(connection):
+        if tables_version(connection):
             return False
-        fill_tables(connection, identity)
+        create_tables(connection, identity)
     return True
 
 
-def fill_tables(connection: Connection[Row], identity: Identity) -> None:
-    """Create the tables of a journal in the open transaction and store its identity."""
+def create_tables(connection: Connection[Row], identity: Identity) -> None:
+    """Create a journal's tables and store its identity, in the open transaction."""
     connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SCHEMA)))
     for number, script in enumerate(scripts(), start=1):
         connection.execute(script.encode())
         fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, identity.created_at))
     with connection.cursor() as cursor:
         cursor.executemany("INSERT INTO move VALUES (%s, %s, %s, %s, %s, %s, %s)", MOVE_LINES)
-    line = (identity.journal_id, identity.endpoint, identity.consumer_key_sha256, identity.created_at)
-    fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", line)
+    columns = (identity.journal_id, identity.endpoint, identity.consumer_key_sha256, identity.created_at)
+    fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", columns)
     fetch(connection, "INSERT INTO gate (endpoint) VALUES (%s)", (identity.endpoint,))
     fetch(connection, "INSERT INTO roll_call VALUES (1, database_life(), 'the journal was made', true)")
     upgrade_job_tables(connection)
 
 
 def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
-    """Upgrade the journal's tables and the job tables in one transaction. Returns the former version.
+    """Upgrade the journal's tables and the job tables in one transaction. Returns the journal's previous version.
 
-    Raises `JournalHeld` while another process, which knows only the former version, uses the tables.
+    Raises `JournalHeld` while another process uses the tables, because it knows only the previous version.
     """
     with time_limit(connection, math.inf), connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
-        version = version_in(connection)
-        if version == newest_version() and jobs_version_in(connection) >= newest_jobs_version():
+        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # the lock that `create_journal` takes
+        version = tables_version(connection)
+        if version == newest_version() and jobs_version(connection) >= newest_jobs_version():
             return version
-        connection.execute("LOCK TABLE process IN SHARE ROW EXCLUSIVE MODE")  # no other process can enrol meanwhile
+        connection.execute("LOCK TABLE process IN SHARE ROW EXCLUSIVE MODE")  # keeps other processes from enrolling
         query = """SELECT command, pid, host FROM process WHERE ended_at IS NULL AND is_alive(number)
             ORDER BY number LIMIT 1"""
         for command, pid, host in fetch(connection, query):
@@ -261,8 +260,8 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
                     host=host,
                 ),
                 hint=say(
-                    "Nothing was changed. Stop the workers, listeners and runs of all hosts, wait half a "
-                    "minute, then run this again."
+                    "Nothing was changed. Stop the workers, listeners and runs on all hosts, wait half a minute, then "
+                    "run this command again."
                 ),
             )
         for number, script in enumerate(scripts()[version:], start=version + 1):
@@ -273,8 +272,8 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
 
 
 def check_version(connection: Connection[Row], server: Server) -> None:
-    """Raise `JournalMissing` if the database has no journal, and `JournalError` for tables of another version."""
-    version = version_in(connection)
+    """Raise `JournalMissing` if the database has no journal, and `JournalError` if its version is not the newest."""
+    version = tables_version(connection)
     if version == 0:
         raise JournalMissing(say("There is no journal in the database {place}.", place=server.place))
     if version > newest_version():
@@ -284,16 +283,16 @@ def check_version(connection: Connection[Row], server: Server) -> None:
         )
     if version < newest_version():
         raise JournalOutdated(
-            say("The journal's tables in {place} were made by an older version of this program.", place=server.place),
+            say("The journal's tables in {place} are from an older version of this program.", place=server.place),
             hint=say(
-                "Nothing was sent. Run `paygw-batch journal upgrade` with the owner of the tables in [journal] url. "
-                "After that every host needs this version."
+                "Nothing was sent. Run `paygw-batch journal upgrade` with the login of the tables' owner in [journal] "
+                "url. Every host then needs this version."
             ),
         )
 
 
-def identity_in(connection: Connection[Row], server: Server) -> Identity:
-    """Return the identity of the journal. Its home is the address of the database."""
+def load_identity(connection: Connection[Row], server: Server) -> Identity:
+    """Return the journal's identity. Its `home` is the address of the database."""
     lines = fetch(connection, "SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
     if not lines:
         raise JournalCorrupt(say("The journal does not have an id."))
@@ -306,7 +305,7 @@ COPIED, DONE = "copied", "done"
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
-    """The progress of a move. `facts` and `hash` are the end of the copied chain."""
+    """The progress of moving a journal from the file `home`. `facts` and `hash` give the end of the copied chain."""
 
     step: str
     home: str
@@ -315,13 +314,13 @@ class MoveStep:
 
 
 def move_step(connection: Connection[Row]) -> MoveStep | None:
-    """Return the progress of this journal's move, or None if it was created here."""
+    """Return the progress of moving this journal here, or None if it was created in this database."""
     steps = fetch(connection, "SELECT step, home, facts, hash FROM moved_here ORDER BY step = %s DESC LIMIT 1", (DONE,))
     return MoveStep(*steps[0]) if steps else None
 
 
-def check_moved(connection: Connection[Row]) -> None:
-    """Raise `JournalError` for a file's copy that is not in use yet."""
+def check_move_finished(connection: Connection[Row]) -> None:
+    """Raise `JournalError` if this journal was copied from a file, but the move was not finished."""
     step = move_step(connection)
     if step is not None and step.step == COPIED:
         raise JournalError(
@@ -329,5 +328,5 @@ def check_moved(connection: Connection[Row]) -> None:
                 "The move of the journal {home} to this database was interrupted: nothing is paid from it yet.",
                 home=step.home,
             ),
-            hint=say("Run `paygw-batch journal move {home}` again, on the machine where that file is.", home=step.home),
+            hint=say("Run `paygw-batch journal move {home}` again, on the host where that file is.", home=step.home),
         )

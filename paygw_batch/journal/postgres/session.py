@@ -1,6 +1,6 @@
-"""Opens a connection to PostgreSQL whose commits are durable and checks that they are.
+"""Opens connections to PostgreSQL, and checks that commits on them are durable.
 
-A server that does not flush, a pooler in between, a wrong clock and a database with another encoding are each refused.
+Refuses servers that do not flush to disk, poolers, clocks that differ too much, and encodings other than UTF-8.
 """
 
 import re
@@ -27,22 +27,19 @@ from paygw_batch.journal.values import Identity
 from paygw_batch.language import mark, say
 
 SCHEMA = "paygw"
-"""The schema of the database that holds the journal."""
 MAX_CLOCK_SKEW_S = 30
-"""The largest accepted difference between the clock of this machine and the database's."""
 OLDEST_SERVER = 150_000
-_USUAL_PORT = "5432"
+_DEFAULT_PORT = "5432"
 IDLE_LIMIT = "5min"
-"""How long a process may pause within a transaction. It is long, because a large batch is opened in one transaction."""
+"""How long a transaction may be idle. The limit is long, because a large batch is opened in one transaction."""
 WORKER_IDLE_LIMIT = "5s"
-"""The same limit for a worker. It is short, because a frozen worker must not keep locks that others wait for."""
+"""How long a worker's transaction may be idle. A frozen worker must not keep locks that others wait for."""
 _CONNECT_TIMEOUT_S = 10
 _DEAD_PEER_MS = 10_000
 _KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-"""How soon a vanished peer is noticed on an idle connection, here and by the server. The server then releases the locks
-of a host that lost its power."""
+"""How soon each side detects that the other is gone. The server then releases the locks of a host that lost power."""
 _SILENCE_LIMIT_S = 300.0
-"""How long any statement may take, because a network can lose an answer and keep the connection. As `IDLE_LIMIT`."""
+"""How long any statement may take. A network can lose a response without closing the connection."""
 _LINES_PER_FETCH = 5_000
 _HINT = mark("Nothing was sent. Check [journal] url and the server, then run the same command again.")
 _SERVER_SETTINGS = """SELECT current_setting('server_version_num')::integer, current_setting('fsync'),
@@ -52,32 +49,31 @@ _SERVER_SETTINGS = """SELECT current_setting('server_version_num')::integer, cur
 
 Row = tuple[Any, ...]
 TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
-"""SQL that formats a time as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The address of the database, and its configured replication."""
+    """The address of a database and its configured replication."""
 
     url: str
     replication: str = "none"
-    """How each commit reaches other servers. `synchronous`: a standby confirms it; `asynchronous`: a standby may lag;
-    `provider`: the provider of the database is responsible; `none`: it does not."""
+    """How commits are replicated. `synchronous`: a standby confirms each; `asynchronous`: a standby may lag;
+    `provider`: the provider of the database is responsible; `none`: not at all."""
     commit_limit_s: float = 10.0
-    """How long a statement may take to answer before its fate counts as unknown."""
+    """How long the server may take to respond before it is unknown whether a statement succeeded."""
 
     @property
     def place(self) -> str:
-        """The address without a password or the default port, for people."""
+        """The address as shown to people, without a password or the default port."""
         parameters = conninfo.conninfo_to_dict(self.url)
         host, port = parameters.get("host") or "localhost", str(parameters.get("port") or "")
         name = parameters.get("dbname") or parameters.get("user") or "postgres"
-        return f"{name} on {host}" if port in {"", _USUAL_PORT} else f"{name} on {host}:{port}"
+        return f"{name} on {host}" if port in {"", _DEFAULT_PORT} else f"{name} on {host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationState:
-    """A server's replication: the standbys that it waits for, how commits wait, and the number of standbys."""
+    """A server's replication: the settings for which standbys and how a commit waits, and the number of standbys."""
 
     waits_for: str
     synchronous_commit: str
@@ -85,7 +81,7 @@ class ReplicationState:
 
 
 def replication_state(connection: Connection[Row]) -> ReplicationState:
-    """Return a server's replication by its own settings, not those of our sessions."""
+    """Return the state of a server's replication. `connection` must have the server's default settings."""
     query = """SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
         (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL OR state = 'streaming')"""
     ((waits_for, synchronous_commit, standbys),) = fetch(connection, query)
@@ -93,7 +89,7 @@ def replication_state(connection: Connection[Row]) -> ReplicationState:
 
 
 def check_url(url: str) -> None:
-    """Raise `ConfigurationError` unless `url` is the address of a database, without a password."""
+    """Raise `ConfigurationError` unless `url` is a database address without a password."""
     try:
         parameters = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
@@ -102,16 +98,16 @@ def check_url(url: str) -> None:
         raise ConfigurationError(
             say("journal.url contains a password."),
             hint=say(
-                "Keep it out of the configuration: write it to a private file (mode 0600), and put its path in the "
-                "environment variable PGPASSFILE. Or use a client certificate."
+                "Keep it out of the configuration. Write it to a private file (mode 0600) and put its path in the "
+                "environment variable PGPASSFILE, or use a client certificate."
             ),
         )
 
 
 def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Connection[Row]:
-    """Open a session whose commits are durable (see `Server`). Raises `JournalError` and `ConfigurationError`.
+    """Open a connection whose commits are durable (see `Server`). Raises `JournalError` and `ConfigurationError`.
 
-    If a transaction is idle for `idle_limit`, the server ends the session and releases its locks.
+    If a transaction is idle for longer than `idle_limit`, the server ends the session and releases its locks.
     """
     check_url(server.url)
     try:
@@ -126,7 +122,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
     except psycopg.Error as error:
         raise JournalError(
             say(
-                "The database of the journal, {place}, cannot be reached: {reason}.",
+                "The journal's database {place} cannot be reached: {reason}.",
                 place=server.place,
                 reason=error_reason(error),
             ),
@@ -148,7 +144,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
 
 
 class Session:
-    """A connection that is replaced by a new one to the same database if it is lost."""
+    """A connection to a server, and the means to replace it if it is lost."""
 
     def __init__(self, server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> None:
         self.server = server
@@ -164,18 +160,18 @@ class Session:
             self.connection.close()
 
     def close(self) -> None:
-        """Close the connection, and one that another thread is opening."""
+        """Close the connection, and any that another thread is opening."""
         self._is_closed = True
         self.connection.close()
 
 
 class _LimitedConnection(Connection[Row]):
-    """A connection with a time limit for each statement, because a network may lose the answer."""
+    """A connection with a time limit for each statement, because a network can lose a response."""
 
     limit_s: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Wait for the server, at most `limit_s` or `_SILENCE_LIMIT_S`. Raises `psycopg.OperationalError`."""
+        """Wait for the server at most `limit_s`, or `_SILENCE_LIMIT_S` if None. Raises `psycopg.OperationalError`."""
         limit_s = _SILENCE_LIMIT_S if self.limit_s is None else self.limit_s
         try:
             return super().wait(gen, interval, limit_s if timeout is None else timeout)
@@ -187,7 +183,7 @@ class _LimitedConnection(Connection[Row]):
 
 @contextmanager
 def time_limit(connection: Connection[Row], limit_s: float | None) -> Iterator[None]:
-    """Limit the time of each statement in the block. On a timeout, the connection and the result are lost."""
+    """Limit the time that each statement in the block may take. A timeout closes the connection."""
     assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` makes no other
     previous_limit, connection.limit_s = connection.limit_s, limit_s
     try:
@@ -202,31 +198,31 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     connection.execute("SET jit = off")
     connection.execute("; ".join(f"SET tcp_{name} = {value}" for name, value in _KEEPALIVES.items()))
     connection.execute("SET random_page_cost = 1.1")  # most statements look up single rows, which are cached
-    for strategy in ("seqscan", "hashjoin", "mergejoin"):  # the statistics may be out of date after an opening
+    for strategy in ("seqscan", "hashjoin", "mergejoin"):  # statistics may be outdated after a batch is opened
         connection.execute(f"SET enable_{strategy} = off")
     if idle_limit is not None:
-        # A statement that waited for a row lock must see the newest version, so that a commit notices moved rows.
+        # A statement that waited for a row lock must see the row's newest version, so that commits notice moved rows.
         connection.execute("SET default_transaction_isolation = 'read committed'")
         connection.execute("SET synchronous_commit = on")
         connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", (idle_limit,))
     start_s = datetime.now(UTC).timestamp()
     (settings,) = fetch(connection, _SERVER_SETTINGS)
-    middle_s = (start_s + datetime.now(UTC).timestamp()) / 2
-    version, fsync, full_pages, synchronous, standbys, is_standby, pid, clock_s, encoding = settings
+    our_time_s = (start_s + datetime.now(UTC).timestamp()) / 2
+    version, fsync, full_pages, synchronous, standbys, is_standby, pid, server_time_s, encoding = settings
     if version < OLDEST_SERVER:
         raise JournalError(
-            say("The server of {place} is too old: PostgreSQL 15 or later is needed.", place=server.place),
-            hint=say("Nothing was sent. Set [journal] url to another server, or start this one."),
+            say("The server of {place} is too old. Version 15 of PostgreSQL or later is needed.", place=server.place),
+            hint=say("Nothing was sent. Upgrade this server, or set [journal] url to another one."),
         )
     if encoding != "UTF8":
         raise JournalError(
             say("The database {place} uses the encoding {encoding}.", place=server.place, encoding=encoding),
-            hint=say("Nothing was sent. Create a database with UTF8, and set [journal] url to it."),
+            hint=say("Nothing was sent. Create a database with the encoding UTF8, and set [journal] url to it."),
         )
     if pid != connection.info.backend_pid:
         raise JournalError(
             say(
-                "There is a pooler between this program and {place}: another session can get its connection.",
+                "There is a pooler between this program and {place}: another session could get its connection.",
                 place=server.place,
             ),
             hint=say("Nothing was sent. Set [journal] url to the server itself, not the pooler in front of it."),
@@ -234,13 +230,13 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     if idle_limit is None:
         return
     _check_durable(server, fsync, full_pages, synchronous, standbys, is_standby=is_standby)
-    if abs(clock_s - middle_s) > MAX_CLOCK_SKEW_S:
-        skew = {"seconds": abs(clock_s - middle_s), "place": server.place}
+    if abs(server_time_s - our_time_s) > MAX_CLOCK_SKEW_S:
+        skew = {"seconds": abs(server_time_s - our_time_s), "place": server.place}
         raise JournalError(
-            say("The clock of this machine is {seconds:.0f} seconds behind that of {place}.", **skew)
-            if clock_s > middle_s
-            else say("The clock of this machine is {seconds:.0f} seconds ahead of that of {place}.", **skew),
-            hint=say("Nothing was sent. Set both clocks from the same time server, then run again."),
+            say("This host's clock is {seconds:.0f} seconds behind the clock of {place}.", **skew)
+            if server_time_s > our_time_s
+            else say("This host's clock is {seconds:.0f} seconds ahead of the clock of {place}.", **skew),
+            hint=say("Nothing was sent. Set both clocks from the same time server, then try again."),
         )
 
 
@@ -256,7 +252,7 @@ def _check_durable(
         if value != "on":
             raise JournalError(
                 say(
-                    "The server of {place} has {name} = {value}: a commit could be lost, and its row paid twice.",
+                    "The server of {place} has {name} = {value}, so a commit could be lost and its row paid twice.",
                     place=server.place,
                     name=name,
                     value=value,
@@ -265,7 +261,7 @@ def _check_durable(
             )
     if server.replication == "synchronous" and not standbys.strip():
         raise JournalError(
-            say('[journal] replication is "synchronous", but {place} waits for no standby.', place=server.place),
+            say('[journal] replication is "synchronous", but {place} does not wait for a standby.', place=server.place),
             hint=say(
                 "Nothing was sent. Set synchronous_standby_names on the server, or set [journal] "
                 'replication to the way its data is replicated: "asynchronous", "provider" or "none".'
@@ -284,8 +280,8 @@ def fetch(connection: Connection[Row], query: str, values: Values = ()) -> list[
 
 
 def stream_rows(connection: Connection[Row], query: str, values: Values = ()) -> Iterator[Row]:
-    """Run a query in the open transaction, and stream its rows."""
-    # A cursor of psycopg would warn if it was garbage-collected before the iterator that closes it.
+    """Run a query in the open transaction and stream its rows."""
+    # A psycopg cursor would warn if it was garbage-collected before the iterator that closes it.
     name = f"paygw_{time.monotonic_ns()}"
     fetch(connection, f"DECLARE {name} NO SCROLL CURSOR FOR {query}", values)
     while lines := fetch(connection, f"FETCH {_LINES_PER_FETCH} FROM {name}"):
@@ -298,16 +294,16 @@ def translating_errors(server: Server) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.DataCorrupted as error:
-        sentence = say("The database {place} is damaged: {reason}.", place=server.place, reason=error_reason(error))
-        raise JournalCorrupt(sentence) from None
+        message = say("The database {place} is damaged: {reason}.", place=server.place, reason=error_reason(error))
+        raise JournalCorrupt(message) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise JournalError(
             say(
-                "The role of [journal] url is not allowed to do this in {place}: {reason}.",
+                "The role in [journal] url does not have permission to do this in {place}: {reason}.",
                 place=server.place,
                 reason=error_reason(error),
             ),
-            hint=say("Nothing was sent. `paygw-batch doctor` shows that role's permissions."),
+            hint=say("Nothing was sent. To see the role's permissions, run `paygw-batch doctor`."),
         ) from None
     except psycopg.Error as error:
         raise JournalError(
@@ -318,7 +314,7 @@ def translating_errors(server: Server) -> Iterator[None]:
 
 @contextmanager
 def translating_conflicts(message: str) -> Iterator[None]:
-    """Convert a violated table constraint to an `InternalError` with the caller's message."""
+    """Convert a violated constraint to an `InternalError` with this message."""
     try:
         yield
     except psycopg.errors.IntegrityError:
@@ -326,7 +322,7 @@ def translating_conflicts(message: str) -> Iterator[None]:
 
 
 def error_reason(error: psycopg.Error) -> str:
-    """Return the first line of a database error, without its DETAIL, which quotes values."""
+    """Return the first line of a database error. The other lines may quote personal data."""
     text = error.diag.message_primary or str(error)
     return text.strip().partition("\n")[0].removesuffix(".") or type(error).__name__
 
@@ -335,14 +331,14 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def strip_nul(value: str | None) -> str | None:
-    """Remove NUL, which a gateway may send and PostgreSQL cannot store."""
+    """Replace NUL, which a gateway may send and PostgreSQL cannot store, with `?`."""
     return None if value is None else value.replace("\0", "?")
 
 
 def search_words(texts: Iterable[str]) -> list[str]:
-    """Return the distinct words of texts for the search index, in lower case and without accents."""
-    casefolded = unicodedata.normalize("NFKD", " ".join(texts).casefold())
-    unaccented = "".join(character for character in casefolded if not unicodedata.combining(character))
+    """Return the distinct words in texts as the search index has them: in lower case and without accents."""
+    decomposed = unicodedata.normalize("NFKD", " ".join(texts).casefold())
+    unaccented = "".join(character for character in decomposed if not unicodedata.combining(character))
     return sorted(set(_WORD.findall(unaccented)))
 
 
@@ -356,7 +352,7 @@ _CHUNK_SIZE = 10_000
 
 
 class PostgresTables:
-    """The tables of a journal, on the session's current connection."""
+    """A journal's tables on the session's current connection."""
 
     def __init__(self, connection: Callable[[], Connection[Row]], identity: Identity) -> None:
         self._connection, self.identity = connection, identity
@@ -365,10 +361,10 @@ class PostgresTables:
         return fetch(self._connection(), QUERIES[name], values)
 
     def stream(self, name: str, **values: Any) -> Iterator[Row]:
-        """Run a statement in the open transaction, or in a new one, and yield its rows."""
+        """Run a statement in the open transaction, or else in a new one, and stream its rows."""
         connection = self._connection()
-        is_alone = connection.info.transaction_status == TransactionStatus.IDLE
-        with connection.transaction() if is_alone else nullcontext():
+        is_idle = connection.info.transaction_status == TransactionStatus.IDLE
+        with connection.transaction() if is_idle else nullcontext():
             yield from stream_rows(connection, QUERIES[name], values)
 
     def run_for_each(
@@ -380,16 +376,16 @@ class PostgresTables:
             yield from self.run(name, **dict(arrays), **values)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        line = {"operation": operation, "order_id": order_id, "instruction": instruction}
-        self.run("add_order_id", **line, spelling=normalise_spelling(order_id))
+        columns = {"operation": operation, "order_id": order_id, "instruction": instruction}
+        self.run("add_order_id", **columns, spelling=normalise_spelling(order_id))
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Lock these instructions against workers until the transaction ends. A worker may already have moved one."""
+        """Lock instructions until the transaction ends. Returns True: a worker may have moved one before."""
         self.run("lock_rows", numbers=list(numbers))
         return True
 
     def lock_withdrawals(self) -> None:
-        self.run("withdraw_in_turn")
+        self.run("lock_withdrawals")
 
 
 def postgres_tables(connection: Connection[Row], identity: Identity) -> PostgresTables:

@@ -1,4 +1,4 @@
-"""Verifies the journal in PostgreSQL: follows every chain and replays every fact, in groups of lines."""
+"""Verifies a journal in PostgreSQL by checking every chain and replaying every fact."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -12,12 +12,12 @@ from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts import line_text_sql, verify_links
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.postgres.session import Row, fetch, payee_search_words, postgres_tables, stream_rows
-from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_personal_data, check_trail
+from paygw_batch.journal.replay import RowReplay, check_batches, check_personal_data, check_state_machine, check_trail
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 MOVED_HERE = 1
-"""The number of the process that has the chain of a file that was moved here."""
+"""The number of the process whose chain was moved here from a file."""
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "fact", "process", "desk"),
@@ -29,53 +29,54 @@ _GUARDS = {
     *(("process", "end_is_final"), ("run", "stop_is_final"), ("forgetting", "forgetting_is_told")),
     *(("fact", "fact_hands_over"), ("fact", "fact_moves")),
 }
-"""The triggers that refuse changes, as (table, trigger)."""
 _ENABLED_TRIGGERS = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'A'"""
-_FACTS = f"""SELECT f.process, f.seq, {line_text_sql("f", "f.seq", "chr(10)", "::text")}, f.said_sha256, f.hash,
+_ALL_FACTS = f"""SELECT f.process, f.seq, {line_text_sql("f", "f.seq", "chr(10)", "::text")}, f.said_sha256, f.hash,
         f.number, d.salt, d.text, d.customer_url, d.reply_sha256
-    FROM fact f LEFT JOIN said d ON d.fact = f.number ORDER BY 1, 2"""  # noqa: S608 - constants of ours
+    FROM fact f LEFT JOIN said d ON d.fact = f.number ORDER BY 1, 2"""  # noqa: S608 - only our own constants
 _UNIQUE = """SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND i.indisunique AND i.indisvalid
         AND c.relname IN ('fact_one_intent', 'order_id_pkey', 'run_unfinished')
     ORDER BY 1"""
-_UNIQUE_WANTED = [("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",)]
+_EXPECTED_UNIQUE = [("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",)]
 
 
 def verify_journal(connection: Connection[Row], identity: Identity, progress: VerifyProgress) -> Mapping[str, int]:
-    """Replay the journal in the open transaction and return counts. Raises `JournalCorrupt` at the first error."""
-    for strategy in ("seqscan", "hashjoin", "mergejoin"):  # whole tables are read here, unlike in other statements
+    """Verify the journal in the open transaction and return counts. Raises `JournalCorrupt` at the first error."""
+    for strategy in ("seqscan", "hashjoin", "mergejoin"):  # unlike other statements, these read whole tables
         fetch(connection, f"SET LOCAL enable_{strategy} = on")
-    if set(fetch(connection, _ENABLED_TRIGGERS)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
+    if set(fetch(connection, _ENABLED_TRIGGERS)) != _GUARDS or fetch(connection, _UNIQUE) != _EXPECTED_UNIQUE:
         raise JournalCorrupt(say("The schema of the journal was altered: the triggers of its tables differ."))
-    _follow_chains(connection, identity)
+    _check_chains(connection, identity)
     tables = postgres_tables(connection, identity)
-    check_moves(tables)
-    totals = check_batches(tables)
+    check_state_machine(tables)
+    batch_counts = check_batches(tables)
     _check_limits(connection)
-    counts = RowReplay(tables, progress).run()
+    row_counts = RowReplay(tables, progress).run()
     _check_indexes(connection)
     ((facts,),), ((evidence_count,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
-    if fetch(connection, "SELECT has_table_privilege('audit', 'SELECT')") == [(True,)]:  # a worker may not read it
-        totals = {**totals, "audit_entries": check_trail(tables)}
-    return {**counts, **totals, "facts": facts, "evidence": evidence_count}
+    if fetch(connection, "SELECT has_table_privilege('audit', 'SELECT')") == [(True,)]:  # workers may not read it
+        batch_counts = {**batch_counts, "audit_entries": check_trail(tables)}
+    return {**row_counts, **batch_counts, "facts": facts, "evidence": evidence_count}
 
 
-def _follow_chains(connection: Connection[Row], identity: Identity) -> None:
-    moved_chain = fetch(connection, "SELECT facts, hash FROM moved_here")
+def _check_chains(connection: Connection[Row], identity: Identity) -> None:
+    moved_ends = fetch(connection, "SELECT facts, hash FROM moved_here")
     query = "SELECT number, nonce, head_seq, head_hash FROM process ORDER BY number"
-    groups = groupby(stream_rows(connection, _FACTS), key=itemgetter(0))
+    groups = groupby(stream_rows(connection, _ALL_FACTS), key=itemgetter(0))
     current = next(groups, None)
-    for number, nonce, *head in fetch(connection, query):
-        is_moved = bool(moved_chain) and number == MOVED_HERE
+    for number, nonce, *expected_end in fetch(connection, query):
+        is_moved = bool(moved_ends) and number == MOVED_HERE
         end = identity.start if is_moved else Link(0, _chain_start(identity, number, nonce))
         if current is not None and current[0] == number:
-            end = _verify_chain(end, current[1], number)
+            end = _check_chain(end, current[1], number)
             current = next(groups, None)
-        if [end.seq, end.hash] != head:
-            raise JournalCorrupt(say("The chain of process {number} does not end at its recorded end.", number=number))
-        if is_moved and set(moved_chain) != {(end.seq, end.hash)}:
-            raise JournalCorrupt(say("The first chain is not that of the file that was moved here."))
+        if [end.seq, end.hash] != expected_end:
+            raise JournalCorrupt(
+                say("The chain of process {number} does not end where the journal says.", number=number)
+            )
+        if is_moved and set(moved_ends) != {(end.seq, end.hash)}:
+            raise JournalCorrupt(say("The first chain does not belong to the file that was moved here."))
     if current is not None:
         raise JournalCorrupt(
             say("Some facts belong to process {number}, which the journal does not have.", number=current[0])
@@ -87,30 +88,28 @@ def _chain_start(identity: Identity, number: int, nonce: bytes) -> bytes:
     return hashlib.sha256("\n".join(fields).encode()).digest()
 
 
-def _verify_chain(end: Link, lines: Iterator[Row], process: int) -> Link:
-    """Verify a process's facts and their personal data, and return the end of its chain."""
+def _check_chain(end: Link, lines: Iterator[Row], process: int) -> Link:
+    """Check a process's facts and their personal data, and return the end of its chain."""
     newest = 0
     try:
-        for seq, _, digest, head, number, salt, *values in verify_links(end, (line[1:] for line in lines)):
+        for seq, _, digest, link_hash, number, salt, *values in verify_links(end, (line[1:] for line in lines)):
             check_personal_data(number, digest, salt, *values)
             if number <= newest:  # numbers increase along a chain, but no hash covers them
                 raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))  # noqa: TRY301
-            end, newest = Link(seq, head), number
+            end, newest = Link(seq, link_hash), number
     except JournalCorrupt as error:
         raise JournalCorrupt(say("Process {number}: {reason}", number=process, reason=error.message)) from None
     return end
 
 
 def _check_limits(connection: Connection[Row]) -> None:
-    """Raise `JournalCorrupt` unless the limits are those that a person last set."""
     query = """SELECT FROM gate g LEFT JOIN (SELECT * FROM limit_change ORDER BY number DESC LIMIT 1) c ON true
         WHERE (g.rate_per_s, g.concurrency) IS DISTINCT FROM (c.rate_per_s, c.concurrency)"""
     if fetch(connection, query):
-        raise JournalCorrupt(say("The limits shared by all workers are not those that a person last set."))
+        raise JournalCorrupt(say("The limits shared by all workers differ from those that a person last set."))
 
 
 def _check_indexes(connection: Connection[Row]) -> None:
-    """Raise `JournalCorrupt` unless spellings and payees' words match the order ids and instructions."""
     query = "SELECT instruction, order_id, spelling FROM order_id"
     for instruction, order_id, spelling in stream_rows(connection, query):
         if normalise_spelling(order_id) != spelling:

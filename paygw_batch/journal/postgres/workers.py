@@ -1,7 +1,8 @@
-"""The state that writing processes share: the live processes, their runs, and their common limits.
+"""The state that processes share in the database: which are alive, their runs, and their common limits.
 
-The database's clock, never ours, decides which process has the decision lock and which in-flight rows are abandoned. A
-run defines the rows to send. It is over when none of them is due or in flight, and no worker sends for it.
+Only the clock of the database decides which process has the decision lock and which rows in flight are abandoned. A
+shared run orders workers to send the due rows of a batch. It is finished when none of the batch's rows is due or in
+flight and no worker is sending for it.
 """
 
 import os
@@ -29,81 +30,79 @@ from paygw_batch.journal.port import (
     RowBeingSent,
     Sender,
     SharedRun,
-    WorkerLife,
+    WorkerStatus,
 )
 from paygw_batch.journal.postgres.schema import newest_version
 from paygw_batch.journal.postgres.session import TIME, Row, Server, connect, fetch, time_limit, translating_errors
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
 
-_SIGNS_PER_LIFETIME = 6
-_LIVING = "w.ended_at IS NULL AND is_alive(w.number) AND w.number <> ALL (%s)"
+_BEATS_PER_LIFETIME = 6
+_IS_ALIVE = "w.ended_at IS NULL AND is_alive(w.number) AND w.number <> ALL (%s)"
 
 
 @dataclass(slots=True)
 class OwnProcess:
-    """This process's registration in the database, and the end of its chain of facts."""
+    """This process's number in the database and the end of its chain."""
 
     number: int
     end: Link
 
 
 @cache
-def machine() -> str:
-    """Return an id for this boot and container, within which process ids are unique."""
+def boot_id() -> str:
+    """Return an id of this machine's boot and of the container. Process ids are unique within both."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:  # on other systems than Linux, the processes of another run are never known to be dead
+    except OSError:  # without Linux, processes of other runs are never known to be dead
         return os.urandom(16).hex()
 
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent_lives_s: float) -> OwnProcess:
-    """Register this process. Its chain begins with random bytes, so that only it can continue the chain."""
-    columns = (socket.gethostname(), machine(), os.getpid(), command, kind.value, intent_lives_s, newest_version())
+    """Register this process in the database. Random bytes begin its chain, so that no other process continues it."""
+    columns = (socket.gethostname(), boot_id(), os.getpid(), command, kind.value, intent_lives_s, newest_version())
     query = "SELECT number, head_hash, head_at FROM enrol(%s, %s, %s, %s, %s, %s, %s, %s)"
-    ((number, start, newest),) = fetch(connection, query, (*columns, secrets.token_bytes(16)))
-    return OwnProcess(number, Link(0, start, newest))
+    ((number, start_hash, newest_time),) = fetch(connection, query, (*columns, secrets.token_bytes(16)))
+    return OwnProcess(number, Link(0, start_hash, newest_time))
 
 
-def end_life(connection: Connection[Row], number: int) -> None:
-    """Record that a process ended and will send nothing more."""
+def deregister(connection: Connection[Row], number: int) -> None:
     fetch(connection, "SELECT end_life(%s)", (number,))
 
 
 def dead_processes(connection: Connection[Row]) -> list[int]:
-    """Return the processes of this machine that ended without signing off."""
+    """Return the numbers of processes on this machine that ended without deregistering."""
     query = "SELECT number, pid FROM process WHERE ended_at IS NULL AND boot = %s AND host = %s"
-    processes = fetch(connection, query, (machine(), socket.gethostname()))
+    processes = fetch(connection, query, (boot_id(), socket.gethostname()))
     return [number for number, pid in processes if has_ended(pid)]
 
 
 def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSent]:
-    """Return the rows of a batch that live processes have in flight, in the sheet's order."""
+    """Return the rows of a batch that live processes are sending, in the sheet's order."""
     query = f"""SELECT i.number, v.row, i.country, i.currency, i.minor
         FROM covered v JOIN state s ON s.instruction = v.instruction AND s.state = 'in_flight'
             JOIN instruction i ON i.number = s.instruction JOIN fact f ON f.number = s.intent
             JOIN process w ON w.number = f.process
-        WHERE v.batch = %s AND {_LIVING} ORDER BY 2"""  # noqa: S608 - a constant of ours
+        WHERE v.batch = %s AND {_IS_ALIVE} ORDER BY 2"""  # noqa: S608 - a constant of ours
     return [RowBeingSent(*line) for line in fetch(connection, query, (batch, dead_processes(connection)))]
 
 
 def current_holder(connection: Connection[Row]) -> LockHolder | None:
-    """Return the live process with the decision lock, or otherwise one that is sending."""
+    """Return the live process that has the decision lock, or else one that is sending, or None."""
     query = f"""{_HOLDER} LEFT JOIN desk d ON d.process = w.number
-        WHERE {_LIVING} AND (d.process IS NOT NULL OR w.run IS NOT NULL)
+        WHERE {_IS_ALIVE} AND (d.process IS NOT NULL OR w.run IS NOT NULL)
         ORDER BY d.process IS NULL, w.number LIMIT 1"""
     lines = fetch(connection, query, (dead_processes(connection),))
     return _parse_holder(lines[0]) if lines else None
 
 
 def decision_lock_error(connection: Connection[Row]) -> JournalHeld:
-    """Build the error that names the process with the decision lock."""
     lines = fetch(connection, f"{_HOLDER} JOIN desk d ON d.process = w.number")
     if not lines:
         return JournalHeld()
     holder = _parse_holder(lines[0])
-    refusal = JournalHeld(
+    error = JournalHeld(
         say(
             "Another run is using this journal: process {pid} on {host}, since {since}: {command}.",
             pid=holder.pid,
@@ -112,8 +111,8 @@ def decision_lock_error(connection: Connection[Row]) -> JournalHeld:
             command=holder.command,
         )
     )
-    refusal.holder = holder.kind
-    return refusal
+    error.holder = holder.kind
+    return error
 
 
 _HOLDER = f"SELECT w.pid, w.host, {TIME.format('w.since')}, w.command, w.kind FROM process w"  # noqa: S608 - ours
@@ -124,23 +123,23 @@ def _parse_holder(line: Row) -> LockHolder:
     return LockHolder(pid, host, since, command, HolderKind(kind))
 
 
-class SignsOfLife:
-    """Regularly reports to the database that this process is alive, in a thread with its own connection.
+class Heartbeat:
+    """Reports regularly to the database that this process is alive, in a thread with its own connection.
 
-    The guards against sending a row twice do not depend on these reports. Without them, rows at a slow gateway would be
-    put in doubt only because their intents are old.
+    Without these reports, rows sent to a slow gateway would be put in doubt only because their intents are old. The
+    guards against sending a row twice do not depend on the reports.
     """
 
     def __init__(self, server: Server, number: int, intent_lives_s: float) -> None:
         self._server, self._number = server, number
-        self._every_s = intent_lives_s / _SIGNS_PER_LIFETIME
+        self._every_s = intent_lives_s / _BEATS_PER_LIFETIME
         self._stop = threading.Event()
         self._connection: Connection[Row] | None = None
-        self._thread = threading.Thread(target=self._report_regularly, name="signs of life", daemon=True)
+        self._thread = threading.Thread(target=self._report_regularly, name="heartbeat", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait for a report in progress."""
+        """Stop after any report in progress."""
         self._stop.set()
         self._thread.join()
         if self._connection is not None:
@@ -156,17 +155,17 @@ class SignsOfLife:
                 with time_limit(self._connection, self._server.commit_limit_s):
                     fetch(self._connection, "SELECT show_life(%s)", (self._number,))
             except (psycopg.Error, JournalError):
-                continue  # the next sign may reach the database
+                continue  # the next report may reach the database
 
 
 T = TypeVar("T")
 
-_ASK_GATE = "SELECT * FROM ask_gate(%s, %s, %s, %s, %s, %s::text[], %s::text[], %s::integer[])"
+_REQUEST_SHARE = "SELECT * FROM ask_gate(%s, %s, %s, %s, %s, %s::text[], %s::text[], %s::integer[])"
 _GATE = f"""SELECT g.rate_per_s, g.concurrency, g.in_doubt, g.rejected, g.stop_kind, g.stop_count, g.stop_text,
         coalesce({TIME.format("g.stopped_at")}, ''),
         CASE WHEN g.rest_until > clock_timestamp() THEN {TIME.format("g.rest_until")} ELSE '' END
-    FROM gate g"""  # noqa: S608 - constants of ours
-_LATEST_LIMIT = f"SELECT by, {TIME.format('at')} FROM limit_change ORDER BY number DESC LIMIT 1"  # noqa: S608 - ours
+    FROM gate g"""  # noqa: S608 - only our own constants
+_LATEST_CHANGE = f"SELECT by, {TIME.format('at')} FROM limit_change ORDER BY number DESC LIMIT 1"  # noqa: S608 - ours
 _SENDERS = """SELECT w.number, w.host, w.pid, w.command, (
         SELECT count(*) FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight'
         JOIN fact f ON f.number = s.intent WHERE f.process = w.number)
@@ -174,10 +173,7 @@ _SENDERS = """SELECT w.number, w.host, w.pid, w.command, (
 
 
 class PostgresGate:
-    """One process's access to the endpoint's gate, on a second connection.
-
-    Its writes need not be durable, because workers call it again after a server crash.
-    """
+    """One process's access to the endpoint's gate. Has its own connection, because its writes need not be durable."""
 
     def __init__(self, server: Server, process: int) -> None:
         self._server, self._process = server, process
@@ -186,19 +182,19 @@ class PostgresGate:
     def open(self) -> None:
         self._call_gate(lambda connection: fetch(connection, "SELECT open_gate(%s)", (self._process,)))
 
-    def ask(self, report: GateReport) -> GateShare:
+    def request_share(self, report: GateReport) -> GateShare:
         values = (
             *(self._process, report.stop_after_in_doubt, report.stop_after_rejected, report.rest_s),
             *(_to_storable(report.stop), [outcome.kind.value for outcome in report.outcomes]),
             [_to_storable(outcome.reason) for outcome in report.outcomes],
             [outcome.times for outcome in report.outcomes],
         )
-        (line,) = self._call_gate(lambda connection: fetch(connection, _ASK_GATE, values))
-        senders, senders_before, rate_per_s, concurrency, rest_s, *stop = line
+        (share,) = self._call_gate(lambda connection: fetch(connection, _REQUEST_SHARE, values))
+        senders, senders_before, rate_per_s, concurrency, rest_s, *stop = share
         return GateShare(senders, senders_before, rate_per_s, concurrency, rest_s, _parse_stop(*stop))
 
     def close(self) -> None:
-        """Give the share back. If the database does not answer, the share ends with this process."""
+        """Return this process's share. If the database does not respond, the share ends with the process."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -211,7 +207,7 @@ class PostgresGate:
             connection.close()
 
     def _call_gate(self, call: Callable[[Connection[Row]], T]) -> T:
-        """Make a call, on a new connection if the old one is lost."""
+        """Call the gate, on a new connection if the old one is lost."""
         with translating_errors(self._server):
             if self._connection is None or self._connection.closed:
                 self._connection = connect(self._server, write=True)
@@ -222,29 +218,17 @@ class PostgresGate:
 
 def read_gate(connection: Connection[Row]) -> GateState:
     ((rate, concurrency, in_doubt, rejected, kind, count, text, stopped_at, rest_until),) = fetch(connection, _GATE)
-    set_by, set_at = next(iter(fetch(connection, _LATEST_LIMIT)), ("", ""))
-    return GateState(
-        rate,
-        concurrency,
-        set_by,
-        set_at,
-        [Sender(*line) for line in fetch(connection, _SENDERS)],
-        rest_until,
-        in_doubt,
-        rejected,
-        _parse_stop(kind, count, text),
-        stopped_at,
-    )
+    set_by, set_at = next(iter(fetch(connection, _LATEST_CHANGE)), ("", ""))
+    senders, stop = [Sender(*line) for line in fetch(connection, _SENDERS)], _parse_stop(kind, count, text)
+    return GateState(rate, concurrency, set_by, set_at, senders, rest_until, in_doubt, rejected, stop, stopped_at)
 
 
 def set_limits(connection: Connection[Row], change: LimitChange) -> None:
-    """Set the limits shared by all workers and record who set them and when."""
-    values = (change.by, change.rate_per_s, change.concurrency, change.is_as_configured)
+    values = (change.by, change.rate_per_s, change.concurrency, change.clears_others)
     fetch(connection, "SELECT set_limits(%s, %s, %s, %s)", values)
 
 
 def _to_storable(text: str) -> str:
-    """Return a text from the gateway in a form that the database can store."""
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
@@ -261,14 +245,14 @@ _HAS_ROW = """SELECT 1 FROM run r JOIN state s ON s.batch = r.batch AND s.state 
     SELECT 1 FROM run r JOIN known k ON k.batch = r.batch JOIN state s ON s.instruction = k.instruction
     WHERE r.number = %(run)s AND s.state IN ('ready', 'in_flight')
         AND CASE s.state WHEN 'ready' THEN {ready} ELSE {in_flight} END LIMIT 1"""
-"""Finds a row of a run. It is one statement, so that a row that returns from in flight to ready is not missed."""
-_LIVING_SENDER = "SELECT FROM process w WHERE w.run = %s AND is_alive(w.number) AND w.number <> ALL (%s) LIMIT 1"
+"""Finds a row of a run. A single statement, because two could both miss a row that goes from in flight to ready."""
+_LIVE_SENDER = "SELECT FROM process w WHERE w.run = %s AND is_alive(w.number) AND w.number <> ALL (%s) LIMIT 1"
 
 
 def start_run(connection: Connection[Row], batch: int, process: int, *, is_urgent: bool = False) -> SharedRun:
-    """Start a run of a batch, or join the current run. Raises `JournalHeld` if that run is stopping.
+    """Start a run of a batch, or return its current run. Requires the decision lock.
 
-    A stopped run is over when no worker sends for it. Requires the decision lock.
+    Raises `JournalHeld` if the current run was stopped but a worker is still sending for it.
     """
     with connection.transaction():
         _hold_decision_lock(connection, process)
@@ -277,7 +261,7 @@ def start_run(connection: Connection[Row], batch: int, process: int, *, is_urgen
         number = runs[0][0] if runs else None
         if number is not None and load_run(connection, number).stop_reason is not None:
             if _has_sender(connection, number):
-                raise JournalHeld(say("Workers are still ending the run of this batch that was stopped."))
+                raise JournalHeld(say("Workers have not finished stopping this batch yet."))
             _end_run(connection, number)
             number = None
         if number is None:
@@ -288,15 +272,15 @@ def start_run(connection: Connection[Row], batch: int, process: int, *, is_urgen
     return load_run(connection, number)
 
 
-def withdraw_run(connection: Connection[Row], batch: int, process: int) -> None:
-    """End the current run of a batch, if any, so that no worker starts another row. Requires the decision lock."""
+def end_current_run(connection: Connection[Row], batch: int, process: int) -> None:
+    """End the current run of a batch, if any, so that no worker sends another row. Requires the decision lock."""
     with connection.transaction():
         _hold_decision_lock(connection, process)
         fetch(connection, "UPDATE run SET ended_at = clock_timestamp() WHERE batch = %s AND ended_at IS NULL", (batch,))
 
 
 def _hold_decision_lock(connection: Connection[Row], process: int) -> None:
-    """Hold the decision lock until the transaction ends. Raises `JournalHeld` if this process has lost it."""
+    """Keep the decision lock until the transaction ends. Raises `JournalHeld` if this process has lost it."""
     if fetch(connection, "SELECT hold_desk(%s)", (process,)) != [(True,)]:
         raise decision_lock_error(connection)
 
@@ -308,26 +292,26 @@ def load_run(connection: Connection[Row], number: int) -> SharedRun:
 
 
 def stop_run(connection: Connection[Row], number: int, reason: str) -> None:
-    """Stop a run, so that no worker starts another row. An earlier reason is kept."""
+    """Stop a run, so that no worker sends another row. The reason of an earlier stop is kept."""
     query = "UPDATE run SET stop_reason = %s WHERE number = %s AND stop_reason IS NULL AND ended_at IS NULL"
     fetch(connection, query, (reason, number))
 
 
 def end_finished_run(connection: Connection[Row], number: int) -> None:
-    """End a run if no worker sends for it, and it was stopped or none of its rows is due or in flight."""
-    # Workers call this often. None may lock a run in progress, because a worker that freezes would keep the lock.
+    """End a run if no worker is sending for it, and it was stopped or none of its rows is due or in flight."""
+    # Workers call this often. They must not lock a run in progress, because a frozen worker would keep the lock.
     if _has_sender(connection, number):
         return
     with connection.transaction():
         fetch(connection, "SELECT FROM run WHERE number = %s FOR UPDATE", (number,))
         run = load_run(connection, number)
-        if run.is_over or _has_sender(connection, number):
+        if run.is_finished or _has_sender(connection, number):
             return
         if run.stop_reason is not None or not _has_row(connection, number, ready=_NOT_HELD, in_flight="true"):
             _end_run(connection, number)
 
 
-def is_waiting(connection: Connection[Row], run: SharedRun) -> bool:
+def needs_worker(connection: Connection[Row], run: SharedRun) -> bool:
     """Return whether a run that was not stopped has a free or abandoned row. Ends a run with nothing to send."""
     if run.stop_reason is None and _has_work(connection, run.number):
         return True
@@ -336,8 +320,8 @@ def is_waiting(connection: Connection[Row], run: SharedRun) -> bool:
 
 
 def waiting_runs(connection: Connection[Row]) -> list[SharedRun]:
-    """Return the runs that wait for a worker, in the order of `unfinished_runs`. Ends runs with nothing to send."""
-    return [run for run in unfinished_runs(connection) if is_waiting(connection, run)]
+    """Return the runs that need a worker, in the order of `unfinished_runs`. Ends runs with nothing to send."""
+    return [run for run in unfinished_runs(connection) if needs_worker(connection, run)]
 
 
 def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
@@ -347,63 +331,63 @@ def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
     return [SharedRun(*line) for line in fetch(connection, query)]
 
 
-def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
-    """Return whether another run, which has work, is urgent and this one is not."""
+def is_preempted(connection: Connection[Row], run: SharedRun) -> bool:
+    """Return whether a run must give way to an urgent run that needs a worker."""
     runs = () if run.is_urgent else unfinished_runs(connection)
     return any(other.is_urgent and other.stop_reason is None and _has_work(connection, other.number) for other in runs)
 
 
 def join_run(connection: Connection[Row], process: int, run: int | None) -> None:
-    """Record that a worker joins `run`, or leaves its run (None). Only intents for its run are accepted."""
+    """Record that a worker joins `run`, or leaves its run if None. A worker can add intents only for its run."""
     fetch(connection, "SELECT join_run(%s, %s)", (process, run))
 
 
 def claim_rows(connection: Connection[Row], process: int, instructions: Sequence[int], count: int) -> frozenset[int]:
-    """Claim due rows for a worker that has sent `count` rows so far, and return the claimed instructions."""
+    """Claim due rows for a worker that has sent `count` rows so far. Returns the claimed instructions."""
     values = (process, list(instructions), dead_processes(connection), count)
     return frozenset(number for (number,) in fetch(connection, "SELECT claim_rows(%s, %s, %s, %s)", values))
 
 
-def list_workers(connection: Connection[Row]) -> list[WorkerLife]:
-    """Return live workers, and dead ones with rows in flight, newest first."""
+def list_workers(connection: Connection[Row]) -> list[WorkerStatus]:
+    """Return workers that are alive, or dead with rows in flight. The most recently seen comes first."""
     dead = set(dead_processes(connection))
-    workers = _workers(connection, "true ORDER BY w.seen_at DESC")
+    workers = _load_workers(connection, "true ORDER BY w.seen_at DESC")
     return [
-        replace(life, is_alive=life.is_alive and number not in dead)
-        for number, has_rows_in_flight, life in workers
-        if has_rows_in_flight or (life.is_alive and number not in dead)
+        replace(worker, is_alive=worker.is_alive and number not in dead)
+        for number, has_rows_in_flight, worker in workers
+        if has_rows_in_flight or (worker.is_alive and number not in dead)
     ]
 
 
-def find_dead_workers(connection: Connection[Row], since: str) -> list[WorkerLife]:
-    """Return the workers last seen after `since` that died without signing off, oldest first."""
+def find_dead_workers(connection: Connection[Row], since: str) -> list[WorkerStatus]:
+    """Return the workers that ended without deregistering and were last seen after `since`, oldest first."""
     condition = "w.seen_at > %s::timestamptz AND NOT is_alive(w.number) ORDER BY w.number"
-    return [life for _, _, life in _workers(connection, condition, since)]
+    return [worker for _, _, worker in _load_workers(connection, condition, since)]
 
 
-def _workers(connection: Connection[Row], condition: str, *values: str) -> list[tuple[int, bool, WorkerLife]]:
-    """Return (number, has rows in flight, worker) for matching workers that have not signed off."""
+def _load_workers(connection: Connection[Row], condition: str, *values: str) -> list[tuple[int, bool, WorkerStatus]]:
+    """Return (number, has rows in flight, worker) for each registered worker that matches the SQL `condition`."""
     query = f"""SELECT w.number, EXISTS (
             SELECT FROM batch o JOIN state s ON s.batch = o.number AND s.state = 'in_flight'
             JOIN fact f ON f.number = s.intent WHERE f.process = w.number),
             w.host, w.pid, {TIME.format("w.since")}, {TIME.format("w.seen_at")}, is_alive(w.number), b.batch, w.rows
         FROM process w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
-        WHERE w.kind = %s AND w.ended_at IS NULL AND {condition}"""  # noqa: S608 - constants of ours
+        WHERE w.kind = %s AND w.ended_at IS NULL AND {condition}"""  # noqa: S608 - only our own constants
     lines = fetch(connection, query, (HolderKind.WORKER.value, *values))
-    return [(number, has_rows_in_flight, WorkerLife(*life)) for number, has_rows_in_flight, *life in lines]
+    return [(number, has_rows_in_flight, WorkerStatus(*columns)) for number, has_rows_in_flight, *columns in lines]
 
 
 def _has_sender(connection: Connection[Row], run: int) -> bool:
-    return bool(fetch(connection, _LIVING_SENDER, (run, dead_processes(connection))))
+    return bool(fetch(connection, _LIVE_SENDER, (run, dead_processes(connection))))
 
 
 def _has_work(connection: Connection[Row], run: int) -> bool:
-    """Return whether a run has an unclaimed due row, or an abandoned row in flight."""
+    """Return whether a run has an unclaimed due row or an abandoned row in flight."""
     return _has_row(connection, run, ready=f"{_NOT_HELD} AND {_UNCLAIMED}", in_flight=_ABANDONED)
 
 
 def _has_row(connection: Connection[Row], run: int, *, ready: str, in_flight: str) -> bool:
-    """Return whether a run has a ready row that matches `ready`, or a row in flight that matches `in_flight`."""
+    """Return whether a ready row of a run matches `ready`, or a row in flight matches `in_flight`."""
     query = _HAS_ROW.format(ready=ready, in_flight=in_flight)
     return bool(fetch(connection, query, {"run": run, "dead": dead_processes(connection)}))
 

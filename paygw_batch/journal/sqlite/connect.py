@@ -1,4 +1,4 @@
-"""Opens journal files with durable commits, checks that every setting took effect, and creates the tables."""
+"""Opens journal files so that commits are durable, and creates, upgrades and checks the tables."""
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,18 +19,18 @@ from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import mark, say
 
 OLDEST_SQLITE = (3, 51, 3)
-"""In older versions, two writing connections can corrupt the write-ahead log (the "WAL-reset" bug)."""
+"""In older versions, two writers can corrupt the write-ahead log (the "WAL-reset" bug)."""
 
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 32 * 1024
 MAX_CACHED_STATEMENTS = 256
-"""The size of a connection's cache of compiled statements. Compiling one takes longer than running it."""
+"""The size of a connection's statement cache. Compiling a statement takes longer than running it."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _SYNCHRONOUS_FULL = 2
 
 
 def connect(path: Path, *, write: bool) -> apsw.Connection:
-    """Open the database at `path`, which must exist. Raises `JournalError`."""
+    """Open the database in the existing file at `path`. Raises `JournalError`."""
     _check_version()
     flags = apsw.SQLITE_OPEN_NOFOLLOW | apsw.SQLITE_OPEN_EXRESCODE
     flags |= apsw.SQLITE_OPEN_READWRITE if write else apsw.SQLITE_OPEN_READONLY
@@ -43,7 +43,7 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
         _configure_file(connection, write=write)
     except (apsw.NotADBError, apsw.CorruptError):
         connection.close()
-        raise JournalError(say("{path} is damaged, or not the expected kind of file.", path=path)) from None
+        raise JournalError(say("{path} is damaged, or is not the expected kind of file.", path=path)) from None
     except apsw.Error as error:
         connection.close()
         raise JournalError(say("{path} cannot be used: {reason}.", path=path, reason=error)) from None
@@ -54,7 +54,7 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
 
 
 def connect_side_database(path: Path, tables: str) -> apsw.Connection:
-    """Open a private database next to a journal, creating it with these tables if missing. Raises `JournalError`."""
+    """Open or create a private database next to a journal, and run the script `tables` on it. Raises `JournalError`."""
     with translating_os_errors(mark("{path} cannot be used: {reason}."), path=path):
         if not check_file(path):
             create_if_missing(path, b"")
@@ -77,7 +77,6 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
 
 @contextmanager
 def _transaction(connection: apsw.Connection) -> Iterator[None]:
-    """Run the block in one durable transaction, or roll it back."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -89,13 +88,13 @@ def _transaction(connection: apsw.Connection) -> Iterator[None]:
 
 
 def configure(connection: apsw.Connection) -> None:
-    """Set the options that all our databases have, in files and in memory. Raises `apsw.Error`."""
+    """Set the options that databases in files and in memory share. Raises `apsw.Error`."""
     connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-    # Without this, SQLite would plan a statement again for every row bound to it, at ten times the cost of the query.
+    # Otherwise SQLite would plan a statement again for each row of values, at ten times the cost of running it.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    # Payees' data must not reach a temporary file, and a damaged page must raise an error instead of a signal.
+    # Payees' data must not reach a temporary file, and a damaged page must cause an error instead of a signal.
     _set_pragmas(
         connection,
         {"temp_store": 2, "cell_size_check": 1, "foreign_keys": 1, "recursive_triggers": 1, "cache_size": -_CACHE_KIB},
@@ -105,7 +104,7 @@ def configure(connection: apsw.Connection) -> None:
 def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
     settings: dict[str, int | str] = {"mmap_size": 0}
     if write:
-        # The last connection leaves the log as an empty file, so that no reader ever has to create one.
+        # Keeps the write-ahead log when the last connection closes, so that a reader need not create one.
         persist = ctypes.c_int(1)
         connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(persist))
         settings |= {
@@ -122,7 +121,7 @@ def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
 
 
 def _set_pragmas(connection: apsw.Connection, settings: Mapping[str, int | str]) -> None:
-    """Set pragmas and read them back, because SQLite silently ignores values that it does not accept."""
+    """Set pragmas and read them back, because SQLite silently ignores invalid values."""
     for name, expected in settings.items():
         connection.pragma(name, expected)
         if (actual := connection.pragma(name)) != expected:
@@ -139,12 +138,11 @@ def _check_version() -> None:
                 version=apsw.sqlite_lib_version(),
                 oldest=oldest,
             ),
-            hint=say("Install the apsw wheel from the package index: it has its own SQLite."),
+            hint=say("Install the apsw wheel from the package index, which contains its own SQLite."),
         )
 
 
 def prevent_writes_on_close(connection: apsw.Connection) -> None:
-    """Prevent this connection from writing when it closes."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
@@ -156,9 +154,8 @@ def fetch(
 
 
 def failure_reason(error: apsw.Error) -> str:
-    """Describe to a person why SQLite could not write."""
-    # Only the holder of the journal assigns numbers, so a conflict means that there is a second writer.
-    code = getattr(error, "extendedresult", 0)  # the stubs lack this attribute of every error
+    # Only the journal's holder assigns fact numbers, so a duplicate means that there is a second writer.
+    code = getattr(error, "extendedresult", 0)  # all errors have this attribute, but the stubs lack it
     if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
         return say("another process has written to it")
     if code & 0xFF == apsw.SQLITE_BUSY:
@@ -168,7 +165,7 @@ def failure_reason(error: apsw.Error) -> str:
 
 @contextmanager
 def translating_conflicts(message: str, kind: int | None = None) -> Iterator[None]:
-    """Convert a violated table constraint (of one kind or any) to an `InternalError` with this message."""
+    """Convert a violated constraint (of this `kind`, or of any if None) to an `InternalError` with this message."""
     try:
         yield
     except apsw.ConstraintError as error:
@@ -177,36 +174,33 @@ def translating_conflicts(message: str, kind: int | None = None) -> Iterator[Non
         raise InternalError(message) from None
 
 
-TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
-"""The tables of SQLite's full-text index. SQLite alone decides their layout."""
-
-
+SQLITE_TABLES = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
+"""The tables of SQLite's full-text index, whose layout only SQLite knows."""
 APPLICATION_ID = 0x70617967
-"""SQLite's application_id of a journal: `payg`."""
-MOVED = 1_000_000
-"""The version given to a journal that was moved to a database. Every version of this program refuses it."""
+MOVED_VERSION = 1_000_000
+"""The version of a journal that was moved to a database, which every version of this program refuses."""
 
 
 @cache
 def migrations() -> tuple[str, ...]:
-    """Return the scripts that migrate each version to the next. The first creates version 1 in an empty file."""
+    """Return the scripts that upgrade the tables, one per version. The first creates the tables."""
     return (with_triggers(resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")),)
 
 
 def tables_version(connection: apsw.Connection, path: Path) -> int:
     """Return the version of the tables, or 0 for an empty file.
 
-    Raises `JournalError` if the file is not a journal, was moved to a database, or is of a newer version.
+    Raises `JournalError` if the file is not a journal, was moved to a database, or has a newer version.
     """
     application_id, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application_id == 0 and version == 0 and not _read_schema(connection):
         return 0
     if application_id != APPLICATION_ID:
-        raise JournalError(say("{path} is not a journal: another program made it.", path=path))
-    if version == MOVED:
+        raise JournalError(say("{path} is not a journal: another program created it.", path=path))
+    if version == MOVED_VERSION:
         raise JournalError(
             say(
-                "The journal {path} was moved to the database {place}. Nothing is paid from this file any longer.",
+                "The journal {path} was moved to the database {place}. Nothing is paid from this file any more.",
                 path=path,
                 place=load_identity(connection).home,
             ),
@@ -220,14 +214,13 @@ def tables_version(connection: apsw.Connection, path: Path) -> int:
     return int(version)
 
 
-def make_tables(connection: apsw.Connection, identity: Identity) -> None:
-    """Create the tables of an empty journal in the caller's transaction."""
+def create_tables(connection: apsw.Connection, identity: Identity) -> None:
     migrate(connection, 0, now=identity.created_at)
     fetch(connection, "INSERT INTO identity VALUES (1, ?, ?, ?, ?, ?)", astuple(identity))
 
 
 def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
-    """Migrate the tables from `version` to the newest, in the caller's transaction."""
+    """Upgrade the tables from `version` to the newest version, in the open transaction."""
     if version == len(migrations()):
         return
     for number, script in enumerate(migrations()[version:], start=version + 1):
@@ -240,27 +233,27 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
 
 
 def move_destination(connection: apsw.Connection) -> str:
-    """Return the address of the database that the journal was moved to, or empty if it was not moved."""
-    return load_identity(connection).home if connection.pragma("user_version") == MOVED else ""
+    """Return the address of the database to which the journal was moved, or empty if it was not moved."""
+    return load_identity(connection).home if connection.pragma("user_version") == MOVED_VERSION else ""
 
 
 @contextmanager
 def move_transaction(connection: apsw.Connection, destination: str) -> Iterator[None]:
-    """Lock the file while the block copies the journal to `destination`, and then retire it for good."""
+    """Lock the file while the block copies the journal to `destination`. Then mark the file as permanently moved."""
     with _transaction(connection):
         yield
-        # One commit retires the file once its copy is complete. Until then only the file can pay. Afterwards nothing
-        # can pay until the copy is in use. So they can never both pay.
+        # The file is marked in one commit after its copy is complete. Before that, only the file can be used to pay.
+        # Afterwards neither can, until the copy is activated. So rows are never paid from both.
         connection.execute("UPDATE identity SET home = ?", (destination,))
-        connection.pragma("user_version", MOVED)
+        connection.pragma("user_version", MOVED_VERSION)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 @contextmanager
 def transaction_without_lock(connection: apsw.Connection, path: Path) -> Iterator[None]:
-    """Run the block in a durable transaction without the run's lock. Raises `JournalError` for a moved journal."""
+    """Run the block in a durable transaction without the run lock. Raises `JournalError` if the journal was moved."""
     with _transaction(connection):
-        # This is checked inside the transaction, so that the journal cannot be moved before the commit.
+        # Checked in the transaction, so that the journal cannot be moved before the commit.
         tables_version(connection, path)
         yield
 
@@ -288,7 +281,7 @@ def chain_end(connection: apsw.Connection) -> Link:
 
 
 def fact_hash(connection: apsw.Connection, seq: int) -> bytes:
-    """Return the hash of fact `seq`, or for 0 the hash that the first fact links to."""
+    """Return the hash of fact `seq`, or if 0 the hash to which the first fact links."""
     if seq == 0:
         return load_identity(connection).start.hash
     lines = fetch(connection, "SELECT hash FROM fact WHERE number = ?", (seq,))
@@ -300,7 +293,7 @@ def fact_hash(connection: apsw.Connection, seq: int) -> bytes:
 
 def _read_schema(connection: apsw.Connection) -> frozenset[tuple[str, str]]:
     query = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'"
-    return frozenset((name, sql) for name, sql in fetch(connection, query) if name not in TABLES_OF_SQLITE)
+    return frozenset((name, sql) for name, sql in fetch(connection, query) if name not in SQLITE_TABLES)
 
 
 @cache

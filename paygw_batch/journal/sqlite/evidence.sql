@@ -5,7 +5,7 @@
 (SELECT at FROM fact ORDER BY number DESC LIMIT 1)
 
 -- name: spelled_as_lost
--- The instructions from `first` on with one of some order ids, in any spelling, that are not held for it yet.
+-- The instructions from `first` on that have one of these order ids, in any spelling, and are not held for it yet.
 WITH wanted AS MATERIALIZED (
     SELECT b.operation, w.value AS spelling FROM (SELECT DISTINCT operation FROM batch) b CROSS JOIN carray(:spellings) w
 ), spelled AS (

@@ -18,7 +18,7 @@ DELETE FROM reply WHERE instruction IN (SELECT value FROM carray(:numbers))
 DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE instruction IN (SELECT value FROM carray(:numbers)))
 
 -- name: forget_heard
--- Removes the texts of evidence without an instruction from before a time, and of the given orders.
+-- Removes the texts of the given orders, and of evidence from before a time that has no instruction.
 DELETE FROM said WHERE fact IN ({heard_to_forget})
 
 -- name: forget_sheet

@@ -16,13 +16,13 @@ SELECT o.order_id, o.instruction FROM order_id_spelling s JOIN order_id o USING 
 WHERE s.operation = :operation AND s.spelling = :spelling
 
 -- name: batches_of_plan
--- The batch that a plan opened.
+-- The batch opened by a plan.
 {batches_as_recorded} WHERE b.number IN (
     SELECT batch FROM fact WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = :plan_sha256
 ) ORDER BY 1
 
 -- name: compare
--- The instruction that has the order id of a row, and whether its original id and content are those of the row. The content of
+-- The instruction with a row's order id, and whether its original id and content are those of the row. The content of
 -- a forgotten payee never matches.
 SELECT :row, :order_id, i.number, i.client_orderid = :order_id, coalesce({content} = :content, FALSE), s.state,
     s.possible_duplicate_of, {quarantined_since}, b.batch, i.row, b.opened_at

@@ -1,11 +1,11 @@
 """Reads and writes the journal in a file.
 
-Every write is one transaction. It is durable and in the sent log before its call returns, and so before anything is
-sent because of it. Besides the lock, the chain is a second guard, because each fact number can be used only once.
+Every write is one transaction. It is durable and in the sent log before the call returns, and so before any request
+that depends on it is sent. Besides the lock, the chain prevents a second writer: a fact number can be used only once.
 
-An engine makes one call at a time. If the disk is slow, a thread waits for it. The rest of an append stays in the event
-loop, because two busy threads would exchange the GIL at every statement, which costs more than it saves. A fast disk is
-awaited in the event loop too, because it is faster than a thread reacquires the GIL (docs/decisions/0051).
+An engine makes one call at a time. It appends facts in the event loop, because two busy threads would exchange the GIL
+at every statement, which costs more than it saves. If the disk is slow, only the commit runs in a thread. With a fast
+disk, the commit ends before a thread could reacquire the GIL (docs/decisions/0051).
 """
 
 import os
@@ -73,33 +73,33 @@ from paygw_batch.language import say
 
 _QUERIES = named_sql(__package__, ("outbox.sql",), OUTBOX_PARTS, ON_SQLITE)
 _HELD_BY_RUN = 1
-"""The value of `process` for a notice whose run may still hold the file."""
+"""The `process` of a notice whose run may still hold the file."""
 
 
 class FileOutbox(Outbox):
-    """The outbox on one connection to the journal at `path`, which the journal's place closes.
+    """The outbox on a connection to the journal at `path`, which the caller closes.
 
-    `writing` opens a transaction of the run that holds the file. It is None if another process may hold the file.
+    `begin` returns a transaction of the run in this process that holds the file. It is None if there is no such run.
     """
 
     def __init__(
-        self, connection: apsw.Connection, path: Path, writing: Callable[[], AbstractContextManager[None]] | None = None
+        self, connection: apsw.Connection, path: Path, begin: Callable[[], AbstractContextManager[None]] | None = None
     ) -> None:
         self._connection, self._path = connection, path
-        self._transaction = writing or partial(transaction_without_lock, connection, path)
+        self._transaction = begin or partial(transaction_without_lock, connection, path)
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str) -> None:
-        """Record the notices of a run that holds the journal and is about to send. All earlier runs are over."""
+        """Store the notices of a run that is about to send. It holds the journal, so all earlier runs have ended."""
         with self._write_transaction():
-            self._run("end_runs")
+            self._query("end_runs")
             self._add(notices, at, _HELD_BY_RUN)
 
     def due(self, now: datetime, *, limit: int) -> list[StoredNotice]:
-        """Return the notices that may be sent now. A run's notices are due once no run holds the journal."""
-        ((newest,),) = self._run("newest_of_run")  # read before the lock, because a starting run may write one
+        """Return the notices that may be sent now. Those of a run are due when no run holds the journal."""
+        ((newest,),) = self._query("newest_of_run")  # read before `_is_free`, because a starting run may add one
         return self._due(now, limit=limit, over=newest if newest is not None and _is_free(self._path) else 0)
 
-    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         return fetch(self._connection, _QUERIES[name], values)
 
     def _write_transaction(self) -> AbstractContextManager[None]:
@@ -107,7 +107,7 @@ class FileOutbox(Outbox):
 
 
 def _is_free(journal: Path) -> bool:
-    """Return whether no run holds the journal. A listener does not count, because it sends nothing."""
+    """Return whether no run holds the journal. A listener that holds it does not count, because it sends nothing."""
     holder = journal_holder(journal)
     return holder is None or holder.kind is HolderKind.LISTENER
 
@@ -121,10 +121,10 @@ class SqliteReader(JournalReader):
         self._connection = connection
 
     def rows_being_sent(self, batch: int) -> Sequence[RowBeingSent]:
-        """Return the batch's rows in flight while the run that holds the journal is alive.
+        """Return the batch's rows in flight if a live run holds the journal.
 
-        The in-flight rows of an earlier run were put in doubt when this run opened the journal. The holder is read
-        before and after the rows, because the rows are in doubt if the run was killed in between.
+        All of them are from this run, because it put the rows of earlier runs in doubt. The holder is read before and
+        after the rows. If it changed, the run has ended, so its rows are not being sent.
         """
         run = self._current_run()
         if run is None:
@@ -140,12 +140,11 @@ class SqliteReader(JournalReader):
         return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the journal to `path` atomically, private to its owner.
+        """Write a private copy of the journal to `path` atomically, even during a run.
 
-        This is safe during a run. The copy is for safekeeping and for `verify`. A run refuses it while the original
-        still exists, or if the original had newer facts. SQLite's own backup is used, because copying the file of a
-        database in use would miss the rows in its log. Raises `OutputError` if the copy cannot be written or `path`
-        exists.
+        The copy is for safekeeping and for `verify`. No run can use it while the original exists, or if the original
+        had newer facts. SQLite's backup makes the copy, because a copied file would lack what is only in the log.
+        Raises `OutputError` if the copy cannot be written or `path` exists.
         """
         if os.path.lexists(path):
             raise OutputError(
@@ -165,7 +164,7 @@ class SqliteReader(JournalReader):
             ) from None
 
     def close(self) -> None:
-        # Every commit is already durable. If the log cannot be emptied now, the next run does it.
+        # All commits are durable already. If the log cannot be emptied now, the next run empties it.
         with suppress(apsw.Error):
             self._connection.close()
 
@@ -174,7 +173,7 @@ class SqliteReader(JournalReader):
         return end.seq, end.hash.hex()
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return a search as a full-text expression, with quoted words so that none acts as an operator."""
+        """Convert a search to a full-text query. Every word is quoted, so that none acts as an operator."""
         groups = (" OR ".join(_quote_word(word) for word in alternatives) for alternatives in search.words)
         return " AND ".join(f"({group})" for group in groups)
 
@@ -223,10 +222,7 @@ def _copy_database(source: apsw.Connection, path: Path) -> None:
 
 
 class SqliteJournal(SqliteReader, Journal):
-    """A journal in a file, held by a run (see `FilePlace`). Read-only after the first failed write.
-
-    Call it from one thread at a time, and only in the process that opened it.
-    """
+    """A journal in a file, held by a run. Not thread-safe. Read-only after a failed write, and in a fork."""
 
     def __init__(
         self,
@@ -253,40 +249,40 @@ class SqliteJournal(SqliteReader, Journal):
         return self.stage(entries)()
 
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
-        """Do all of `append` except the commit. Returns the committing call, which may run in another thread.
+        """Append facts without committing them. Returns a function that commits, which may run in another thread.
 
-        Nothing is recorded until that call returns, and no other call may be made before then.
+        Nothing is durable until that function returns, and the journal must not be used before that.
         """
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
         if not entries:
             return list
         self._require_writable()
-        before = self._end
-        with self._rolling_back(before):
+        end = self._end
+        with self._rolling_back(end):
             self._begin()
             results = [result for part in _split_entries(entries) for result in self._stage_part(part)]
 
         def commit() -> Sequence[MoveResult]:
-            with self._rolling_back(before):
+            with self._rolling_back(end):
                 self._commit()
             return results
 
         return commit
 
-    def may_begin(self, *, wait: bool) -> bool:
+    def try_begin(self, *, wait: bool) -> bool:
         """Begin the transaction of the next `stage`. Without `wait`, returns False if another process is writing."""
         self._require_writable()
-        self._connection.set_busy_timeout(WAITS_FOR_OTHERS_MS if wait else 0)
+        self._connection.set_busy_timeout(WRITER_TIMEOUT_MS if wait else 0)
         try:
             with self._rolling_back(self._end) if wait else suppress(apsw.Error):
                 self._connection.execute("BEGIN IMMEDIATE")
         finally:
-            self._connection.set_busy_timeout(WAITS_FOR_OTHERS_MS)
+            self._connection.set_busy_timeout(WRITER_TIMEOUT_MS)
         return self._connection.in_transaction
 
     def mark_interrupted(self, at: str) -> int:
-        in_flight = self._run("in_flight")
+        in_flight = self._query("in_flight")
         self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in in_flight])
         return len(in_flight)
 
@@ -305,13 +301,13 @@ class SqliteJournal(SqliteReader, Journal):
             is_clean = scrub(self._connection, self.path)
         return RemainingData.NOWHERE if is_clean else RemainingData.IN_LOG
 
-    def move_transaction(self, index: str) -> AbstractContextManager[None]:
-        return connect.move_transaction(self._connection, index)
+    def move_transaction(self, destination: str) -> AbstractContextManager[None]:
+        return connect.move_transaction(self._connection, destination)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Record evidence. From now on, intents are checked against it."""
+        """Record evidence. From now on, intents are checked against it, because it may hold their rows."""
         self._has_new_evidence = True
         return super().record_evidence(evidence, words, at=at)
 
@@ -332,7 +328,7 @@ class SqliteJournal(SqliteReader, Journal):
         ]
 
     def _refused_intents(self, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
-        """Return the indexes of intents to refuse: those for held rows, or not for the row's next attempt."""
+        """Return the results, by index, for intents of held rows and for those not for their row's next attempt."""
         intents = [
             (index, entry.instruction, [entry.attempt, entry.fact.order_id])
             for index, entry in enumerate(entries)
@@ -342,13 +338,13 @@ class SqliteJournal(SqliteReader, Journal):
             return {}
         numbers = sorted({number for _, number, _ in intents})
         next_attempts = {number: next_attempt for number, *next_attempt in self._tables.run("ready", numbers=numbers)}
-        # Rows held before this process opened the journal were never due, so only evidence recorded since matters.
-        contested = self._evidence.contested_instructions(numbers) if self._has_new_evidence else frozenset[int]()
+        # Rows that were held when this process opened the journal are not due, so only newer evidence matters.
+        contested = self._evidence.held_instructions(numbers) if self._has_new_evidence else frozenset[int]()
         refusals = {}
         for index, number, attempt in intents:
             if number in contested:
                 refusals[index] = MoveResult.HELD
-            # An intent must be for the row's next attempt under its order id. A second one would send the row twice.
+            # An intent must be for the row's next attempt and order id. A second one would send the row twice.
             elif next_attempts.pop(number, None) != attempt:
                 refusals[index] = MoveResult.NOT_MOVED
         return refusals
@@ -356,7 +352,7 @@ class SqliteJournal(SqliteReader, Journal):
     def _store_batch(
         self,
         record: BatchRecord,
-        plan_sha256: str,  # noqa: ARG002 (it is in the fact that opens the batch)
+        plan_sha256: str,  # noqa: ARG002 (in the fact that opens the batch)
         digests: OpeningDigests,
         parts: Iterable[BatchPart],
         known_rows: Iterable[KnownRow],
@@ -374,14 +370,14 @@ class SqliteJournal(SqliteReader, Journal):
             rebuild_payee_index(self._connection)
 
     def _record(self, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
-        before = self._end.seq
-        unknown = "a fact names an instruction that the journal does not have"
-        with translating_conflicts(unknown, apsw.SQLITE_CONSTRAINT_FOREIGNKEY):
+        last_seq = self._end.seq
+        message = "a fact names an instruction that the journal does not have"
+        with translating_conflicts(message, apsw.SQLITE_CONSTRAINT_FOREIGNKEY):
             lines = write_facts(self._connection, entries, self._end)
         if lines:
             self._end = Link(lines[-1].seq, lines[-1].hash, lines[-1].at)
             self._attempts_to_log += attempts_to_log(entries)
-        contradicted = {fact for (fact,) in self._tables.run("contradicted", before=before)}
+        contradicted = {fact for (fact,) in self._tables.run("contradicted", before=last_seq)}
         return [(line.seq, line.at, line.seq not in contradicted) for line in lines]
 
     @contextmanager
@@ -393,8 +389,8 @@ class SqliteJournal(SqliteReader, Journal):
             self._commit()
 
     def _begin(self) -> None:
-        """Begin a transaction. Raises `JournalUnwritable` if another process wrote anything but notes."""
-        if not self._connection.in_transaction:  # `may_begin` may have begun it
+        """Begin a transaction. Raises `JournalUnwritable` if another process has written facts other than notes."""
+        if not self._connection.in_transaction:  # `try_begin` may have begun it
             self._connection.execute("BEGIN IMMEDIATE")
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
             return
@@ -402,29 +398,29 @@ class SqliteJournal(SqliteReader, Journal):
         foreign_facts = "SELECT 1 FROM fact WHERE number > ? AND kind NOT IN (?, ?) LIMIT 1"
         if end.seq < self._end.seq or fetch(self._connection, foreign_facts, (self._end.seq, *CONCURRENT_KINDS)):
             self._roll_back()
-            raise self._give_up(say("another process has written to it"))
+            raise self._disable_writes(say("another process has written to it"))
         self._end = end
 
     def _commit(self) -> None:
-        # The commit comes first. A crash in between leaves the journal ahead of the sent log, which is harmless,
-        # because nothing was sent yet. A log line without its commit would make this journal look like an older copy.
+        # The commit comes first. After a crash in between, the journal has facts that the sent log lacks, which is
+        # harmless, because nothing was sent. A log line without its commit would make the journal look like a copy.
         self._connection.execute("COMMIT")
         self._log_commit(self._end)
 
     @contextmanager
-    def _rolling_back(self, before: Link) -> Iterator[None]:
-        """Roll back if the block raises and restore the end of the chain to `before`."""
+    def _rolling_back(self, end: Link) -> Iterator[None]:
+        """If the block raises, roll back the transaction and reset the end of the chain to `end`."""
         try:
             yield
         except apsw.Error as error:
             self._roll_back()
-            raise self._give_up(failure_reason(error)) from None
+            raise self._disable_writes(failure_reason(error)) from None
         except BaseException:
             if self._connection.in_transaction:
                 self._roll_back()
-                self._end, self._attempts_to_log = before, []
+                self._end, self._attempts_to_log = end, []
             else:  # the commit is durable, but not in the sent log
-                self._give_up(say("a write was interrupted"))
+                self._disable_writes(say("a write was interrupted"))
             raise
 
     def _log_commit(self, end: Link) -> None:
@@ -433,26 +429,25 @@ class SqliteJournal(SqliteReader, Journal):
         try:
             self._sent_log.log_commit(*end.log_fields, self._attempts_to_log)
         except OSError as error:
-            raise self._give_up(log_failure_reason(error)) from None
+            raise self._disable_writes(log_failure_reason(error)) from None
         self._logged_end, self._attempts_to_log = end, []
 
     def _roll_back(self) -> None:
-        """Roll back the open transaction, unless SQLite already has."""
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except apsw.Error as error:
-            self._give_up(failure_reason(error))
+            self._disable_writes(failure_reason(error))
 
-    def _give_up(self, reason: str) -> JournalUnwritable:
-        """Bar this process from writing to the journal again and return the error to raise."""
+    def _disable_writes(self, reason: str) -> JournalUnwritable:
+        """Prevent this process from writing again and return the error to raise."""
         if self._failure is None:
             self._failure = unwritable_message(self.path, reason)
             prevent_writes_on_close(self._connection)
         return JournalUnwritable(self._failure)
 
     def can_write(self) -> bool:
-        """Return whether this process opened the journal and no write has failed."""
+        """Return whether no write has failed and this is the process that opened the journal."""
         return self._failure is None and os.getpid() == self._process
 
     def _require_writable(self) -> None:
@@ -463,7 +458,7 @@ class SqliteJournal(SqliteReader, Journal):
 
 
 def _split_entries(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Yield the entries in parts. A new part begins at an intent for a row that already has a fact in the part."""
+    """Split entries into parts, so that an intent is never in the same part as an earlier fact about its row."""
     start, rows = 0, set[int]()
     for index, entry in enumerate(entries):
         if entry.instruction in rows and isinstance(entry.fact, Intended):
@@ -475,17 +470,17 @@ def _split_entries(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 T = TypeVar("T")
 
-WAITS_FOR_OTHERS_MS = 60_000
-"""How long a run waits for a process that records notes, which may be frozen. That process waits less for the run."""
+WRITER_TIMEOUT_MS = 60_000
+"""How long a run waits for a process that records notes. Such a process waits for a shorter time."""
 FAST_COMMIT_S = 0.001
-"""A disk is fast if its recent commits took less than this on average."""
+"""A disk is fast if recent commits took less than this on average."""
 _COMMITS_AVERAGED = 16
 _FIRST_AVERAGE_S = 2 * FAST_COMMIT_S
-"""The initial average. A run commits in the thread until about twelve fast commits lower it to `FAST_COMMIT_S`."""
+"""The initial average. A run commits in the thread until fast commits (about twelve) have lowered the average."""
 
 
 class SqliteEngineJournal(SerializedCalls):
-    """Implements `EngineJournal` for one run, on a journal in a file, without blocking the event loop."""
+    """Implements `EngineJournal` for a run on a journal in a file, without blocking the event loop."""
 
     _journal: SqliteJournal
 
@@ -495,22 +490,21 @@ class SqliteEngineJournal(SerializedCalls):
         self._commit_s = _FIRST_AVERAGE_S
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Stage facts now. Commit them here if the disk is fast, or otherwise in the thread."""
+        """Append facts in the event loop. The commit runs there too if the disk is fast, and else in the thread."""
         async with self._lock:
-            # A process that records notes may be frozen while it writes, and the event loop must not wait for it.
-            if entries and not self._journal.may_begin(wait=False):
-                await self._thread.call(partial(self._journal.may_begin, wait=True))
+            # The event loop must not wait for a process that records notes, which may be frozen while it writes.
+            if entries and not self._journal.try_begin(wait=False):
+                await self._thread.call(partial(self._journal.try_begin, wait=True))
             commit = partial(self._time_commit, self._journal.stage(entries))
             return commit() if self._commit_s < FAST_COMMIT_S else await self._thread.call(commit)
 
     def may_send(self, age_s: float) -> bool:  # noqa: ARG002 (an argument of the interface)
-        """Return whether no write has failed. This process keeps the lock as long as it lives, even while frozen."""
+        """Return whether no write has failed. The age does not matter: this process keeps the lock until it ends."""
         return self._journal.can_write()
 
     def _time_commit(self, commit: Callable[[], T]) -> T:
-        """Run a commit and record how long it took. Only one runs at a time."""
-        began_s = self._clock()
+        start_s = self._clock()
         try:
             return commit()
         finally:
-            self._commit_s += (self._clock() - began_s - self._commit_s) / _COMMITS_AVERAGED
+            self._commit_s += (self._clock() - start_s - self._commit_s) / _COMMITS_AVERAGED

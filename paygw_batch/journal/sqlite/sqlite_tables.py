@@ -1,7 +1,7 @@
-"""The tables of a journal file: their statements and lines, and the indexes for finding payments.
+"""The tables of a journal file: runs statements, writes batches and facts, and maintains the search indexes.
 
 Payees' words are in SQLite's full-text index. ASCII order ids are found through an index on SQLite's own `lower`, which
-on ASCII equals `normalise_spelling`; the few other ids are in a separate table. `verify` checks these indexes too,
+equals `normalise_spelling` for ASCII. The few other ids are in a separate table. `verify` checks these indexes too,
 because a payment missing from one would look as if it had never been made.
 """
 
@@ -28,7 +28,7 @@ from paygw_batch.journal.tables import FILES, ON_SQLITE, VALUE, Tables, named_sq
 from paygw_batch.journal.values import BatchRecord, Entry, Identity, KnownRow, Link, Remark
 from paygw_batch.language import say
 
-_GUARDED = ("said", "instruction", "page", "reply")
+_GUARDED_TABLES = ("said", "instruction", "page", "reply")
 _REBUILD_INDEX = """
     INSERT INTO payment_words (payment_words) VALUES ('delete-all');
     INSERT INTO payment_words (rowid, words) SELECT number, words FROM payment_text ORDER BY number"""
@@ -36,13 +36,10 @@ _REBUILD_INDEX = """
 
 @contextmanager
 def disabling_guards(connection: apsw.Connection) -> Iterator[None]:
-    """Let the block change otherwise immutable rows in the open transaction.
-
-    SQLite overwrites the removed bytes with zeros. No other connection sees the tables without their triggers.
-    """
-    placeholders = ", ".join("?" * len(_GUARDED))
+    """Drop the triggers that protect immutable rows during the block, in the open transaction."""
+    placeholders = ", ".join("?" * len(_GUARDED_TABLES))
     query = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ({placeholders})"  # noqa: S608
-    triggers = [(name, sql) for name, sql in fetch(connection, query, _GUARDED) if "_is_never_" in name]
+    triggers = [(name, sql) for name, sql in fetch(connection, query, _GUARDED_TABLES) if "_is_never_" in name]
     for name, _ in triggers:
         connection.execute(f"DROP TRIGGER {name}")
     yield
@@ -51,15 +48,11 @@ def disabling_guards(connection: apsw.Connection) -> Iterator[None]:
 
 
 def rebuild_payee_index(connection: apsw.Connection) -> None:
-    """Rebuild the payee index without forgotten payees."""
     connection.execute(_REBUILD_INDEX)
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:
-    """Rewrite the file and empty its log. Returns False if another program is reading the file.
-
-    Otherwise removed bytes may survive in the log, and in pages that SQLite split earlier.
-    """
+    """Rewrite the file without deleted bytes and empty its log. Returns False if another reader prevents that."""
     connection.pragma("temp_store_directory", str(path.parent))  # keeps the temporary file as private as the journal
     connection.pragma("temp_store", 1)
     try:
@@ -70,23 +63,20 @@ def scrub(connection: apsw.Connection, path: Path) -> bool:
     return not busy
 
 
-_BY_PAYEE, _COUNTED = "instruction_by_payee", "state_counted"
+_PAYEE_INDEX, _STATE_INDEX = "instruction_by_payee", "state_counted"
 _MIN_SORTED, _MAX_SORTED = 10_000, 1_000_000
-"""The bounds of the number of rows that SQLite sorts in memory: payees' data must not reach a temporary file."""
-_SAMPLED_IDS = 16
-_WITH_FIELDS = "\x1f"
-"""Marks content that is stored without its trailing fields. No content has this control character."""
+"""The fewest and most rows to sort at a time. SQLite sorts them in memory, so no payee's data is in temporary files."""
+_SAMPLE_SIZE = 16
+_CUT_MARK = "\x1f"
+"""The first character of content that is stored without its fields. No other content begins with it."""
 _ADD_INSTRUCTION = """INSERT INTO instruction
     VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10, ?11, ?12)"""
-"""Adds the stored values of a `NewInstruction`, with the next number.
-Most contents end with the fields, which have their own column, and are stored without them. Content that begins with
-the mark is rejected."""
+"""Adds an instruction with the next number. Content that ends with the fields is stored without them, because the
+fields have their own column. Content that already begins with `_CUT_MARK` is rejected."""
 _ADD_STATES = """INSERT INTO state (instruction, batch, country, currency, minor)
     SELECT number, batch, country, currency, minor FROM instruction WHERE number >= ? AND number < ?"""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
-"""Adds the texts that name the payee of an instruction to the payee index."""
-CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
-"""SQL for an instruction's content."""
+CONTENT = f"iif(substr(content, 1, 1) = char({ord(_CUT_MARK)}), substr(content, 2) || fields, content)"
 
 
 def store_batch(
@@ -94,58 +84,53 @@ def store_batch(
     record: BatchRecord,
     digests: OpeningDigests,
     parts: Iterable[BatchPart],
-    rows: Iterable[KnownRow],
+    known_rows: Iterable[KnownRow],
     replaced: Mapping[int, int],
 ) -> None:
-    """Write a whole batch in the open transaction."""
-    number, are_ascii = record.number, True
-    without_ids = digests.first_instruction
+    batch, all_ascii = record.number, True
+    first_without_id = digests.first_instruction
     """The first instruction whose order id has not been written yet."""
     connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)[:9])
     with (
-        _rebuilding_index(connection, _BY_PAYEE, before=digests.first_instruction - 1, rows=record.rows),
-        _rebuilding_index(connection, _COUNTED, before=digests.first_instruction - 1, rows=record.rows),
+        _rebuilding_index(connection, _PAYEE_INDEX, digests.first_instruction - 1, record.rows),
+        _rebuilding_index(connection, _STATE_INDEX, digests.first_instruction - 1, record.rows),
         closing(prefetch(_prepare_parts(parts, digests, replaced))) as prepared_parts,
     ):
         for part in prepared_parts:
             pages = enumerate(part.pages, start=part.first_page)
-            connection.executemany("INSERT INTO page VALUES (?, ?, ?)", ((number, *page) for page in pages))
+            connection.executemany("INSERT INTO page VALUES (?, ?, ?)", ((batch, *page) for page in pages))
             replaces = "?13" if replaced else "NULL"
             new_rows = ((*new, replaced.get(new[0])) for new in part.instructions) if replaced else part.instructions
-            connection.executemany(_ADD_INSTRUCTION.format(batch=number, replaces=replaces), new_rows)
+            connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces=replaces), new_rows)
             connection.execute(_ADD_STATES, (part.first, part.after))
             connection.executemany(ADD_WORDS, enumerate(part.payee_words, start=part.first))
-            if _look_sorted(connection, without_ids, part.after):
-                _add_order_ids(connection, record.operation, without_ids, part.after)
-                without_ids = part.after
-            are_ascii = are_ascii and part.are_ascii
-    ((highest,),) = fetch(connection, "SELECT max(number) FROM instruction")
-    if (highest or 0) != digests.next_instruction - 1:
+            if _look_sorted(connection, first_without_id, part.after):
+                _add_order_ids(connection, record.operation, first_without_id, part.after)
+                first_without_id = part.after
+            all_ascii = all_ascii and part.all_ascii
+    ((last_instruction,),) = fetch(connection, "SELECT max(number) FROM instruction")
+    if (last_instruction or 0) != digests.next_instruction - 1:
         raise InternalError("the instructions of a batch have other numbers than they were digested with")
-    rows = sorted(rows, key=attrgetter("row"))
-    for line in rows:
-        digests.add_known(line)
-    connection.executemany("INSERT INTO known VALUES (?, ?, ?)", ((number, row.row, row.instruction) for row in rows))
-    _add_order_ids(connection, record.operation, without_ids, digests.next_instruction)
+    known = sorted(known_rows, key=attrgetter("row"))
+    for row in known:
+        digests.add_known(row)
+    connection.executemany("INSERT INTO known VALUES (?, ?, ?)", ((batch, row.row, row.instruction) for row in known))
+    _add_order_ids(connection, record.operation, first_without_id, digests.next_instruction)
     duplicate_query = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
-    if fetch(connection, duplicate_query, (number,)):
+    if fetch(connection, duplicate_query, (batch,)):
         raise InternalError("a row of a batch is both new and known")
-    _add_spellings(SqliteTables(connection), record, digests.first_instruction, are_ascii=are_ascii)
+    _add_spellings(SqliteTables(connection), record, digests.first_instruction, all_ascii=all_ascii)
 
 
 @dataclass(frozen=True, slots=True)
 class _PreparedPart:
-    """A part of a batch, ready to be stored.
-
-    `first_page` and `first` are the numbers of its first page and instruction. `after` is the number after its last
-    instruction's.
-    """
+    """A part of a batch, ready to be stored. Its instructions have the numbers from `first` to before `after`."""
 
     first_page: int
     pages: Sequence[bytes]
     first: int
     after: int
-    are_ascii: bool
+    all_ascii: bool
     instructions: Iterable[tuple[Any, ...]]
     payee_words: Iterable[str | None]
 
@@ -153,27 +138,27 @@ class _PreparedPart:
 def _prepare_parts(
     parts: Iterable[BatchPart], digests: OpeningDigests, replaced: Mapping[int, int]
 ) -> Iterator[_PreparedPart]:
-    """Add the parts to `digests` and prepare their columns, which needs no connection."""
+    """Add the parts to `digests` and prepare their columns."""
     for part in parts:
         first_page, first, new = digests.pages, digests.next_instruction, part.instructions
         for page in part.pages:
             digests.add_page(page)
         salts = new_salts(len(new))
-        people = digests.add_instructions(new, replaced, salts)
-        rows = zip(new.shortened_rows(_WITH_FIELDS), salts, people, strict=True)
+        payee_digests = digests.add_instructions(new, replaced, salts)
+        rows = zip(new.shortened_rows(_CUT_MARK), salts, payee_digests, strict=True)
         lines = ((*row, *digest_columns) for row, *digest_columns in rows)
         columns = (new.have_ascii_ids(), lines, new.payee_words())
         yield _PreparedPart(first_page, part.pages, first, digests.next_instruction, *columns)
 
 
 @contextmanager
-def _rebuilding_index(connection: apsw.Connection, index: str, *, before: int, rows: int) -> Iterator[None]:
-    """Rebuild an index after the block if the block adds most of its entries.
+def _rebuilding_index(connection: apsw.Connection, index: str, old_rows: int, new_rows: int) -> Iterator[None]:
+    """Drop an index and rebuild it after the block, if that is faster because `new_rows` outnumber `old_rows`.
 
     This happens in the open transaction, so nobody sees the table without its index. Adding a million unsorted payees
-    one by one would touch every index page many times.
+    one by one would touch every page of the index many times.
     """
-    if not _MIN_SORTED <= rows <= _MAX_SORTED or before > rows:
+    if not _MIN_SORTED <= new_rows <= _MAX_SORTED or old_rows > new_rows:
         yield
         return
     ((statement,),) = fetch(connection, "SELECT sql FROM sqlite_schema WHERE name = ?", (index,))
@@ -183,20 +168,17 @@ def _rebuilding_index(connection: apsw.Connection, index: str, *, before: int, r
 
 
 def _look_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
-    """Return whether a sample of the new order ids is sorted, so that probably all are.
-
-    Sorted ids are written part by part while the next part is prepared. Unsorted ids are collected and sorted at once.
-    """
+    """Return whether a sample of these instructions' order ids is sorted, so that probably all of them are."""
     if first == after:
         return False
-    sample = array("q", range(first, after, max(1, (after - first) // _SAMPLED_IDS)))
+    sample = array("q", range(first, after, max(1, (after - first) // _SAMPLE_SIZE)))
     query = "SELECT client_orderid FROM instruction WHERE number IN carray(?) ORDER BY number"
     order_ids = fetch(connection, query, (apsw.carray(sample),))
     return order_ids == sorted(order_ids)
 
 
 def _add_order_ids(connection: apsw.Connection, operation: str, first: int, after: int) -> None:
-    """Write the order ids of new instructions in sorted order, so that each table page is written once."""
+    """Write the order ids of new instructions, sorted, so that each page of the table is written only once."""
     for start in range(first, after, _MAX_SORTED):
         connection.execute(
             """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
@@ -206,11 +188,11 @@ def _add_order_ids(connection: apsw.Connection, operation: str, first: int, afte
 
 
 def write_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], end: Link) -> Sequence[Line]:
-    """Write facts after `end`, with personal data and raw replies, in the open transaction. Return their lines."""
-    lines, personal = chain_facts(entries, end, new_salt)
+    """Write facts, personal data and raw replies in the open transaction. `end` is the last fact before them."""
+    lines, personal_lines = chain_facts(entries, end, new_salt)
     write_lines(connection, "INSERT INTO fact {lines}", lines)
-    if personal:
-        write_lines(connection, "INSERT INTO said {lines}", personal)
+    if personal_lines:
+        write_lines(connection, "INSERT INTO said {lines}", personal_lines)
     replies = [
         (line.seq, entry.instruction, entry.reply.head.encode(), entry.reply.body)
         for entry, line in zip(entries, lines, strict=True)
@@ -222,30 +204,30 @@ def write_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], 
 
 
 def append_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
-    """Append facts to the end of the chain, in the open transaction (see `evidence.Record`)."""
+    """Append facts to the chain in the open transaction (see `evidence.Record`)."""
     return [(line.seq, line.at, True) for line in write_facts(connection, entries, chain_end(connection))]
 
 
-# SQLite releases the GIL at every step of a statement. While an event loop is busy, reacquiring it takes far longer
-# than the step, so one step writes a whole group of lines.
+# SQLite releases the GIL at every step of a statement. While the event loop is busy, reacquiring it takes far longer
+# than the step, so each step writes a group of lines.
 
 _GROUP_SIZES = (64, 32, 16, 8, 4, 2, 1)
-"""The numbers of lines that one step writes. There are few, because each needs a statement, which takes longer to
-compile than to run. The largest stays well under SQLite's limit of bound values for the widest table."""
+"""The numbers of lines that one step can write. There are few, because each needs its own statement, which takes longer
+to compile than to run. The largest is well within SQLite's limit on bound values."""
 
 
 def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Sequence[Any]]) -> None:
-    """Run `statement` over `lines` in groups. `{lines}` in it becomes a table of values."""
+    """Run `statement` on `lines` in groups. `{lines}` in the statement is replaced by a table of values."""
     start = 0
     while start < len(lines):
         size = next(size for size in _GROUP_SIZES if size <= len(lines) - start)
         group = lines[start : start + size]
-        connection.execute(_with_lines(statement, size, len(group[0])), list(chain.from_iterable(group)))
+        connection.execute(_fill_lines(statement, size, len(group[0])), list(chain.from_iterable(group)))
         start += size
 
 
 @lru_cache(maxsize=64)
-def _with_lines(statement: str, lines: int, columns: int) -> str:
+def _fill_lines(statement: str, lines: int, columns: int) -> str:
     placeholders = f"({', '.join('?' * columns)})"
     return statement.format(lines=f"VALUES {', '.join([placeholders] * lines)}")
 
@@ -256,7 +238,7 @@ QUERIES = named_sql(
 
 
 class SqliteTables:
-    """The tables of a journal on one connection."""
+    """A journal's tables on one connection."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -282,13 +264,13 @@ class SqliteTables:
             cursor.close(force=True)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Write an order id, and its spelling if that differs from `lower`."""
+        """Add an order id, and its spelling unless it is ASCII, which the index on `lower` covers."""
         self.run("add_order_id", operation=operation, order_id=order_id, instruction=instruction)
         if not order_id.isascii():
             self.run("add_spelling", operation=operation, spelling=normalise_spelling(order_id), order_id=order_id)
 
     def lock_rows(self, _numbers: Sequence[int]) -> bool:
-        """Do nothing, because only one process writes a journal file."""
+        """Do nothing, because only one process writes to a journal file."""
         return False
 
     def lock_withdrawals(self) -> None:
@@ -301,12 +283,11 @@ def evidence_log(connection: apsw.Connection) -> EvidenceLog:
 
 @cache
 def _positional_query(name: str, columns: tuple[str, ...]) -> str:
-    """Convert parameters to positional ones in the order of `columns`, which are faster than named ones."""
+    """Return a statement with positional parameters, in the order of `columns`. They are faster than named ones."""
     return VALUE.sub(lambda value: f"?{columns.index(value[1]) + 1}", QUERIES[name])
 
 
 def _bind_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert values for SQLite, with lists as `carray`."""
     for name, value in values.items():
         if isinstance(value, list):
             values[name] = apsw.carray(tuple(value) if isinstance(value[0], str) else array("q", value))
@@ -314,17 +295,13 @@ def _bind_values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 _NOT_ASCII = "*[^\x01-\x7f]*"
-"""A GLOB pattern for characters that are not ASCII. No order id contains NUL."""
+"""A GLOB pattern for non-ASCII text. No order id contains NUL."""
 _INDEX = "payment_words"
 
 
-def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, are_ascii: bool) -> None:
-    """Record a batch's spellings and reference, after its instructions from `first` on were written.
-
-    With `are_ascii`, none of their order ids needs a spelling.
-    """
-    non_ascii = [] if are_ascii else tables.run("odd_ids_from", first=first, odd=_NOT_ASCII)
-    for (order_id,) in non_ascii:
+def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, all_ascii: bool) -> None:
+    """Record a batch's reference, and the spellings of its non-ASCII order ids unless they are `all_ascii`."""
+    for (order_id,) in () if all_ascii else tables.run("odd_ids_from", first=first, odd=_NOT_ASCII):
         if not order_id.isascii():
             spelling = normalise_spelling(order_id)
             tables.run("add_spelling", operation=record.operation, spelling=spelling, order_id=order_id)
@@ -333,9 +310,9 @@ def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, are_ascii
 
 
 def check_spellings(tables: Tables) -> None:
-    """Raise `JournalCorrupt` unless spellings and references match the order ids and batches."""
-    non_ascii = tables.run("odd_ids", odd=_NOT_ASCII)
-    expected = {(operation, normalise_spelling(order_id), order_id) for operation, order_id in non_ascii}
+    """Raise `JournalCorrupt` unless the stored spellings and references match the order ids."""
+    lines = tables.run("odd_ids", odd=_NOT_ASCII)
+    expected = {(operation, normalise_spelling(order_id), order_id) for operation, order_id in lines}
     if set(tables.run("spellings")) != expected:
         raise JournalCorrupt(say("The index of spellings does not match the order ids."))
     if tables.run("references") != list(_references(tables)):
@@ -343,9 +320,10 @@ def check_spellings(tables: Tables) -> None:
 
 
 def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield (number, reference) of batches, or of one, whose first new row has a derived order id.
+    """Yield (number, reference) for each batch whose order ids were derived, or only for `batch`.
 
-    Either all ids of a sheet are derived or none is. A batch without new rows repeats ids of an earlier batch.
+    The order ids of a sheet are either all derived or all its own, so only the first new row is read. A batch without
+    new rows has no reference.
     """
     for number, order_id in tables.run("first_rows", batch=batch):
         if (reference := derived_reference(order_id)) is not None:
@@ -354,7 +332,7 @@ def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int,
 
 def check_words(connection: apsw.Connection) -> None:
     """Raise `JournalCorrupt` unless the payee index matches the instructions."""
-    words = "SELECT term, group_concat(doc || ' ' || offset) FROM payment_word GROUP BY term"
+    query = "SELECT term, group_concat(doc || ' ' || offset) FROM payment_word GROUP BY term"
     with closing(apsw.Connection(":memory:")) as rebuilt:
         for (statement,) in fetch(
             connection, "SELECT sql FROM sqlite_schema WHERE name IN (?, ?) ORDER BY rowid", (_INDEX, "payment_word")
@@ -362,6 +340,6 @@ def check_words(connection: apsw.Connection) -> None:
             rebuilt.execute(statement)
         with rebuilt:
             rebuilt.executemany(ADD_WORDS, connection.execute("SELECT number, words FROM payment_text ORDER BY number"))
-        for actual, expected in zip_longest(connection.execute(words), rebuilt.execute(words)):
+        for actual, expected in zip_longest(connection.execute(query), rebuilt.execute(query)):
             if actual != expected:
                 raise JournalCorrupt(say("The index of payees does not match the instructions."))

@@ -1,6 +1,6 @@
-"""Verifies the journal: the whole by replaying every fact, and its end each time it is opened.
+"""Verifies the whole journal by replaying every fact, or only its last facts whenever it is opened.
 
-For a long journal, a second process checks everything that needs no facts in parallel (docs/decisions/0015).
+For a long journal, a second process checks everything that needs no facts, in parallel (docs/decisions/0015).
 """
 
 import json
@@ -19,7 +19,7 @@ from paygw_batch.core.lifecycle import STATE_AFTER
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts import HEARD, verify_links
 from paygw_batch.journal.port import VerifyProgress, ignore_progress
-from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_personal_data, check_trail
+from paygw_batch.journal.replay import RowReplay, check_batches, check_personal_data, check_state_machine, check_trail
 from paygw_batch.journal.sqlite.connect import (
     chain_end,
     check_tables,
@@ -37,10 +37,7 @@ from paygw_batch.processes import child_environment, forbid_core_dumps, python_c
 _TAIL_FACTS = 256
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _STATES_AFTER: Mapping[str, str] = {kind.value: state.value for kind, state in STATE_AFTER.items()}
-
-
 _PARALLEL_FROM_FACTS = 100_000
-"""A second process is used for at least this many facts."""
 
 
 def verify(
@@ -48,46 +45,51 @@ def verify(
 ) -> Mapping[str, int]:
     """Replay the whole journal and return counts of facts, batches, pages, order ids and states.
 
-    With `in_parallel`, a second process checks a long journal's file while this one follows the facts. The second
-    process sees only committed data, so `connection` must have nothing uncommitted. `progress` is called with the
-    number of rows replayed and the total. Raises `JournalCorrupt`, which names the first wrong fact or line, and
-    `apsw.Error` if SQLite cannot read.
+    With `in_parallel`, a second process checks a long journal's file while this one replays the facts. The second one
+    sees only committed data, so `connection` must have no uncommitted changes. Raises `JournalCorrupt` at the first
+    wrong fact or line, and `apsw.Error` if SQLite cannot read the file.
     """
     ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
     command = python_command("from paygw_batch.journal.sqlite import verify; verify.report_soundness()")
     if in_parallel and facts >= _PARALLEL_FROM_FACTS and command is not None:
-        # If either process finds a fault, this one rechecks everything in order, to name the first fault.
+        # If either process finds damage, this one checks everything again, to report the first damage.
         with suppress(Exception), _check_in_process(command, path, chain_end(connection)) as is_sound:
             counts = _check_facts(connection, progress)
             if is_sound():
                 return counts
     _check_database(connection, path)
     counts = _check_facts(connection, progress)
-    _check_derived(connection)
+    _check_indexes(connection)
     return counts
 
 
 def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mapping[str, int]:
-    """Verify the chain, check batches and rows against it, and return the counts."""
+    """Verify the chain, check batches and rows against it, and return counts."""
     tables = SqliteTables(connection)
-    check_moves(tables)
+    check_state_machine(tables)
     for number, _, digest, _, salt, *values in verify_links(tables.identity.start, tables.stream("all_facts")):
         if salt is not None:
             check_personal_data(number, digest, salt, *values)
-    totals = check_batches(tables)
-    counts = RowReplay(tables, progress).run()
+    batch_counts = check_batches(tables)
+    row_counts = RowReplay(tables, progress).run()
     ((facts,),), ((evidence_count,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
-    return {**counts, **totals, "facts": facts, "evidence": evidence_count, "audit_entries": check_trail(tables)}
+    return {
+        **row_counts,
+        **batch_counts,
+        "facts": facts,
+        "evidence": evidence_count,
+        "audit_entries": check_trail(tables),
+    }
 
 
-def _check_derived(connection: apsw.Connection) -> None:
+def _check_indexes(connection: apsw.Connection) -> None:
     check_spellings(SqliteTables(connection))
     check_words(connection)
 
 
 @contextmanager
 def _check_in_process(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
-    """Check the file in a second process. Yields a function that waits and returns whether it is sound up to `end`."""
+    """Check the file in another process. Yields a function that waits and returns if it is sound up to `end`."""
     with subprocess.Popen(  # noqa: S603 (our own program, in this very Python)
         command,
         stdin=subprocess.PIPE,
@@ -95,48 +97,48 @@ def _check_in_process(command: Sequence[str], path: Path, end: Link) -> Iterator
         stderr=subprocess.DEVNULL,
         env=child_environment(os.environ),
     ) as process:
-        source, out = process.stdin, process.stdout
-        if source is None or out is None:
+        stdin, stdout = process.stdin, process.stdout
+        if stdin is None or stdout is None:
             raise InternalError("a process was started without its pipes")
-        with suppress(BrokenPipeError):  # the process has ended, so its answer is empty
-            source.write(json.dumps([str(path), end.seq]).encode())
-            source.close()
+        with suppress(BrokenPipeError):  # the process has ended, so its output is empty
+            stdin.write(json.dumps([str(path), end.seq]).encode())
+            stdin.close()
         try:
-            yield lambda: out.read() == end.hash.hex().encode()
+            yield lambda: stdout.read() == end.hash.hex().encode()
         finally:
             process.kill()
 
 
 def report_soundness() -> None:
-    """Check the journal named on standard input. If it is sound, write the hash of the requested fact."""
+    """Check the journal named on standard input. If it is sound, print the hash of the fact named there."""
     forbid_core_dumps(for_good=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles the interrupt, and ends this one
-    name, seq = json.loads(sys.stdin.read())
-    with closing(connect(Path(name), write=False)) as connection:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles the interrupt and ends this process
+    path, seq = json.loads(sys.stdin.read())
+    with closing(connect(Path(path), write=False)) as connection:
         connection.execute("BEGIN")
-        _check_database(connection, Path(name))
-        _check_derived(connection)
+        _check_database(connection, Path(path))
+        _check_indexes(connection)
         sys.stdout.write(fact_hash(connection, seq).hex())
 
 
 def check_tail(connection: apsw.Connection) -> None:
-    """Raise `JournalCorrupt` unless the last facts are linked and their instructions have the right states."""
+    """Raise `JournalCorrupt` unless the last facts are chained and match the states of their instructions."""
     tables = SqliteTables(connection)
     lines = tables.run("last_facts", limit=_TAIL_FACTS)[::-1]
     if not lines:
         return
     end = Link(lines[0][0] - 1, fact_hash(connection, lines[0][0] - 1))
     for _ in verify_links(end, lines):
-        pass  # `verify_links` raises at a line that does not follow
-    contradicting = {fact for (fact,) in tables.run("contradicted", before=end.seq)}
+        pass  # raises at a line that does not follow
+    contradictions = {fact for (fact,) in tables.run("contradicted", before=end.seq)}
     latest = {
         instruction: [_STATES_AFTER.get(kind), attempt, fact]
         for fact, *_, instruction, kind, attempt in lines
-        if instruction is not None and kind != HEARD and fact not in contradicting
+        if instruction is not None and kind != HEARD and fact not in contradictions
     }
-    newest_facts = {number: end for number, *end in tables.run("ends", numbers=list(latest))} if latest else {}
+    actual = {number: state for number, *state in tables.run("ends", numbers=list(latest))} if latest else {}
     for number, expected in latest.items():
-        if newest_facts.get(number) != expected:
+        if actual.get(number) != expected:
             raise JournalCorrupt(
                 say(
                     "Instruction {number} is not in the state that fact {fact} leads to.",
@@ -147,16 +149,16 @@ def check_tail(connection: apsw.Connection) -> None:
 
 
 def _check_database(connection: apsw.Connection, path: Path) -> None:
-    ((verdict,), *_) = fetch(connection, "PRAGMA integrity_check(1)")
-    if verdict != "ok":
-        raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=path, error=verdict))
+    ((result,), *_) = fetch(connection, "PRAGMA integrity_check(1)")
+    if result != "ok":
+        raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=path, error=result))
     check_tables(connection, path)
     created_at = load_identity(connection).created_at
     applied = fetch(connection, "SELECT version, applied_at FROM migration ORDER BY version")
     if not applied or applied[0] != (1, created_at):
-        raise JournalCorrupt(say("The journal {path} has no valid time of its creation.", path=path))
+        raise JournalCorrupt(say("The journal {path} does not have a valid creation time.", path=path))
     versions = [version for version, _ in applied]
     if not all(_TIME.fullmatch(time) for _, time in applied) or versions != list(range(1, len(migrations()) + 1)):
-        raise JournalCorrupt(say("The journal {path} has no valid times of its upgrades.", path=path))
+        raise JournalCorrupt(say("The journal {path} does not have valid upgrade times.", path=path))
     if violations := fetch(connection, "PRAGMA foreign_key_check"):
         raise JournalCorrupt(say("A line of table {table} refers to missing data.", table=violations[0][0]))

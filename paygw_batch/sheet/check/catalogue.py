@@ -1,8 +1,8 @@
 """Explains each code of a defect or warning with a label, a sentence and a suggestion.
 
 A code is `SUBJECT.KIND`. The subject is a column, `row` or `sheet`. Columns come from the forms, so most entries are
-`*.KIND`, for any column, with its name as `{column}`. Messages about single rows are more detailed and include the
-value. `docs/defects.md` is generated from the texts here.
+`*.KIND` for any `{column}`. Messages about single rows are more detailed and include the value. `docs/defects.md` is
+generated from the texts here.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ class CodeMeaning:
     suggestion: str
 
 
-_RETYPE_NUMBER = mark("Format the column as text in the spreadsheet, and enter the number again from its source.")
+_RETYPE_NUMBER = mark("Format the column as text in the spreadsheet, then enter the number again from the original.")
 
 DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
         "*.missing": CodeMeaning(
-            "{column} is missing", "The row has no {column}, without which it cannot be paid.", "Fill in {column}."
+            "{column} is missing", "The row has no {column}, so it cannot be paid.", "Fill in {column}."
         ),
         "*.error_mark": CodeMeaning(
             "spreadsheet error in {column}",
@@ -36,38 +36,38 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "Correct the formula, or paste the value.",
         ),
         "*.exponent": CodeMeaning(
-            "{column} cut by a spreadsheet",
-            "The spreadsheet has converted {column} to scientific notation, and digits were lost.",
+            "{column} lost digits in a spreadsheet",
+            "The spreadsheet converted {column} to scientific notation and lost digits.",
             _RETYPE_NUMBER,
         ),
         "*.format": CodeMeaning(
-            "{column} not readable",
-            "The value is not in the format that {column} needs.",
-            "Correct it as described in the message of the row.",
+            "{column} in the wrong format",
+            "The value is not in the right format for {column}.",
+            "Correct it as the row's message says.",
         ),
         "*.direction": CodeMeaning(
-            "hidden direction mark in {column}",
-            "The name contains an invisible character that reverses text, and looks like another name.",
-            "Delete the name, and type it again.",
+            "invisible character in {column}",
+            "The name contains an invisible character that reverses text, so it looks like another name.",
+            "Delete the name and type it again.",
         ),
         "*.formula_sign": CodeMeaning(
             "{column} begins like a formula",
-            "The name begins with =, +, - or @, which a spreadsheet would run.",
+            "The name begins with =, +, - or @, so a spreadsheet would run it as a formula.",
             "Write only the name.",
         ),
         "*.lost_character": CodeMeaning(
             "lost character in {column}",
-            "A program has replaced a character that it could not read (with U+FFFD).",
-            "Retype the text from its source.",
+            "A program could not read a character and replaced it.",
+            "Copy the text again from the original.",
         ),
         "*.country": CodeMeaning(
-            "{column} of another country",
+            "{column} from another country",
             "The number does not belong to the country of the row.",
             "Correct the number, or the country of the row.",
         ),
         "*.renumbered": CodeMeaning(
-            "{column} of another numbering plan",
-            "The country changed its numbering plan, and the gateway does not use the plan of this number.",
+            "{column} in another numbering plan",
+            "The country changed its numbering plan, and the number follows the plan that the gateway does not use.",
             "Write the number given in the message.",
         ),
         "*.mismatch": CodeMeaning(
@@ -77,8 +77,8 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "purpose.mismatch": CodeMeaning(
             "{column} not set up",
-            "No payment channel of the country has this word.",
-            "Write a word given in the message, or leave the cell empty; or have the word set up.",
+            "No payment channel in the country is set up under this word.",
+            "Write a word given in the message, leave the cell empty, or have the word set up.",
         ),
         "*.not_used": CodeMeaning(
             "{column} not used", "{column} is not used for the country of the row.", "Leave the cell empty."
@@ -86,12 +86,12 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "*.float": CodeMeaning(
             "{column} stored as a binary fraction",
             "The Parquet file stores the value as a binary fraction, which is not exact.",
-            "Write the column as text, or as a decimal.",
+            "Store the column as text or as a decimal.",
         ),
         "*.formula": CodeMeaning(
             "formula without a value in {column}",
             "The cell contains a formula, but its value has not been calculated.",
-            "Paste the value, or open the workbook in a spreadsheet and save it.",
+            "Paste the value, or open and save the workbook in a spreadsheet program.",
         ),
         "*.digits": CodeMeaning(
             "too many digits in {column}",
@@ -100,13 +100,14 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "country.unknown": CodeMeaning(
             "unknown country",
-            "The value is not a country that can be paid.",
+            "The value is not a supported country.",
             "Write the code of the country, such as KE.",
         ),
         "country.unusable": CodeMeaning(
             "country not configured",
-            "The gateway documents no such operation for the country, and the configuration does not enable it.",
-            "Ask the operator of the gateway, and complete the country in the configuration.",
+            "The gateway's documentation does not offer this operation for the country, and the configuration does not "
+            "enable it.",
+            "Ask the gateway's operator, then complete the country's settings in the configuration.",
         ),
         "amount.exponent": CodeMeaning(
             "amount in scientific notation",
@@ -116,12 +117,14 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "amount.cut_by_comma": CodeMeaning(
             "amount cut at a comma",
             "The amount has a comma but no quotation marks: 1,500 is read as 1, and 500 has no heading.",
-            "Put the amount in quotation marks, or write it without the comma; or give each column a heading.",
+            "Put the amount in quotation marks, write it without the comma, or give each column a heading.",
         ),
-        "amount.zero": CodeMeaning("amount of zero", "An amount must be above zero.", "Write the amount to be paid."),
+        "amount.zero": CodeMeaning(
+            "amount of zero", "An amount must be greater than zero.", "Write the amount to pay."
+        ),
         "amount.decimals": CodeMeaning(
             "too many decimals",
-            "The amount has more decimals than the currency, or than the gateway takes.",
+            "The amount has more decimals than the currency has or the gateway accepts.",
             "Write the amount with the decimals given in the message. Round it only if that is the amount to pay.",
         ),
         "amount.minimum": CodeMeaning(
@@ -141,20 +144,20 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "client_orderid.look_alike": CodeMeaning(
             "order id similar to another",
-            "The order id differs from another one only in case, width or hyphens: people could confuse them.",
+            "The order id differs from another one only in case, width or hyphens, so people could confuse them.",
             "If they are the same payment, delete one row. If not, give one a different id.",
         ),
         "client_orderid.rewritten": CodeMeaning(
             "order id changed by a spreadsheet",
-            "The same account is paid the same amount under an id that differs only as a spreadsheet or retyping "
-            "changes ids: 1 for 00001, 1001.0 for 1001.",
+            "The same account is paid the same amount under a similar id. A spreadsheet or retyping may have "
+            "changed the id, for example from 00001 to 1, or from 1001 to 1001.0.",
             "If they are the same payment, write the id as it was, or delete one row. If not, give one a clearly "
             "different id.",
         ),
         "client_orderid.conflict": CodeMeaning(
             "order id used for another payment",
-            "The journal has this order id with other content.",
-            "Give the new payment a new id; --amend replaces one that is rejected or was never sent.",
+            "This order id was already used for a different payment.",
+            "Give the new payment a new id. To replace a payment that was rejected or never sent, use --amend.",
         ),
         "row.fields": CodeMeaning(
             "wrong number of fields",
@@ -168,7 +171,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "sheet.",
         ),
         "row.total": CodeMeaning(
-            "row of totals", "The row looks like a sum of the rows above it, not a payment.", "Delete the row."
+            "row with totals", "The row looks like a sum of the rows above it, not a payment.", "Delete the row."
         ),
     }
 )
@@ -178,21 +181,21 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
         "*.zero_restored": CodeMeaning(
             "zero restored in {column}",
-            "The number lacks its leading zero, which was added.",
-            "Compare the number with its source.",
+            "The number's leading zero was missing and has been restored.",
+            "Compare the number with the original.",
         ),
         "*.operator": CodeMeaning(
-            "number of another operator",
-            "The number seems to belong to another mobile operator than that of the purpose.",
+            "number from another operator",
+            "The number seems to belong to a different mobile operator from the one that the row pays through.",
             "Check that the number was ported to this operator.",
         ),
         "*.digits": CodeMeaning(
-            "digits in place of a name", "The name has only digits.", "Make sure that no two columns are swapped."
+            "digits in place of a name", "The name has only digits.", "Check whether two columns are swapped."
         ),
         "*.other_digits": CodeMeaning(
             "{column} in digits of another script",
             "The value is in Arabic or Persian digits, and was converted.",
-            "Compare the converted value with the source.",
+            "Compare the converted value with the original.",
         ),
         "amount.cut_by_comma": CodeMeaning(
             "amount perhaps cut at a comma",
@@ -211,13 +214,13 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.placeholder": CodeMeaning(
             "no name in {column}",
-            "The value is not a person's name, such as `test` or `n/a`.",
-            "Write the name of the person to be paid.",
+            "The value, such as `test` or `n/a`, is not a person's name.",
+            "Write the name of the person to pay.",
         ),
         "*.two_meanings": CodeMeaning(
             "{column} with two meanings",
-            "A bank account could also be a mobile number, or a wallet does not match the phone of its row.",
-            "Make sure that these accounts belong to the people who are named.",
+            "The bank account could also be a mobile number, or the wallet does not match the row's phone number.",
+            "Make sure that these accounts belong to the people named.",
         ),
         "account_name.two_names": CodeMeaning(
             "one account, two names",
@@ -246,32 +249,33 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.shown_otherwise": CodeMeaning(
             "{column} shown as another value",
-            "The spreadsheet shows a different value than the cell contains, no value, or another currency.",
+            "The spreadsheet shows another currency, no value, or a different value from the one in the cell.",
             "Check which value is correct, and format the cell to show it.",
         ),
         "sheet.repeats_a_batch": CodeMeaning(
             "sheet repeats a batch",
-            "More than half of the rows have the payee and the amount of rows of an earlier batch, under other ids.",
-            "If every row is meant to be paid again, run the command again with --repeats-meant.",
+            "More than half of the rows have the same payee and amount as rows of an earlier batch, under different "
+            "ids.",
+            "If you want to pay every row again, run the command again with --repeats-meant.",
         ),
         "payee.twice": CodeMeaning(
             "payee on several rows",
-            "A sheet without order ids pays someone in several rows.",
-            "Delete the repeated rows. If all are intended, run the command again with --repeats-meant.",
+            "A sheet without order ids pays someone in more than one row.",
+            "Delete the repeated rows. If you want to pay all of them, run the command again with --repeats-meant.",
         ),
         "reference.used": CodeMeaning(
             "payment run opened before",
-            "Another sheet was sent under this reference, and this one is not the same.",
-            "For another payment run, use another reference. A payee who is new in this one is named with --new-payee.",
+            "A different sheet was already sent under this reference.",
+            "For another payment run, use another reference. To pay a new payee in this one, use --new-payee.",
         ),
         "reference.new_payee": CodeMeaning(
             "new in the payment run",
-            "A payee is not among those who were sent under this reference before.",
-            "Check that this is not the corrected account of someone who was paid.",
+            "No payment to this payee was sent under this reference before.",
+            "Check that this is not the corrected account of someone who was already paid.",
         ),
         "reference.missing_payee": CodeMeaning(
-            "missing in the payment run",
-            "A payee who was sent under this reference before is not in this sheet.",
+            "missing from the payment run",
+            "A payment to this payee was sent under this reference before, but the payee is not in this sheet.",
             "Check that no one's account was corrected after it was paid.",
         ),
     }
@@ -284,7 +288,7 @@ def code_meaning(
 ) -> CodeMeaning:
     """Return the meaning of a code in the current language.
 
-    Its texts name the column by the sender's heading, if there is one. Raises `KeyError` for an unknown code.
+    Its texts use the sender's heading of the column, if there is one. Raises `KeyError` for an unknown code.
     """
     subject, _, suffix = code.partition(".")
     meaning = meanings.get(code) or meanings[f"{ANY_COLUMN}.{suffix}"]

@@ -1,6 +1,6 @@
 """The checks of rows: one condition for each column of a country, and the reasons for failing it.
 
-All conditions are expressions over a frame of `clean.clean_columns`. `contract.contract` puts these checks into the
+All conditions are expressions over a `clean_columns` frame. `contract.country_schema` puts these checks into the
 country's pandera schema, and `row_checker` runs them. Nothing else decides whether a value is valid
 (docs/decisions/0124-one-definition-of-right.md).
 """
@@ -19,9 +19,9 @@ from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
 from paygw_batch.sheet.amounts import (
     PLAIN_AMOUNT,
+    amount_advice,
     amount_correction,
     amount_pattern,
-    amount_problem,
     amount_value,
     rounded_amount,
 )
@@ -34,23 +34,22 @@ _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTI
 _NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"
 _CONTROL = r"[\p{Cc}\p{Zl}\p{Zp}]"
 _REVERSES_TEXT = r"[\x{061C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
-"""Invisible characters that change the direction of text, so that a name looks like another."""
+"""Invisible characters that reverse text and so make one name look like another."""
 _STARTS_A_FORMULA = rf"^(?:[=@⁼₌⩵⩶﹦﹫＝＠]|[{FORMULA_SIGNS}].*\pL)"  # noqa: RUF001 (spreadsheets fold them)
 _LOST_CHARACTER = "\ufffd"
 _ROUNDED_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
-_AMOUNT_IN_SOME_WAY = r"^(?:\pL+\.?\s*)?[0-9][0-9.,'\x{2019}\s\p{Z}]*(?:\pL+\.?|/[=-])?$"
-"""Digits in groups, perhaps with the word of a currency."""
+_POSSIBLE_AMOUNT = r"^(?:\pL+\.?\s*)?[0-9][0-9.,'\x{2019}\s\p{Z}]*(?:\pL+\.?|/[=-])?$"
+"""Groups of digits, perhaps with a word for the currency."""
 _ALWAYS = pl.lit(value=True)
 _EMPTY = pl.lit("")
 PAYEE_NAME = "account_name"
-"""The reconciliation's column with the payee's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason why a value fails a check: the `code` of the defect, and its `message`.
+    """Why a value fails a check: the `code` of the defect, and its `message`.
 
-    `correction` is the only possible replacement: "" empties the cell, and null means none. A correction is offered
+    `correction` is the only possible replacement: "" clears the cell, and null means that there is none. It is offered
     only if it passes the check.
     """
 
@@ -64,14 +63,14 @@ class Reason:
 class ColumnCheck:
     """A check of one column. A value is valid if `passes` (never null) is true.
 
-    Other values are explained by the first of `reasons` that applies. One of them always does. Reasons
-    `of_whole_column` are given once, with the numbers of all their rows.
+    An invalid value is explained by the first of `reasons` that applies. One always does. If `once_per_column`, each
+    reason is given only once, with the numbers of all its rows.
     """
 
     column: str
     passes: pl.Expr
     reasons: tuple[Reason, ...]
-    of_whole_column: bool = False
+    once_per_column: bool = False
 
     def __deepcopy__(self, _: object) -> "ColumnCheck":
         """Return the check itself, which is immutable. pandera would copy every expression in it."""
@@ -85,10 +84,10 @@ class ColumnCheck:
         return tuple(sorted(names | {"row", self.column}))
 
 
-def _failing_check(
-    is_defect: pl.Expr, column: str, code: str, message: pl.Expr, correction: pl.Expr = NO_CORRECTION
+def _defect_check(
+    is_defective: pl.Expr, column: str, code: str, message: pl.Expr, correction: pl.Expr = NO_CORRECTION
 ) -> ColumnCheck:
-    return ColumnCheck(column, ~is_defect, (Reason(f"{column}.{code}", _ALWAYS, message, correction),))
+    return ColumnCheck(column, ~is_defective, (Reason(f"{column}.{code}", _ALWAYS, message, correction),))
 
 
 def _missing_reason(column: str, headings: Mapping[str, str]) -> Reason:
@@ -104,21 +103,21 @@ def _error_mark_reason(column: str) -> Reason:
 
 def _lost_character_reason(column: str) -> Reason:
     value = shortened_value(column)
-    message = build_message("{value}: a program has lost a character. Retype the text from its source.", value=value)
+    message = build_message("{value}: a character was lost. Copy the text again from the original.", value=value)
     return Reason(f"{column}.lost_character", pl.col(column).str.contains(_LOST_CHARACTER, literal=True), message)
 
 
-def _cut_number_reason(column: str, is_cut: pl.Expr) -> Reason:
+def _truncated_number_reason(column: str, is_truncated: pl.Expr) -> Reason:
     message = build_message(
-        "{value}: the spreadsheet has dropped digits of this number. Format the column as text, and re-enter it from "
-        "its source.",
+        "{value}: the spreadsheet dropped digits of this number. Format the column as text, then enter the number "
+        "again from the original.",
         value=shortened_value(column),
     )
-    return Reason(f"{column}.exponent", is_cut, message)
+    return Reason(f"{column}.exponent", is_truncated, message)
 
 
 def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
-    """Return the checks of rows whose country is missing or unknown."""
+    """Return the checks for rows whose country is missing or unknown."""
     country = pl.col("country")
     confused = {code: say(sentence) for rule in rules.values() for code, sentence in rule.confused_codes.items()}
     codes, names = ", ".join(rules), {code: say(rule.name) for code, rule in rules.items()}
@@ -126,13 +125,13 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
     code, nearest = pl.when(~is_confused).then(country_code(country, rules)), nearest_country(country, rules)
     value, name = shortened_value("country"), nearest.replace_strict(names, default=None, return_dtype=pl.String)
     similar = build_message(
-        "{value} is not a country that can be paid: if {name} is meant, write {code}.",
+        "{value} is not a supported country. If you mean {name}, write {code}.",
         value=value,
         name=name,
         code=nearest,
     )
-    other = build_message("{value} is not a country that can be paid. Use one of {known}.", value=value, known=codes)
-    unknown = (
+    other = build_message("{value} is not a supported country. Use one of {known}.", value=value, known=codes)
+    message = (
         pl.when(is_confused)
         .then(country.replace_strict(confused, default=None, return_dtype=pl.String))
         .when(code.is_not_null())
@@ -142,7 +141,7 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
         .otherwise(other)
     )
     headings = next(iter(rules.values())).headings
-    reasons = (_missing_reason("country", headings), Reason("country.unknown", _ALWAYS, unknown, code))
+    reasons = (_missing_reason("country", headings), Reason("country.unknown", _ALWAYS, message, code))
     passes = country.is_in(list(rules)).fill_null(value=False)
     amount = _amount_check(None, headings, code.is_not_null())
     return ColumnCheck("country", passes, reasons), _order_id_check(headings), amount
@@ -151,57 +150,54 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
 def country_checks(rule: CountryRule, rules: Rules) -> tuple[ColumnCheck, ...]:
     common = (_order_id_check(rule.headings), _amount_check(rule, rule.headings), _currency_check(rule))
     if rule.form is None:
-        return (_failing_check(_ALWAYS, "country", "unusable", pl.lit(say(rule.unusable))), *common)
+        return (_defect_check(_ALWAYS, "country", "unusable", pl.lit(say(rule.unusable))), *common)
     return (*common, *_contradiction_checks(rule), *_form_checks(rule, rule.form.fields, rules))
 
 
 def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules) -> Iterator[ColumnCheck]:
     for field in fields:
         if not field.from_sheet or (rule.account_from and field.name in rule.accounts):
-            continue  # an account taken from the phone is valid if the phone is
-        name, entry = field.name, KINDS[field.kind]
-        if name in rule.omitted:  # the value would be lost without notice
+            continue  # the account is the phone, which has its own check
+        name, kind = field.name, KINDS[field.kind]
+        if name in rule.omitted:  # the value would be lost silently
             message = build_message(
                 "{value}: {column} is not used for {country}. Leave the cell empty.",
                 value=shortened_value(name),
                 country=say(rule.name),
                 column=rule.headings.get(name, name),
             )
-            yield _failing_check(pl.col(name).is_not_null(), name, "not_used", message, _EMPTY)
+            yield _defect_check(pl.col(name).is_not_null(), name, "not_used", message, _EMPTY)
             continue
         required = name == rule.account_from or (name in rule.required and name not in rule.defaults)
-        match entry.checking:
+        match kind.checking:
             case Checking.NUMBER:
                 yield _number_check(rule, field, rules, required=required)
             case Checking.TEXT:
-                check = _name_check if name in name_columns(rule) else _text_check
-                yield check(name, rule, required=required)
+                build_check = _name_check if name in name_columns(rule) else _text_check
+                yield build_check(name, rule, required=required)
             case Checking.PATTERN:
-                message = build_message("{value} is not {what}.", value=shortened_value(name), what=say(entry.what))
-                is_valid = pl.col(name).str.contains(entry.pattern)
+                message = build_message("{value} is not {what}.", value=shortened_value(name), what=say(kind.what))
+                is_valid = pl.col(name).str.contains(kind.pattern)
                 yield _value_check(name, is_valid, message, required=required, headings=rule.headings)
-            case Checking.OF_THE_ROW | Checking.NEVER_IN_A_SHEET:
+            case Checking.BY_ROW | Checking.NOT_IN_SHEET:
                 pass  # checked with the row, or only in the configuration
             case _:
-                assert_never(entry.checking)
+                assert_never(kind.checking)
 
 
 def _value_check(
     column: str,
     is_valid: pl.Expr,
     message: pl.Expr,
-    *others: Reason,
+    *other_reasons: Reason,
     required: bool,
     headings: Mapping[str, str],
     correction: pl.Expr = NO_CORRECTION,
 ) -> ColumnCheck:
-    """Return the check of a column, which may be empty unless `required`.
-
-    The reasons `others` take precedence over `message`.
-    """
+    """Return the check of a column. Cells may be empty unless `required`. `other_reasons` precede `message`."""
     is_filled = pl.col(column).is_not_null()
     last = Reason(f"{column}.format", _ALWAYS, message, correction)
-    reasons = (_missing_reason(column, headings), _error_mark_reason(column), *others, last)
+    reasons = (_missing_reason(column, headings), _error_mark_reason(column), *other_reasons, last)
     if required:
         return ColumnCheck(column, is_filled & is_valid, reasons)
     return ColumnCheck(column, ~is_filled | is_valid, reasons[1:])
@@ -217,19 +213,19 @@ def _order_id_check(headings: Mapping[str, str]) -> ColumnCheck:
         characters=ORDER_ID_CHARACTERS,
     )
     fits = text.str.len_chars() <= ORDER_ID_CHARACTERS
-    cut = _cut_number_reason(name, text.str.contains(_ROUNDED_ID))
+    cut = _truncated_number_reason(name, text.str.contains(_ROUNDED_ID))
     return _value_check(name, valid & fits, advice, cut, _lost_character_reason(name), required=True, headings=headings)
 
 
-def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], is_named: pl.Expr = _ALWAYS) -> ColumnCheck:
+def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], has_country: pl.Expr = _ALWAYS) -> ColumnCheck:
     """Return the check of amounts. Without a rule, it checks only their format.
 
-    If a row has no country at all (`is_named`), as in a row of totals, an amount fails only if no country would accept
-    it in any spelling, and no correction is offered.
+    A row without a country (not `has_country`) may be a row of totals. Its amount fails only if no country would accept
+    the format, and no correction is offered.
     """
     text, value = pl.col("amount"), shortened_value("amount")
-    terms = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
-    advice = build_message("{value} {advice}.", value=value, advice=amount_problem(*terms))
+    arguments = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
+    advice = build_message("{value} {advice}.", value=value, advice=amount_advice(*arguments))
     plain, nonzero = text.str.contains(PLAIN_AMOUNT), text.str.contains("[1-9]")
     format_reasons = (
         _missing_reason("amount", headings),
@@ -237,54 +233,54 @@ def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], is_name
         Reason(
             "amount.exponent",
             text.str.contains(AMOUNT_EXPONENT),
-            build_message("{value}: write the amount in plain digits.", value=value),
+            build_message("{value}: write the amount in digits only, without an exponent.", value=value),
         ),
-        Reason("amount.format", ~plain, advice, pl.when(is_named).then(amount_correction(*terms))),
+        Reason("amount.format", ~plain, advice, pl.when(has_country).then(amount_correction(*arguments))),
     )
     zero = Reason("amount.zero", ~nonzero, build_message("{value}: the amount must be greater than zero.", value=value))
     if rule is None:
-        passes = text.is_not_null() & (plain | (~is_named & text.str.contains(_AMOUNT_IN_SOME_WAY))) & nonzero
+        passes = text.is_not_null() & (plain | (~has_country & text.str.contains(_POSSIBLE_AMOUNT))) & nonzero
         return ColumnCheck("amount", passes, (*format_reasons, zero))
     exact = text.str.contains(amount_pattern(rule.decimals))
-    both = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.decimals}}}{'0' * (3 - rule.decimals)}$")
-    two_ways = Reason("amount.decimals", both, advice)
+    is_ambiguous = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.decimals}}}{'0' * (3 - rule.decimals)}$")
+    ambiguous = Reason("amount.decimals", is_ambiguous, advice)
     rounded = rounded_amount("amount", rule.decimals)
     decimals = Reason("amount.decimals", ~exact, _decimals_message(rule, rounded), rounded)
     limits = tuple(_limit_reasons(rule))
     passes = pl.all_horizontal(text.is_not_null(), exact, nonzero, *(~limit.applies for limit in limits))
-    return ColumnCheck("amount", passes, (*format_reasons, two_ways, decimals, zero, *limits))
+    return ColumnCheck("amount", passes, (*format_reasons, ambiguous, decimals, zero, *limits))
 
 
 def _limit_reasons(rule: CountryRule) -> Iterator[Reason]:
     value = amount_value("amount", rule.minor_units)
     parts: Mapping[str, pl.Expr | str] = {"value": shortened_value("amount"), "country": say(rule.name)}
-    smallest = mark("{value}: the minimum amount for {country} is {limit}.")
+    minimum = mark("{value}: the minimum amount for {country} is {limit}.")
     if (limit := rule.min_amount) is not None:
-        yield Reason("amount.minimum", value < limit, build_message(smallest, **parts, limit=f"{limit:f}"))
-    largest = mark("{value}: the maximum amount for {country} is {limit}.")
+        yield Reason("amount.minimum", value < limit, build_message(minimum, **parts, limit=f"{limit:f}"))
+    maximum = mark("{value}: the maximum amount for {country} is {limit}.")
     if (limit := rule.max_amount) is not None:
-        yield Reason("amount.maximum", value > limit, build_message(largest, **parts, limit=f"{limit:f}"))
+        yield Reason("amount.maximum", value > limit, build_message(maximum, **parts, limit=f"{limit:f}"))
 
 
 def _decimals_message(rule: CountryRule, rounded: pl.Expr) -> pl.Expr:
-    units = rule.decimals
-    is_same = pl.col("amount").str.contains(rf"\.[0-9]{{{units}}}0+$")
-    same = build_message(", write {text}", text=rounded)
-    other = build_message(", write {text} if it may be rounded", text=rounded)
-    suggestion = pl.when(is_same).then(same).otherwise(other).fill_null("")
+    decimals = rule.decimals
+    is_exact = pl.col("amount").str.contains(rf"\.[0-9]{{{decimals}}}0+$")
+    exact_suggestion = build_message(". Write {text}", text=rounded)
+    rounded_suggestion = build_message(". If it can be rounded, write {text}", text=rounded)
+    suggestion = pl.when(is_exact).then(exact_suggestion).otherwise(rounded_suggestion).fill_null("")
     parts = {"value": shortened_value("amount"), "currency": pl.lit(rule.currency), "suggestion": suggestion}
-    if units < rule.minor_units:
+    if decimals < rule.minor_units:
         whole_only = mark("{value}: the gateway accepts only whole amounts in {currency}{suggestion}.")
         fewer = mark("{value}: the gateway accepts fewer decimals than {currency} has{suggestion}.")
-        return build_message(fewer if units else whole_only, **parts)
-    if not units:
+        return build_message(fewer if decimals else whole_only, **parts)
+    if not decimals:
         return build_message("{value}: {currency} has no decimals{suggestion}.", **parts)
-    return build_message("{value}: {currency} has {units} decimals{suggestion}.", units=units, **parts)
+    return build_message("{value}: {currency} has {units} decimals{suggestion}.", units=decimals, **parts)
 
 
 def _currency_check(rule: CountryRule) -> ColumnCheck:
     message = build_message(
-        "{value}: payments to {country} are in {currency}. Write {currency}, or leave the currency empty.",
+        "{value}: payments to {country} are in {currency}. Write {currency} or leave the cell empty.",
         value=shortened_value("currency"),
         country=say(rule.name),
         currency=rule.currency,
@@ -293,7 +289,7 @@ def _currency_check(rule: CountryRule) -> ColumnCheck:
 
 
 def _contradiction_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
-    """Yield the checks of columns whose value follows from the country."""
+    """Yield the checks of columns whose values the country of the row determines."""
     if rule.purposes:
         yield _purpose_check(rule)
     elif rule.purpose is not None:
@@ -306,7 +302,7 @@ def _contradiction_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
         yield _mismatch_check("purpose", rule.purpose, message)
     for column in sorted(sheet_columns().codes):
         message = build_message(
-            "{value}: the country of this row is {code}. Write {code}, or leave it empty.",
+            "{value}: the country of this row is {code}. Write {code} or leave the cell empty.",
             value=shortened_value(column),
             code=rule.code,
         )
@@ -316,7 +312,7 @@ def _contradiction_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
 def _purpose_check(rule: CountryRule) -> ColumnCheck:
     column, word = "purpose", pl.col("purpose")
     message = build_message(
-        "{value} is not one of the words set up for {country}: {words}.",
+        "{value} is not set up for {country}. Use one of these words: {words}.",
         value=shortened_value(column),
         country=say(rule.name),
         words=", ".join(sorted({terms.word for terms in rule.purposes.values() if terms.word})),
@@ -330,13 +326,13 @@ def _purpose_check(rule: CountryRule) -> ColumnCheck:
 
 def _mismatch_check(column: str, value: str, message: pl.Expr, correction: pl.Expr = NO_CORRECTION) -> ColumnCheck:
     is_mismatch = pl.col(column).is_not_null() & (pl.col(column) != value)
-    return _failing_check(is_mismatch, column, "mismatch", message, correction)
+    return _defect_check(is_mismatch, column, "mismatch", message, correction)
 
 
 def _text_check(column: str, rule: CountryRule, *reasons: Reason, forbidden: str = "", required: bool) -> ColumnCheck:
-    """Return the check of a text column. Values that match `forbidden` are invalid, as `reasons` explain."""
+    """Return the check of a text column. `reasons` explain values that match the pattern `forbidden`."""
     text = pl.col(column)
-    patterns = filter(None, (_CONTROL, _LOST_CHARACTER, _ERROR_MARK, forbidden))  # a single pattern is cheaper
+    patterns = filter(None, (_CONTROL, _LOST_CHARACTER, _ERROR_MARK, forbidden))  # one pattern is cheaper
     max_characters = rule.max_characters.get(column, TEXT_CHARACTERS)
     is_valid = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= max_characters)
     message = build_message(
@@ -358,18 +354,18 @@ def _text_check(column: str, rule: CountryRule, *reasons: Reason, forbidden: str
 
 
 def name_columns(rule: CountryRule) -> frozenset[str]:
-    """Return the columns with the payee's name."""
+    """Return the columns that contain the payee's name or a part of it."""
     shown_columns = dict(rule.form.shown) if rule.form is not None else {}
     return frozenset({PAYEE_NAME, *shown_columns.get(PAYEE_NAME, ())})
 
 
 def _name_check(column: str, rule: CountryRule, *, required: bool) -> ColumnCheck:
-    """Return the check of a name, which people compare by eye and open in spreadsheets."""
+    """Return the check of a name, which may neither look like another name nor start like a formula."""
     text, value = pl.col(column), shortened_value(column)
-    hidden = build_message("{value} contains an invisible character that reverses text. Retype the name.", value=value)
+    bidi = build_message("{value} contains an invisible character that reverses text. Retype the name.", value=value)
     formula = build_message("{value} begins like a formula. Write only the name.", value=value)
     reasons = (
-        Reason(f"{column}.direction", text.str.contains(_REVERSES_TEXT), hidden),
+        Reason(f"{column}.direction", text.str.contains(_REVERSES_TEXT), bidi),
         Reason(f"{column}.formula_sign", text.str.contains(_STARTS_A_FORMULA), formula),
     )
     return _text_check(column, rule, *reasons, forbidden=f"{_REVERSES_TEXT}|{_STARTS_A_FORMULA}", required=required)
@@ -379,37 +375,37 @@ def _number_check(rule: CountryRule, field: FormField, rules: Rules, *, required
     name = field.name
     column = PhoneColumn.for_field(rule, name, field.kind)
     digits = pl.col(bare_column(name))
-    foreign, owner = _foreign_number(rule, digits, rules)
+    is_foreign, other_country = _foreign_number(rule, digits, rules)
     parts = {"value": shortened_value(name), "what": pl.lit(_describe_number(rule))}
     count = digits.str.count_matches("[0-9]")
-    significant = digits.str.replace(r"^(?:\+|00)", "").str.len_chars()
-    count_values = {"count": count, "expected": _expected_digits(column), **parts}
-    one_digit = build_message("{value} has one digit; {what} has {expected}.", **count_values)
-    several = build_message("{value} has {count} digits; {what} has {expected}.", **count_values)
-    is_of_other_length = digits.str.contains(r"^\+?[0-9]+$") & ~significant.is_in(column.lengths)
-    length_message = pl.when(count == 1).then(one_digit).otherwise(several)
-    message = pl.when(is_of_other_length).then(length_message).otherwise(_example_message(column, parts))
-    sentence = build_message(
+    length = digits.str.replace(r"^(?:\+|00)", "").str.len_chars()
+    count_parts = {"count": count, "expected": _expected_digits(column), **parts}
+    one_digit = build_message("{value} has one digit, but {what} has {expected}.", **count_parts)
+    many_digits = build_message("{value} has {count} digits, but {what} has {expected}.", **count_parts)
+    has_wrong_length = digits.str.contains(r"^\+?[0-9]+$") & ~length.is_in(column.lengths)
+    length_message = pl.when(count == 1).then(one_digit).otherwise(many_digits)
+    message = pl.when(has_wrong_length).then(length_message).otherwise(_example_message(column, parts))
+    foreign_message = build_message(
         "{value} is a number from {owner}, but the country of this row is {code}.",
         value=shortened_value(name),
-        owner=owner,
+        owner=other_country,
         code=rule.code,
     )
-    other = Reason(f"{name}.country", foreign, sentence)
-    cut_reason = _cut_number_reason(name, digits.str.contains(EXPONENT))
-    reasons = (cut_reason, *_renumbering_reasons(column, rule), other)
+    foreign_reason = Reason(f"{name}.country", is_foreign, foreign_message)
+    truncated = _truncated_number_reason(name, digits.str.contains(EXPONENT))
+    reasons = (truncated, *_renumbering_reasons(column, rule), foreign_reason)
     return _value_check(name, column.is_valid, message, *reasons, required=required, headings=rule.headings)
 
 
 def _renumbering_reasons(column: PhoneColumn, rule: CountryRule) -> Iterator[Reason]:
-    """Yield a reason for numbers of the numbering plan that is not in use, former or new."""
+    """Yield a reason for numbers in a numbering plan (former or new) that the gateway does not use."""
     if (change := rule.numbers.renumbering) is None:
         return
     number = column.converted_number
     message = build_message(
         mark(
-            "{value} follows the numbering plan of {changed}, but the gateway still uses the former one. Write "
-            "{number}."
+            "{value} follows the numbering plan introduced on {changed}, but the gateway still uses the previous one. "
+            "Write {number}."
         )
         if change.to_former
         else mark(
@@ -433,19 +429,19 @@ def _describe_number(rule: CountryRule) -> str:
 
 
 def _expected_digits(column: PhoneColumn) -> pl.Expr:
-    """Describe the digits of a valid number, in the national or international format of this one."""
+    """Describe the digits of a valid number in the format of the value, national or international."""
     numbers = column.numbers
-    local_lengths = [len(numbers.trunk_prefix) + length for length in numbers.national_lengths]
-    foreign_lengths = [len(numbers.dialling_code) + length for length in numbers.national_lengths]
-    written = f"{numbers.trunk_prefix}{numbers.example}"
-    example = f"{written[:-6]} {written[-6:-3]} {written[-3:]}"
-    local_parts = {"lengths": say(" or ").join(map(str, local_lengths)), "example": example}
-    foreign_parts = {"lengths": say(" or ").join(map(str, foreign_lengths)), "start": numbers.dialling_code}
+    national_lengths = [len(numbers.trunk_prefix) + length for length in numbers.national_lengths]
+    international_lengths = [len(numbers.dialling_code) + length for length in numbers.national_lengths]
+    number = f"{numbers.trunk_prefix}{numbers.example}"
+    example = f"{number[:-6]} {number[-6:-3]} {number[-3:]}"
+    national = {"lengths": say(" or ").join(map(str, national_lengths)), "example": example}
+    international = {"lengths": say(" or ").join(map(str, international_lengths)), "start": numbers.dialling_code}
     is_international = pl.col(bare_column(column.name)).str.contains(rf"^(?:\+|00|{numbers.dialling_code})")
     return (
         pl.when(is_international)
-        .then(pl.lit(say("{lengths} and starts with {start}", **foreign_parts)))
-        .otherwise(pl.lit(say("{lengths}, as in {example}", **local_parts)))
+        .then(pl.lit(say("{lengths} and starts with {start}", **international)))
+        .otherwise(pl.lit(say("{lengths}, as in {example}", **national)))
     )
 
 
@@ -458,38 +454,36 @@ def _example_message(column: PhoneColumn, parts: Mapping[str, pl.Expr]) -> pl.Ex
 
 
 def _foreign_number(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr, pl.Expr]:
+    """Return whether a number belongs to another country, and that country's name."""
     code = rule.numbers.dialling_code
     others = {
         say(other.name): f"{other.numbers.dialling_code}{other.numbers.pattern}"
         for other in rules.values()
         if other.numbers.dialling_code != code
     }
-    marked = digits.str.contains(r"^(?:\+|00)[1-9]") & ~digits.str.contains(rf"^(?:\+|00){code}")
+    has_other_code = digits.str.contains(r"^(?:\+|00)[1-9]") & ~digits.str.contains(rf"^(?:\+|00){code}")
     names = (
         pl.when(digits.str.contains(rf"^(?:\+|00)?{number}$")).then(pl.lit(name)) for name, number in others.items()
     )
-    foreign = digits.str.contains(rf"^(?:\+|00)?(?:{'|'.join(others.values())})$") if others else ~_ALWAYS
-    return marked | foreign, pl.coalesce(*names, pl.lit(say("another country")))
+    is_foreign = digits.str.contains(rf"^(?:\+|00)?(?:{'|'.join(others.values())})$") if others else ~_ALWAYS
+    return has_other_code | is_foreign, pl.coalesce(*names, pl.lit(say("another country")))
 
 
-_PICTURE = r"[\p{Extended_Pictographic}--[\p{L}\p{P}©®™]]"
+_EMOJI = r"[\p{Extended_Pictographic}--[\p{L}\p{P}©®™]]"
 _ONLY_DIGITS = r"^[\p{Nd} +.-]*\p{Nd}[\p{Nd} +.-]*$"
 _PLACEHOLDER = (
     r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|[(<\[]?(?:none|null|nil)[)>\]]?|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto"
     r"|idem|dito|undefined|<na>|<nan>|#n/d|#nv|\\n|\[object object\]|(?-i:-?nan|-?NaN|NaT))(?:\s+(?:nan|null))*[.?!]*$"
 )
-"""Strings without letters, and words that are not names.
-
-Words that are a name somewhere (`Na`, `No`, `Yes`, `Nan`) are not matched.
-"""
+"""Strings without letters, and words that are nobody's name. Some people are called `Na`, `No`, `Yes` or `Nan`."""
 
 
 def warning_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
-    """Yield the checks that a valid row may fail. A failure is a warning, and the row stays valid."""
+    """Yield checks whose failures are warnings. A row that fails one stays valid."""
     fields = rule.form.fields if rule.form is not None else ()
     names = name_columns(rule)
-    not_read = rule.omitted | (rule.accounts if rule.account_from else frozenset())
-    numbers = [field for field in fields if field.kind in NUMBER_KINDS and field.name not in not_read]
+    unused = rule.omitted | (rule.accounts if rule.account_from else frozenset())
+    numbers = [field for field in fields if field.kind in NUMBER_KINDS and field.name not in unused]
     # The payee is the account, or the phone if the form has no account.
     payee = next((field for field in numbers if field.kind is FieldKind.WALLET), numbers[0] if numbers else None)
     for field in fields:
@@ -516,25 +510,21 @@ def _zero_warning(column: PhoneColumn) -> ColumnCheck:
     message = build_message(
         "{value} was read as {number}: the spreadsheet seems to have dropped a zero.",
         value=shortened_value(column.name),
-        number=column.wire,
+        number=column.as_sent,
     )
     return _number_warning(column, "zero_restored", column.has_lost_zero, message)
 
 
 def _two_meanings_warning(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnCheck:
-    """Return the check for accounts with a second meaning, or that differ from the row's phone.
-
-    It can't be a defect, because some banks number accounts by phone, and some people are paid to another phone's
-    wallet.
-    """
+    """Return the check for accounts that have two meanings, or differ from the row's phone. Both can be correct."""
     national = pl.lit(None, pl.String) if phone is None else phone.national
-    is_bank, is_both, is_own = account.is_bank_account, account.is_account_and_mobile, account.national == national
-    is_other = ~(is_bank | is_both | is_own)
-    doubts = {mark("{value} will be paid, but the phone of the row is a different number, {own}."): is_other}
-    if account.bank_account_pattern is not None:  # last, so that a reason has the same position in all countries
+    is_bank, is_both, is_phone = account.is_bank_account, account.is_account_and_mobile, account.national == national
+    is_other = ~(is_bank | is_both | is_phone)
+    templates = {mark("{value} will be paid, but the row's phone number is different: {own}."): is_other}
+    if account.bank_account_pattern is not None:  # last, so reasons have the same position in all countries
         as_bank = is_both & is_bank
-        doubts |= {
-            mark("{value} will be paid as a bank account. The phone of the row is {number}."): as_bank & is_own,
+        templates |= {
+            mark("{value} will be paid as a bank account. The row's phone number is {number}."): as_bank & is_phone,
             mark("{value} will be paid as a bank account. It could also be the mobile number {number}."): as_bank,
             mark("{value} will be paid as the mobile number {number}. It could also be a bank account."): is_both,
         }
@@ -542,29 +532,29 @@ def _two_meanings_warning(account: PhoneColumn, phone: PhoneColumn | None) -> Co
     numbers = {"number": pl.concat_str(dialling_code, account.national), "own": pl.concat_str(dialling_code, national)}
     value = shortened_value(account.name)
     reasons = [
-        Reason(f"{account.name}.two_meanings", applies, build_message(sentence, value=value, **numbers))
-        for sentence, applies in doubts.items()
+        Reason(f"{account.name}.two_meanings", applies, build_message(template, value=value, **numbers))
+        for template, applies in templates.items()
     ]
     passes = ~pl.any_horizontal(reason.applies.fill_null(value=False) for reason in reasons)
-    return ColumnCheck(account.name, passes, tuple(reasons), of_whole_column=True)
+    return ColumnCheck(account.name, passes, tuple(reasons), once_per_column=True)
 
 
 def _operator_warning(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | None:
-    """Return the check for numbers first assigned to another operator than that of the purpose."""
-    by_word = {word: terms.operator for word, terms in rule.purposes.items() if terms.operator is not None}
-    usual = rule.operator if rule.purpose is not None else None
-    if usual is None and not by_word:
+    """Return the check for numbers that were first assigned to an operator other than the purpose's."""
+    operators = {word: terms.operator for word, terms in rule.purposes.items() if terms.operator is not None}
+    default_operator = rule.operator if rule.purpose is not None else None
+    if default_operator is None and not operators:
         return None
-    operator = pl.lit(usual, pl.String)
+    operator = pl.lit(default_operator, pl.String)
     if rule.purposes:
-        operator_code = folded_purpose().replace_strict(by_word, default=None, return_dtype=pl.String)
-        operator = pl.when(pl.col("purpose").is_null()).then(operator).otherwise(operator_code)
-    is_other, owner = column.other_operator(operator)
+        chosen_operator = folded_purpose().replace_strict(operators, default=None, return_dtype=pl.String)
+        operator = pl.when(pl.col("purpose").is_null()).then(operator).otherwise(chosen_operator)
+    is_other, first_operator = column.other_operator(operator)
     message = build_message(
-        "{value} looks like a number of {owner}, but this row pays through {operator}. Check that the number was "
+        "{value} looks like a number from {owner}, but this row pays through {operator}. Check that the number was "
         "ported.",
         value=shortened_value(column.name),
-        owner=owner,
+        owner=first_operator,
         operator=operator,
     )
     return _number_warning(column, "operator", is_other, message)
@@ -572,20 +562,20 @@ def _operator_warning(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | N
 
 def _name_warning(name: str) -> ColumnCheck:
     text, value = pl.col(name), shortened_value(name)
-    swapped = build_message("{value}: the name has only digits. Are two columns swapped?", value=value)
-    no_name = build_message("{value} doesn't look like a name. Check who will be paid.", value=value)
-    digits = Reason(f"{name}.digits", text.str.contains(_ONLY_DIGITS), swapped)
-    placeholder = Reason(f"{name}.placeholder", text.str.contains(_PLACEHOLDER), no_name)
-    emoji = build_message("{value} contains an emoji. Check that the gateway accepts such a name.", value=value)
-    picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), emoji)
-    # One pattern covers all reasons, because values of only digits also match `_PLACEHOLDER`.
-    is_doubtful = text.str.contains(f"(?:{_PLACEHOLDER})|{_PICTURE}").fill_null(value=False)
-    return ColumnCheck(name, ~is_doubtful, (digits, placeholder, picture))
+    digits_message = build_message("{value}: the name has only digits. Are two columns swapped?", value=value)
+    placeholder_message = build_message("{value} does not look like a name. Check who will be paid.", value=value)
+    digits = Reason(f"{name}.digits", text.str.contains(_ONLY_DIGITS), digits_message)
+    placeholder = Reason(f"{name}.placeholder", text.str.contains(_PLACEHOLDER), placeholder_message)
+    emoji_message = build_message("{value} contains an emoji. Check that the gateway accepts such a name.", value=value)
+    emoji = Reason(f"{name}.emoji", text.str.contains(_EMOJI), emoji_message)
+    # `_PLACEHOLDER` also matches names of only digits.
+    is_doubtful = text.str.contains(f"(?:{_PLACEHOLDER})|{_EMOJI}").fill_null(value=False)
+    return ColumnCheck(name, ~is_doubtful, (digits, placeholder, emoji))
 
 
 def _damage_warning(name: str) -> ColumnCheck:
     text, fixed, value = pl.col(name), repair_column(name), shortened_value(name)
     advice = build_message("{value} may have been damaged by a program. Is the name {right}?", value=value, right=fixed)
-    lost = build_message("{value} may have been damaged by a program. Check the name.", value=value)
-    reasons = Reason(f"{name}.damaged", text != fixed, advice, fixed), Reason(f"{name}.damaged", _ALWAYS, lost)
+    doubtful = build_message("{value} may have been damaged by a program. Check the name.", value=value)
+    reasons = Reason(f"{name}.damaged", text != fixed, advice, fixed), Reason(f"{name}.damaged", _ALWAYS, doubtful)
     return ColumnCheck(name, ((text == fixed) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)

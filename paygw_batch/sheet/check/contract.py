@@ -1,8 +1,8 @@
 """The rules of a country as a pandera schema, which is the only definition of a valid row.
 
-Each column of the schema has the country's `ColumnCheck` as its pandera check. Validation runs these checks over many
-columns at once (`row_checker`). Every row also passes pandera's own `validate` before it is stored to be paid. A
-property test ensures that both find the same rows (docs/decisions/0124-one-definition-of-right.md).
+Each column of the schema has the country's `ColumnCheck` as its pandera check. Validation runs these checks for all
+columns together (`row_checker`). Before a row is stored to be paid, it must also pass pandera's own `validate`. A
+property test ensures that both accept the same rows (docs/decisions/0124-one-definition-of-right.md).
 """
 
 from collections import defaultdict
@@ -21,24 +21,23 @@ from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.model import ValidatedPart
 
 NO_COUNTRY = ""
-BREACH_SCHEMA = {"row": pl.UInt32, "column": pl.String}
+_INVALID_VALUE_SCHEMA = {"row": pl.UInt32, "column": pl.String}
 
 
 def rules_for_sheet(rules: Rules, headers: Mapping[str, str]) -> Rules:
     return {code: rule.for_sheet(headers) for code, rule in rules.items()}
 
 
-def contract(country: str, rules: Rules) -> pa.DataFrameSchema:
-    """Return the schema of one country's rows, for a frame of `clean.clean_columns`.
+def country_schema(country: str, rules: Rules) -> pa.DataFrameSchema:
+    """Return the schema of one country's rows, or of rows without a country (`NO_COUNTRY`).
 
-    `NO_COUNTRY` is for rows without a country.
-
-    All columns are String and nullable, because a missing value is a defect with a code. No value is coerced.
+    It validates a `clean_columns` frame. All columns are String, without coercion. They are nullable, because a check
+    reports a missing value.
     """
     rule = rules.get(country)
     columns: dict[str, list[pa.Check]] = defaultdict(list)
     for check in checks_without_country(rules) if rule is None else country_checks(rule, rules):
-        columns[check.column].append(pa.Check(_passing_rows, error=check.column, ignore_na=False, check=check))
+        columns[check.column].append(pa.Check(_row_passes, error=check.column, ignore_na=False, check=check))
     return pa.DataFrameSchema(
         {column: pa.Column(pl.String, checks=checks, nullable=True, coerce=False) for column, checks in columns.items()}
     )
@@ -48,83 +47,81 @@ def schema_checks(schema: pa.DataFrameSchema) -> tuple[ColumnCheck, ...]:
     return tuple(check.statistics["check"] for column in schema.columns.values() for check in column.checks)
 
 
-def fuse_schemas(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchema:
+def combine_schemas(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchema:
     """Combine the schemas of all countries into one schema with a single check.
 
-    The column `code` has the country of each row. Fusing is for speed, because pandera's overhead for each check
-    exceeds the check's own cost. Only the schema of a single country shows which row failed which check.
+    The column `code` has the country of each row. The combined schema is faster, because pandera's overhead exceeds the
+    cost of a check, but it does not show which row failed which check.
     """
     names = sorted({name for schema in schemas.values() for name in schema.columns})
     columns = {name: pa.Column(pl.String, nullable=True, coerce=False) for name in names}
-    passes = {country: [check.passes for check in schema_checks(schema)] for country, schema in schemas.items()}
-    return pa.DataFrameSchema(columns, checks=pa.Check(_all_rows_pass, ignore_na=False, passes=passes))
+    conditions = {country: [check.passes for check in schema_checks(schema)] for country, schema in schemas.items()}
+    return pa.DataFrameSchema(columns, checks=pa.Check(_all_rows_pass, ignore_na=False, passes=conditions))
 
 
 def _all_rows_pass(data: pa.PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -> bool:
-    """Return whether each row belongs to one of the countries and passes all its checks."""
+    """Return whether every row belongs to one of the countries and passes all checks of that country."""
     passing_counts = pl.collect_all(
         data.lazyframe.filter(pl.col("code") == country).select(
             (pl.col("row").is_not_null() & pl.all_horizontal(checks).fill_null(value=False)).sum()
         )
         for country, checks in passes.items()
     )
-    return bool(sum(counted.item() for counted in passing_counts) == data.lazyframe.select(pl.len()).collect().item())
+    return bool(sum(count.item() for count in passing_counts) == data.lazyframe.select(pl.len()).collect().item())
 
 
-def _passing_rows(data: pa.PolarsData, *, check: ColumnCheck) -> pl.LazyFrame:
-    # A constant check would be a single failure for all rows, so it is combined with a column.
+def _row_passes(data: pa.PolarsData, *, check: ColumnCheck) -> pl.LazyFrame:
+    # A constant check would fail once for all rows, so it is combined with a column.
     return data.lazyframe.select(pl.col("row").is_not_null() & check.passes)
 
 
 class ContractGate:
     """Validates rows with pandera itself before they become instructions.
 
-    Our validation found these rows valid, and pandera must agree before money moves. No environment variable disables
-    it.
+    The rows have already passed our own validation. No environment variable disables this second validation.
     """
 
     def __init__(self, rules: Rules, operation: str) -> None:
         self._rules = rules
         self._columns = operation_columns(operation)
-        self._contracts: dict[str, pa.DataFrameSchema] = {}
+        self._schemas: dict[str, pa.DataFrameSchema] = {}
 
     def require_valid(self, rows_to_check: pl.DataFrame) -> None:
-        """Raise `InternalError` unless all rows of a sheet's frame, with the order ids in use, pass."""
+        """Raise `InternalError` unless all rows pass. `rows_to_check` are from `payable_rows`."""
         rows = _add_country_code(clean_columns(rows_to_check, self._columns), self._rules)
         for country in rows["code"].unique():
-            if country not in self._contracts:
-                self._contracts[country] = contract(country, self._rules)
+            if country not in self._schemas:
+                self._schemas[country] = country_schema(country, self._rules)
         try:
             with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
-                fuse_schemas(self._contracts).validate(rows)
-        except (SchemaError, SchemaErrors):  # not passed on, because it contains payees' data
-            is_refused = True
+                combine_schemas(self._schemas).validate(rows)
+        except (SchemaError, SchemaErrors):  # not chained, because it contains payees' data
+            has_failed = True
         else:
-            is_refused = False
-        if is_refused:
-            for row, column in find_breaches(rows_to_check, self._rules, self._columns).iter_rows():
+            has_failed = False
+        if has_failed:
+            for row, column in find_invalid_values(rows_to_check, self._rules, self._columns).iter_rows():
                 raise InternalError(f"row {row}, {column}: validation passed a value that the schema refuses")
             raise InternalError("pandera refused rows, and then did not")
 
 
 def payable_rows(part: ValidatedPart) -> pl.DataFrame:
-    """Return the rows that will become instructions, as received, with the order ids in use."""
-    # If the sheet has no order ids, the derived ones are checked.
+    """Return the rows that will become instructions, as received, but with derived order ids if they have none."""
     return part.raw.with_columns(part.rows["client_orderid"]).filter(part.rows["valid"])
 
 
-def find_breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Return every (row, column) of a sheet's frame that pandera finds invalid."""
-    breaches = [pl.DataFrame(schema=BREACH_SCHEMA)]
+def find_invalid_values(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """Return the `row` and `column` of each value in a sheet's frame that pandera finds invalid."""
+    invalid_values = [pl.DataFrame(schema=_INVALID_VALUE_SCHEMA)]
     rows = _add_country_code(clean_columns(frame, columns), rules)
     for (country,), part in rows.partition_by("code", as_dict=True, include_key=False).items():
         try:
-            contract(str(country), rules).validate(part, lazy=True)
+            country_schema(str(country), rules).validate(part, lazy=True)
         except SchemaErrors as errors:
             index = part.select("row").with_row_index("index")
-            cases = errors.failure_cases.select("index", "column").cast({"index": pl.UInt32})
-            breaches.append(cases.join(index, on="index").select(list(BREACH_SCHEMA)))
-    return pl.concat(breaches)
+            failures = errors.failure_cases.select("index", "column").cast({"index": pl.UInt32})
+            invalid_values.append(failures.join(index, on="index").select(list(_INVALID_VALUE_SCHEMA)))
+    return pl.concat(invalid_values)
 
 
 def _add_country_code(rows: pl.DataFrame, rules: Rules) -> pl.DataFrame:

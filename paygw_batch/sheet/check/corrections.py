@@ -1,7 +1,7 @@
 """Applies a person's corrections to an uploaded sheet: corrected cells, rows left out, and meanings of headings.
 
-The file itself is unchanged, with its row numbers and other defects. The corrected sheet is validated like any other,
-so a correction never makes a value valid by itself.
+The file itself stays unchanged, and so do row numbers and the defects of other cells. The corrected sheet is validated
+like any other, so no correction makes a value valid by itself.
 """
 
 import json
@@ -20,7 +20,7 @@ from paygw_batch.sheet.findings import DEFECT_SCHEMA, build_findings
 from paygw_batch.sheet.model import Sheet
 
 LEFT_OUT = "row.left_out"
-"""The code of a row that a person left out. It is not paid, and repeats no other row."""
+"""The code of a row that a person left out. It is not paid, and does not count as a repetition."""
 MAX_CHARACTERS = 500
 
 
@@ -38,7 +38,7 @@ class CellEdit:
 
 @dataclass(frozen=True, slots=True)
 class RowLeftOut:
-    """A row that a person left out, with the person and the time."""
+    """A row that a person (`by`) left out."""
 
     row: int
     by: str
@@ -47,7 +47,7 @@ class RowLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class HeadingMeaning:
-    """The meaning that a person gave a heading: one of our columns, or none (empty)."""
+    """The column that a person chose for a heading, or "" for none."""
 
     heading: str
     column: str
@@ -57,7 +57,7 @@ class HeadingMeaning:
 
 @dataclass(frozen=True, slots=True)
 class Corrections:
-    """All corrections of one sheet, which is identified by the digest of its bytes."""
+    """All corrections to one sheet, identified by the digest of its bytes."""
 
     sheet_sha256: str
     edits: tuple[CellEdit, ...] = ()
@@ -66,43 +66,43 @@ class Corrections:
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """The columns that a person assigned to the sender's headings."""
+        """The columns that a person chose, by heading."""
         return {meaning.heading: meaning.column for meaning in self.headings}
 
 
 def apply_corrections(sheet: Sheet, corrections: Corrections) -> Sheet:
-    """Apply all corrections to a sheet. Raises `SheetError` if they were made for other content."""
+    """Apply all corrections to a sheet. Raises `SheetError` if they are for another file."""
     if corrections.sheet_sha256 != sheet.sha256:
         raise SheetError(
-            say("The corrections are for a different file, not for {name}.", name=sheet.name),
+            say("The corrections are for a file other than {name}.", name=sheet.name),
             hint=say("Upload the sheet again."),
         )
     if not corrections.edits and not corrections.left_out:
         return sheet
     frame = _apply_edits(sheet.frame, corrections.edits)
-    positions = _row_positions(frame, [row.row for row in corrections.left_out])
-    if missing_rows := [row.row for row in corrections.left_out if row.row not in positions]:
-        raise SheetError(say("The sheet has no row {row}, which was to be left out.", row=missing_rows[0]))
+    positions = _row_positions(frame, [entry.row for entry in corrections.left_out])
+    if missing := [entry.row for entry in corrections.left_out if entry.row not in positions]:
+        raise SheetError(say("The corrections leave out row {row}, which the sheet does not have.", row=missing[0]))
     corrected_cells = pl.DataFrame(
         [(edit.row, edit.column) for edit in corrections.edits],
         schema={"row": pl.UInt32, "column": pl.String},
         orient="row",
     )
     left_out = build_findings(
-        (row.row, "", None, LEFT_OUT, say("Left out by {by}: it is not paid with this sheet.", by=row.by))
-        for row in corrections.left_out
+        (entry.row, "", None, LEFT_OUT, say("Left out by {by}, so not paid with this sheet.", by=entry.by))
+        for entry in corrections.left_out
     )
-    file_defects = sheet.defects.join(corrected_cells, on=["row", "column"], how="anti")
+    other_defects = sheet.defects.join(corrected_cells, on=["row", "column"], how="anti")
     return replace(
         sheet,
         frame=frame,
-        defects=pl.concat([file_defects, left_out]).match_to_schema(DEFECT_SCHEMA),
+        defects=pl.concat([other_defects, left_out]).match_to_schema(DEFECT_SCHEMA),
         warnings=sheet.warnings.join(corrected_cells, on=["row", "column"], how="anti"),
     )
 
 
 def parse_cell(text: str) -> str | None:
-    """Parse the typed text of a cell. Returns None if it is empty. Raises `SheetError` if no cell can hold it."""
+    """Return the text typed into a cell, or None if empty. Raises `SheetError` if a cell cannot hold it."""
     cell = text.strip()
     if len(cell) > MAX_CHARACTERS or pl.Series([cell]).str.contains(CONTROL).any():
         raise SheetError(
@@ -115,7 +115,7 @@ def parse_cell(text: str) -> str | None:
 
 
 def _row_positions(frame: pl.DataFrame, rows: Sequence[int]) -> Mapping[int, int]:
-    """Return the positions of these rows in the frame. Missing rows are omitted."""
+    """Return the positions of `rows` in the frame. Rows that it lacks are omitted."""
     positions = frame["row"].is_in(pl.Series(rows, dtype=pl.UInt32).implode()).arg_true()
     return dict(zip(frame["row"].gather(positions), positions, strict=True))
 
@@ -125,10 +125,12 @@ def _apply_edits(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame
     by_column: dict[str, list[CellEdit]] = defaultdict(list)
     for edit in edits:
         by_column[edit.column].append(edit)
-    changed_rows = []
+    changed_columns = []
     for column, column_edits in by_column.items():
         if column not in frame.columns[1:]:
-            raise SheetError(say("The sheet has no column {column}, which was to be corrected.", column=column))
+            raise SheetError(
+                say("The corrections change column {column}, which the sheet does not have.", column=column)
+            )
         cells = frame[column].clone()
         for edit in column_edits:
             position = positions.get(edit.row)
@@ -137,12 +139,12 @@ def _apply_edits(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame
                     say("Row {row}, column {column}, has changed since it was corrected.", row=edit.row, column=column)
                 )
             cells[position] = edit.now
-        changed_rows.append(cells.alias(column))
-    return frame.with_columns(changed_rows)
+        changed_columns.append(cells.alias(column))
+    return frame.with_columns(changed_columns)
 
 
 MAX_EDITS = 20_000
-"""The maximum number of corrected cells. Further cells must be corrected in the file itself."""
+"""The maximum number of corrected cells. More must be corrected in the file itself."""
 _MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -152,9 +154,9 @@ def read_corrections(path: Path) -> Corrections:
         content = json.loads(read_regular(path, _MAX_BYTES))
         return Corrections(
             str(content["sheet_sha256"]),
-            tuple(CellEdit(**entry) for entry in content["edits"]),
-            tuple(RowLeftOut(**entry) for entry in content["left_out"]),
-            tuple(HeadingMeaning(**entry) for entry in content["headings"]),
+            tuple(CellEdit(**fields) for fields in content["edits"]),
+            tuple(RowLeftOut(**fields) for fields in content["left_out"]),
+            tuple(HeadingMeaning(**fields) for fields in content["headings"]),
         )
     except OSError as error:
         reason = say(str(error.strerror))
@@ -163,24 +165,20 @@ def read_corrections(path: Path) -> Corrections:
         ) from None
     except (ValueError, TypeError, KeyError):
         raise SheetError(
-            say("{name} is not a file of corrections.", name=path.name),
-            hint=say("Nothing was sent. --mended takes the file that the console wrote for this sheet."),
+            say("{name} is not a corrections file.", name=path.name),
+            hint=say("Nothing was sent. Use --mended with the file that the console wrote for this sheet."),
             for_terminal=True,
         ) from None
 
 
 def write_corrections(corrections: Corrections, path: Path) -> None:
-    """Write corrections to a file atomically."""
     write_atomically(path, (json.dumps(asdict(corrections), ensure_ascii=False, indent=1) + "\n").encode())
 
 
 def add_edits(
     corrections: Corrections, cells: Iterable[tuple[int, str, str | None, str]], *, by: str, at: str
 ) -> Corrections:
-    """Add corrected cells, each given as row, column, text in the file, and typed text.
-
-    Typing the file's own text removes a correction. Raises `SheetError` for a string that no cell can hold.
-    """
+    """Correct `cells` (row, column, file's text, typed text; same text: undo). Raises `SheetError` for invalid text."""
     edits = {(edit.row, edit.column): edit for edit in corrections.edits}
     for row, column, was, text in cells:
         now = parse_cell(text)
@@ -199,21 +197,18 @@ def set_row_left_out(corrections: Corrections, row: int, *, is_out: bool, by: st
 
 
 def set_headings(corrections: Corrections, columns_by_heading: Mapping[str, str], *, by: str, at: str) -> Corrections:
-    """Set the meanings of headings: a heading -> our column, or none (empty).
-
-    Corrected cells are dropped, because their columns may change. Raises `SheetError` if two headings mean one column.
-    """
-    headings_of: dict[str, str] = {}
+    """Set columns of headings, and drop edits, whose columns may change. Raises `SheetError` for a column set twice."""
+    heading_by_column: dict[str, str] = {}
     for heading, column in columns_by_heading.items():
-        if column and headings_of.setdefault(column, heading) != heading:
+        if column and heading_by_column.setdefault(column, heading) != heading:
             raise SheetError(
                 say(
                     "{heading!r} and {other!r} cannot both be the column {column}.",
-                    heading=headings_of[column],
+                    heading=heading_by_column[column],
                     other=heading,
                     column=column,
                 ),
-                hint=say("Choose another column for one of them, or mark it as not used."),
+                hint=say("Choose another column for one of the headings, or mark it as not used."),
             )
     headings = tuple(HeadingMeaning(heading, column, by, at) for heading, column in columns_by_heading.items())
     return replace(corrections, edits=(), headings=headings)

@@ -1,4 +1,4 @@
-"""Repairs names that programs damaged before they reached the sheet. The result is only a suggestion."""
+"""Repairs names that other programs damaged. The results are only suggestions."""
 
 import html
 import re
@@ -22,22 +22,26 @@ _TYPOGRAPHIC = "\u2018\u2019\u201c\u201d\u2013\u2014"
 
 
 def _undo_code_page(match: re.Match[str]) -> str:
-    """Decode letters that were UTF-8, misread in a code page. Returns the match if it is likely intended."""
+    """Decode letters that are UTF-8 misread in a code page. Probably intended letters are returned unchanged."""
     damaged, text = match[0], match.string
     context = text[max(0, match.start() - 1) : match.start()] + text[match.end() : match.end() + 1]
     if damaged[0] not in "\u00c2\u00c3\u00c4\u00c5" and damaged[-1] in _TYPOGRAPHIC and context.upper() == context:
-        return damaged  # likely a quotation mark or dash after a capital letter
+        return damaged  # probably a quotation mark or dash after a capital letter
     is_latin = any(letter.isascii() and letter.isalpha() for letter in text)
-    for page, char in _CODE_PAGES:
-        codes = [letter.encode(page, "ignore") or letter.encode("latin-1", "ignore") for letter in damaged]
+    for code_page, pattern in _CODE_PAGES:
+        encoded = [letter.encode(code_page, "ignore") or letter.encode("latin-1", "ignore") for letter in damaged]
         with suppress(UnicodeDecodeError):
-            if re.search(char, damaged) and all(codes) and not _is_unlikely(word := b"".join(codes).decode(), is_latin):
-                return word
+            if (
+                re.search(pattern, damaged)
+                and all(encoded)
+                and not _is_unlikely(repaired := b"".join(encoded).decode(), is_latin)
+            ):
+                return repaired
     return damaged
 
 
 def _is_unlikely(text: str, is_latin: bool) -> bool:
-    """Return whether letters are probably unintended: control characters, or other scripts in a Latin name."""
+    """Return whether a name is unlikely to have these letters: control characters, or other scripts in a Latin name."""
     return any(
         unicodedata.category(letter)[0] == "C"
         or (is_latin and letter.isalpha() and "LATIN" not in unicodedata.name(letter, ""))
@@ -59,7 +63,6 @@ _REPAIRS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"(?:\\u|_x)(?![dD][89A-Fa-f])([0-9A-Fa-f]{4})_?"), lambda match: chr(int(match[1], 16))),
     (re.compile(r"\\(?=['\"/\\])|(?<!\S)(?:" + _NO_VALUE + r")(?!\S)|" + _INVISIBLE), lambda _: ""),
 )
-"""Patterns of damage, and the functions that undo it."""
 MAYBE_DAMAGED = (
     rf"[&<%\\\x{{AD}}\x{{200B}}-\x{{200D}}\x{{2060}}\x{{FEFF}}]|_x[0-9A-Fa-f]{{4}}_|(?:^|\s)(?:{_NO_VALUE})(?:\s|$)"
     rf"|[\x{{C2}}-\x{{F4}}][\x{{80}}-\x{{BF}}{bytes(range(0x80, 0xA0)).decode('cp1252', 'ignore')}]"
@@ -69,10 +72,10 @@ MAYBE_DAMAGED = (
 
 
 def repair_name(name: str) -> str:
-    """Restore a name that programs damaged. A name without signs of damage is returned unchanged.
+    """Repair a name that programs damaged. A name without signs of damage is returned unchanged.
 
-    This repairs UTF-8 misread in a code page, HTML entities and tags, escapes of other formats, invisible characters,
-    and words for a missing value. The result is a suggestion that a person must accept.
+    This decodes UTF-8 misread in a code page, HTML entities and escapes of other formats, and removes HTML tags,
+    invisible characters and words for a missing value. A person must accept the result.
     """
     previous, text = "", name
     while text != previous:
@@ -86,7 +89,7 @@ def repair_name(name: str) -> str:
 
 def repair_column(column: str) -> pl.Expr:
     def repair_all(text: pl.Series) -> pl.Series:
-        suspects = text.str.contains(MAYBE_DAMAGED)
-        return apply_where(text, suspects, lambda part: pl.Series(part.name, map(repair_name, part), pl.String))
+        may_be_damaged = text.str.contains(MAYBE_DAMAGED)
+        return apply_where(text, may_be_damaged, lambda part: pl.Series(part.name, map(repair_name, part), pl.String))
 
     return pl.col(column).map_batches(repair_all, return_dtype=pl.String, is_elementwise=True)

@@ -4,7 +4,7 @@ import polars as pl
 
 from paygw_batch.core.text import normalise_spelling, repair_order_id
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.findings import build_message, defects_for_rows, empty_findings, shortened_value
+from paygw_batch.sheet.findings import build_message, empty_findings, findings_for_rows, shortened_value
 from paygw_batch.sheet.instructions import payee_column
 
 _MAX_ROWS_NAMED = 6
@@ -13,64 +13,61 @@ _MAX_ROWS_NAMED = 6
 def rows_with_repeated_hash(hashes: pl.DataFrame) -> pl.Series:
     """Return the `row` of each `hash` that occurs more than once.
 
-    These include all duplicate rows and very few others. Sorting 64-bit hashes and comparing neighbours
-    is much cheaper than comparing strings.
+    Rows with equal values always have equal hashes, and very few others do. Sorting 64-bit hashes and comparing
+    neighbours is much cheaper than comparing strings.
     """
-    ordered = hashes["hash"].sort()
-    next_rows = ordered.slice(1)  # a slice, because a copy of ten million rows takes 80 MB
-    repeated = next_rows.filter(next_rows == ordered.head(next_rows.len())).unique()
+    sorted_hashes = hashes["hash"].sort()
+    next_hashes = sorted_hashes.slice(1)  # a slice, because a copy of ten million hashes takes 80 MB
+    repeated = next_hashes.filter(next_hashes == sorted_hashes.head(next_hashes.len())).unique()
     return hashes.filter(pl.col("hash").is_in(repeated.implode()))["row"] if repeated.len() else hashes["row"].clear()
 
 
 def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
-    """Return the `row` of rows that repeat a payee with the same amount or under another name.
+    """Return the `row` of each row that repeats a payee, either with the same amount or under another name.
 
-    The result may have a few other rows. `payees` has `row`, and hashes of the payee (`hash`), `amount` and `name`
-    (null without a name). Several payments to a payee are not enough, because in some sheets every payee has several.
+    A few other rows may be included. `payees` has `row`, and hashes of the payee (`hash`), `amount` and `name` (null if
+    missing). Sharing only the payee is not enough, because some sheets pay everyone several times.
     """
     repeated = payees.filter(pl.col("row").is_in(rows_with_repeated_hash(payees).implode()))
     same_amount = rows_with_repeated_hash(repeated.select("row", hash=pl.col("hash") ^ pl.col("amount")))
-    # If the names of one payee differ, at least two neighbours differ.
+    # If a payee has different names, at least two neighbouring rows differ.
     with_names = repeated.select("hash", "name").drop_nulls().sort("hash")
-    is_other = (pl.col("hash") == pl.col("hash").shift(1)) & (pl.col("name") != pl.col("name").shift(1))
-    payees_with_names = with_names.filter(is_other)["hash"].unique()
-    other_name = repeated.filter(pl.col("hash").is_in(payees_with_names.implode()))["row"]
-    return pl.concat([same_amount, other_name]).unique()
+    is_different = (pl.col("hash") == pl.col("hash").shift(1)) & (pl.col("name") != pl.col("name").shift(1))
+    payees_with_two_names = with_names.filter(is_different)["hash"].unique()
+    different_name = repeated.filter(pl.col("hash").is_in(payees_with_two_names.implode()))["row"]
+    return pl.concat([same_amount, different_name]).unique()
 
 
 def _repeated_groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return the rows with equal `keys`, with their `count` and the first row numbers (`rows`)."""
+    """Return the rows that share all `keys` with others, with each group's `count` and first row numbers (`rows`)."""
     text = pl.col("row").cast(pl.String)
     groups = frame.group_by(keys).agg(count=pl.len(), rows=text.head(_MAX_ROWS_NAMED).str.join(", "))
     return frame.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
 
 
 def duplicate_ids(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for each row whose `client_orderid` occurs in another row."""
-    name = "client_orderid"
+    """Return a defect for each row that shares its `client_orderid` with another row."""
+    column = "client_orderid"
     ellipsis = pl.when(pl.col("count") > _MAX_ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
     message = build_message(
         "{value} is used in {count} rows ({rows}{more}). Give each row its own id.",
-        value=shortened_value(name),
+        value=shortened_value(column),
         count=pl.col("count"),
         rows=pl.col("rows"),
         more=ellipsis,
     )
-    repeated = _repeated_groups(frame.select("row", name).drop_nulls(), [name])
-    return defects_for_rows(repeated, name, "client_orderid.duplicate", message)
+    repeated = _repeated_groups(frame.select("row", column).drop_nulls(), [column])
+    return findings_for_rows(repeated, column, "client_orderid.duplicate", message)
 
 
 def payment_lines(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the valid lines with `payee` and the columns that comparisons need."""
+    """Return the valid lines, with `payee` and the columns to compare."""
     valid = lines if lines["valid"].all() else lines.filter("valid")
     return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee_column(valid))
 
 
 def payee_hashes(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the hashes of valid lines that `rows_to_compare` needs.
-
-    Nothing else of a row is kept. Amounts and names are compared only within one payee, so 32 bits are enough.
-    """
+    """Return the hashes for `rows_to_compare`. 32 bits are enough to tell one payee's amounts and names apart."""
     payments = payment_lines(lines)
     return payments.select(
         "row",
@@ -85,10 +82,7 @@ def _low_32_bits(hashes: pl.Series) -> pl.Series:
 
 
 def payee_warnings(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return a warning for each valid line that resembles another, or pays its account under another name.
-
-    `lines` needs only the `rows_to_compare`.
-    """
+    """Return warnings about payments that resemble each other, or name the same payee differently."""
     payments = payment_lines(lines).with_columns(value=readable_amount("amount"))
     if not payments.height:
         return empty_findings()
@@ -97,7 +91,7 @@ def payee_warnings(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _two_name_warnings(payments: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    # Names that differ only in case, accents, spaces, punctuation or order count as the same name.
+    # Names that differ only in case, accents, spaces, punctuation or word order count as the same.
     letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
     with_names = payments.drop_nulls("account_name").with_columns(
         name=letters.str.extract_all(r"[\pL\pN]+").list.sort().list.join(" ")
@@ -105,14 +99,14 @@ def _two_name_warnings(payments: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     groups = with_names.group_by(keys).agg(
         names=pl.col("name").n_unique(), rows=pl.col("row").cast(pl.String).head(_MAX_ROWS_NAMED).str.join(", ")
     )
-    unclear = with_names.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
+    suspect = with_names.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
     message = build_message(
-        "{value}: the same account has {names} different names (rows {rows}). Check whose it is.",
+        "{value}: the same account is used with {names} different names (rows {rows}). Check whose account it is.",
         value=shortened_value("account_name"),
         names=pl.col("names"),
         rows=pl.col("rows"),
     )
-    return defects_for_rows(unclear, "account_name", "account_name.two_names", message)
+    return findings_for_rows(suspect, "account_name", "account_name.two_names", message)
 
 
 def _look_alike_warnings(payments: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -123,14 +117,15 @@ def _look_alike_warnings(payments: pl.DataFrame, keys: list[str]) -> pl.DataFram
         .otherwise(order_id.first().over(keys))
     )
     message = build_message(
-        "{value} has the same account and amount as {other} ({count} such rows: {rows}). Check that all are intended.",
+        "{value} has the same account and amount as {other} ({count} such rows: {rows}). Check that you want to pay "
+        "all of them.",
         value=shortened_value("client_orderid"),
         other=shortened_value("other"),
         count=pl.col("count"),
         rows=pl.col("rows"),
     )
     groups = _repeated_groups(payments, keys)
-    return defects_for_rows(
+    return findings_for_rows(
         groups.with_columns(other=other_id) if groups.height else groups, "client_orderid", "row.look_alike", message
     )
 
@@ -139,11 +134,8 @@ LOOK_ALIKE = "client_orderid.look_alike"
 REWRITTEN = "client_orderid.rewritten"
 
 
-def normalize_ids(text: pl.Series) -> pl.Series:
-    """Apply `core.text.normalise_spelling` to every value except nulls.
-
-    ASCII values, which most order ids are, are converted as a column, and the others one by one.
-    """
+def normalise_ids(text: pl.Series) -> pl.Series:
+    """Apply `core.text.normalise_spelling` to each value. For speed, ASCII values are converted as a column."""
     folded = text.str.to_lowercase()
     indices = (text.str.len_bytes() != text.str.len_chars()).fill_null(value=False).arg_true()
     if not indices.len():
@@ -154,58 +146,51 @@ def normalize_ids(text: pl.Series) -> pl.Series:
 
 
 def look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for each row whose `client_orderid` is another row's id in a different spelling.
-
-    Each defect names the first row with another spelling.
-    """
+    """Return a defect for each row whose `client_orderid` is another row's id in a different spelling."""
     order_ids = frame.select("row", "client_orderid").drop_nulls()
-    ids = order_ids.with_columns(folded=normalize_ids(order_ids["client_orderid"]))
+    ids = order_ids.with_columns(folded=normalise_ids(order_ids["client_orderid"]))
     message = build_message(
-        "{value} differs only in its spelling from {other} of row {row}. If they are the same payment, delete "
-        "one row. If not, give one an id that differs in more than case, width or hyphens.",
+        "{value} differs only in spelling from {other} in row {row}. If they are the same payment, delete one row. If "
+        "not, give one an id that differs in more than case, width or hyphens.",
         value=shortened_value("client_orderid"),
         other=shortened_value("other"),
         row=pl.col("other_row"),
     )
-    return defects_for_rows(_pair_rows(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
+    return findings_for_rows(_pair_rows(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
 
 
 def rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for each valid line that may repeat another under a rewritten id.
-
-    Programs rewrite ids, such as 00001 as 1. Ids that differ only in spelling are left to `look_alike_ids`. `lines`
-    needs only the `rows_to_compare`.
-    """
+    """Return a defect for each row that may repeat another under an order id that a spreadsheet changed."""
     payments = payment_lines(lines).drop_nulls("client_orderid").with_columns(value=readable_amount("amount"))
     keys = ["currency", "payee", "value"]
     repeated = payments.filter(pl.len().over(keys) > 1) if payments.height else payments
     ids = repeated["client_orderid"]
-    rewritten = repeated.with_columns(
-        folded=normalize_ids(ids), repaired=pl.Series(map(repair_order_id, ids), dtype=pl.String)
+    suspects = repeated.with_columns(
+        folded=normalise_ids(ids), repaired=pl.Series(map(repair_order_id, ids), dtype=pl.String)
     )
     message = build_message(
-        "{value} may be {other} of row {row}, changed by a spreadsheet: both rows pay the same account the same "
+        "{value} may be {other} from row {row}, changed by a spreadsheet. Both rows pay the same account the same "
         "amount. If they are the same payment, delete one row. If not, give one a clearly different id.",
         value=shortened_value("client_orderid"),
         other=shortened_value("other"),
         row=pl.col("other_row"),
     )
-    return defects_for_rows(_pair_rows(rewritten, [*keys, "repaired"], "folded"), "client_orderid", REWRITTEN, message)
+    return findings_for_rows(_pair_rows(suspects, [*keys, "repaired"], "folded"), "client_orderid", REWRITTEN, message)
 
 
 def _pair_rows(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
-    """Pair each row with one of equal `keys` but another `text`, whose id is `other` and row `other_row`."""
-    order_id, row, is_other = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
+    """Pair rows with equal `keys` but different `text`. `other` and `other_row` are the other row's id and number."""
+    order_id, row, is_different = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
     groups = ids.group_by(keys).agg(
         text_of_first=pl.col(text).first(),
         first=order_id.first(),
         first_row=row.first(),
-        second=order_id.filter(is_other).first(),
-        second_row=row.filter(is_other).first(),
+        second=order_id.filter(is_different).first(),
+        second_row=row.filter(is_different).first(),
     )
-    same_amount = ids.join(groups.drop_nulls("second"), on=keys, how="inner", maintain_order="left").rechunk()
+    paired = ids.join(groups.drop_nulls("second"), on=keys, how="inner", maintain_order="left").rechunk()
     is_first = pl.col(text) == pl.col("text_of_first")
-    return same_amount.with_columns(
+    return paired.with_columns(
         other=pl.when(is_first).then("second").otherwise("first"),
         other_row=pl.when(is_first).then("second_row").otherwise("first_row"),
     )

@@ -1,4 +1,4 @@
-"""Runs the checks of each country's schema on a piece of a sheet, and explains the values that fail."""
+"""Runs the checks of each country's schema on a piece of a sheet, and explains the failures."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,19 +9,19 @@ import polars as pl
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.check.checks import ColumnCheck, warning_checks
-from paygw_batch.sheet.check.contract import NO_COUNTRY, contract, schema_checks
-from paygw_batch.sheet.clean import bare_column, chosen_purpose, clean_codes, clean_columns, strip_separators
+from paygw_batch.sheet.check.contract import NO_COUNTRY, country_schema, schema_checks
+from paygw_batch.sheet.clean import bare_column, clean_codes, clean_columns, purpose_code, strip_separators
 from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.findings import (
+    COUNT_SCHEMA,
     EXAMPLES_PER_CODE,
-    KIND_SCHEMA,
     MAX_LISTED,
     DeferredFrame,
     Findings,
     append_row_numbers,
     build_findings,
-    defects_for_rows,
     empty_findings,
+    findings_for_rows,
     sample_findings,
     sort_findings,
     sum_counts,
@@ -40,9 +40,9 @@ from paygw_batch.sheet.read.frame import filter_rows
 
 @dataclass(frozen=True, slots=True)
 class CheckFailure:
-    """The rows of one country that fail a check, with the columns needed for its reasons.
+    """The rows of one country that fail a check, with the columns that its reasons need.
 
-    `position` is the check's position among the country's checks, which orders the defects of a value.
+    `position` is the check's position among those of the country, which orders the defects of a value.
     """
 
     country: str
@@ -52,54 +52,54 @@ class CheckFailure:
 
 
 @dataclass(slots=True)
-class _Group:
-    """The rows that failed one check. `counts` and `first` rows are by position of the reason."""
+class _CheckTally:
+    """The rows that fail one check. `counts` and `first` (the first rows) are keyed by the position of the reason."""
 
     check: ColumnCheck
-    waiting: list[pl.DataFrame] = field(default_factory=list)
+    frames: list[pl.DataFrame] = field(default_factory=list)
     counts: Counter[int] = field(default_factory=Counter)
     first: dict[int, pl.DataFrame] = field(default_factory=dict)
 
-    def count(self) -> None:
-        rows = pl.concat(self.waiting).rechunk()
+    def count_reasons(self) -> None:
+        rows = pl.concat(self.frames).rechunk()
         if not rows["row"].is_sorted():
             rows = rows.sort("row")
         positions = _reason_positions(rows, self.check)
         for position in positions.unique().sort():
-            failing = (positions == position).arg_true()
-            self.counts[position] = failing.len()
-            self.first[position] = rows[failing.head(MAX_LISTED)]
+            indices = (positions == position).arg_true()
+            self.counts[position] = indices.len()
+            self.first[position] = rows[indices.head(MAX_LISTED)]
 
 
 class FailureTally:
     """Counts and explains the values that failed checks."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, int], _Group] = {}
+        self._tallies: dict[tuple[str, int], _CheckTally] = {}
         self._column_failures: dict[tuple[str, int], list[tuple[pl.Series, pl.DataFrame]]] = defaultdict(list)
-        """By column and position of the reason: row numbers, and the finding about the first row."""
+        """(column, position of the reason) -> row numbers, and the finding about the first row."""
 
     def add(self, failures: Iterable[CheckFailure]) -> None:
         for failure in failures:
-            if failure.check.of_whole_column:
+            if failure.check.once_per_column:
                 for position, rows in _split_by_reason(failure.rows, failure.check):
-                    first = _build_defects(rows.bottom_k(1, by="row"), failure.check, position)
+                    first = _explain_rows(rows.bottom_k(1, by="row"), failure.check, position)
                     self._column_failures[failure.check.column, position].append((rows["row"], first))
                 continue
-            self._groups.setdefault((failure.country, failure.position), _Group(failure.check)).waiting.append(
+            self._tallies.setdefault((failure.country, failure.position), _CheckTally(failure.check)).frames.append(
                 failure.rows
             )
 
     def findings(self, rows: pl.Series) -> Findings:
-        """Return the findings about these rows, after all pieces were added."""
-        for group in self._groups.values():
-            group.count()
-        all_defects = DeferredFrame(lambda: sort_findings(self._all_findings()))
-        findings = Findings(self._counts, rows, DeferredFrame(self._first_findings), all_defects)
+        """Return the findings after all failures have been added. `rows` are the numbers of the rows with a finding."""
+        for tally in self._tallies.values():
+            tally.count_reasons()
+        all_findings = DeferredFrame(lambda: sort_findings(self._all_findings()))
+        findings = Findings(self._counts, rows, DeferredFrame(self._first_findings), all_findings)
         return findings.with_sheet_findings(self._column_findings())
 
     def _column_findings(self) -> pl.DataFrame:
-        """Return one finding for each column, at row 0, whose message lists each reason with its row numbers."""
+        """Return one finding per column, at row 0. Its message lists each reason with its row numbers."""
         columns: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
         for (column, _), parts in sorted(self._column_failures.items(), key=lambda item: item[0]):
             rows = pl.concat(rows for rows, _ in parts).sort()
@@ -113,43 +113,38 @@ class FailureTally:
     @property
     def _counts(self) -> pl.DataFrame:
         lines = [
-            (group.check.reasons[position].code, count, True)
-            for group in self._groups.values()
-            for position, count in group.counts.items()
+            (tally.check.reasons[position].code, count, True)
+            for tally in self._tallies.values()
+            for position, count in tally.counts.items()
         ]
-        return sum_counts([pl.DataFrame(lines, schema=KIND_SCHEMA, orient="row")])
+        return sum_counts([pl.DataFrame(lines, schema=COUNT_SCHEMA, orient="row")])
 
     def _first_findings(self) -> pl.DataFrame:
-        """Return the first findings, and the first of each code."""
-        if not self._groups:
+        if not self._tallies:
             return empty_findings()
-        numbers = pl.concat(part["row"] for group in self._groups.values() for part in group.first.values())
-        last = numbers.sort().head(MAX_LISTED)[-1]
-        is_early = (pl.col("row") <= last) | (pl.int_range(pl.len()) < EXAMPLES_PER_CODE)
-        defects = [
-            _build_defects(rows.filter(is_early).rechunk(), group.check, position)
-            for _, group in sorted(self._groups.items(), key=lambda item: item[0])
-            for position, rows in group.first.items()
+        row_numbers = pl.concat(part["row"] for tally in self._tallies.values() for part in tally.first.values())
+        last_row = row_numbers.sort().head(MAX_LISTED)[-1]
+        is_needed = (pl.col("row") <= last_row) | (pl.int_range(pl.len()) < EXAMPLES_PER_CODE)
+        findings = [
+            _explain_rows(rows.filter(is_needed).rechunk(), tally.check, position)
+            for _, tally in sorted(self._tallies.items(), key=lambda item: item[0])
+            for position, rows in tally.first.items()
         ]
-        return sample_findings(sort_findings(pl.concat([empty_findings(), *defects])))
+        return sample_findings(sort_findings(pl.concat([empty_findings(), *findings])))
 
     def _all_findings(self) -> pl.DataFrame:
-        """Return all findings, unordered. Raises `InternalError` for a row without a reason.
-
-        All pieces are explained together, because evaluating the same reasons for many small frames would dominate the
-        cost.
-        """
-        defects = [
-            _build_defects(rows, group.check, position)
-            for _, group in sorted(self._groups.items(), key=lambda item: item[0])
-            for position, rows in _split_by_reason(pl.concat(group.waiting).rechunk(), group.check)
+        """Return all findings, unordered. Explaining the failures of all pieces together is much faster."""
+        findings = [
+            _explain_rows(rows, tally.check, position)
+            for _, tally in sorted(self._tallies.items(), key=lambda item: item[0])
+            for position, rows in _split_by_reason(pl.concat(tally.frames).rechunk(), tally.check)
         ]
-        return pl.concat([empty_findings(), *defects])
+        return pl.concat([empty_findings(), *findings])
 
 
 def failed_rows(failures: Sequence[CheckFailure]) -> pl.Series:
-    """Return the numbers of the rows that failed a check, without duplicates, in order."""
-    rows = [failure.rows["row"] for failure in failures if not failure.check.of_whole_column]
+    """Return the numbers of the rows that failed a check, in order and without duplicates."""
+    rows = [failure.rows["row"] for failure in failures if not failure.check.once_per_column]
     return pl.concat([pl.Series("row", [], pl.UInt32), *rows]).unique().sort()
 
 
@@ -161,23 +156,23 @@ def _split_by_reason(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[tuple[i
 
 def _reason_positions(rows: pl.DataFrame, check: ColumnCheck) -> pl.Series:
     first = pl.coalesce(pl.when(reason.applies).then(pl.lit(position)) for position, reason in enumerate(check.reasons))
-    positions = rows.select("row", position=first)["position"]  # select the row too, because a reason may be a constant
+    positions = rows.select("row", position=first)["position"]  # with `row`, because a reason may be a constant
     if positions.null_count():
         raise InternalError(f"{positions.null_count()} rows are wrong in {check.column}, and no reason for it applies")
     return positions
 
 
-def _build_defects(rows: pl.DataFrame, check: ColumnCheck, position: int) -> pl.DataFrame:
+def _explain_rows(rows: pl.DataFrame, check: ColumnCheck, position: int) -> pl.DataFrame:
     reason = check.reasons[position]
     corrections = rows.select(correction=reason.correction.cast(pl.String)).to_series()
     if corrections.len() == 1 < rows.height:
         corrections = corrections.new_from_index(0, rows.height)
     corrected = {check.column: corrections.replace({"": None})}
-    if (digits := bare_column(check.column)) in rows.columns:
-        corrected[digits] = strip_separators(corrected[check.column])
+    if (bare := bare_column(check.column)) in rows.columns:
+        corrected[bare] = strip_separators(corrected[check.column])
     passes = rows.with_columns(**corrected).select(passes=check.passes).to_series()
-    offered = corrections.set(~passes.fill_null(value=False), None)
-    return defects_for_rows(rows, check.column, reason.code, reason.message, correction=pl.lit(offered))
+    valid_corrections = corrections.set(~passes.fill_null(value=False), None)
+    return findings_for_rows(rows, check.column, reason.code, reason.message, correction=pl.lit(valid_corrections))
 
 
 _WIRE_SCHEMA = {"row": pl.UInt32(), **dict.fromkeys(WIRE_COLUMNS, pl.String()), "minor": pl.Int64()}
@@ -187,30 +182,30 @@ _WIRE_SCHEMA = {"row": pl.UInt32(), **dict.fromkeys(WIRE_COLUMNS, pl.String()), 
 class CheckedRows:
     """The lines of some rows, and the checks that failed.
 
-    `lines` has `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `FailureTally` explains
-    `failed` as defects and `doubtful` as warnings.
+    `lines` has `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `FailureTally` turns
+    `failures` into defects and `warnings` into warnings.
     """
 
     lines: pl.DataFrame
     failures: Sequence[CheckFailure]
-    doubts: Sequence[CheckFailure]
+    warnings: Sequence[CheckFailure]
 
 
 class RowChecker:
-    """Checks rows by the rules of an operation. With `derives_ids`, order ids are not checked.
+    """Checks rows against the rules of an operation, except order ids if `derives_ids`.
 
-    With `checked`, checks and warnings are skipped, because rows that are not `refused` already passed them.
+    If `skips_checks`, rows are valid unless refused, because they have already passed the checks.
     """
 
-    def __init__(self, operation: str, rules: Rules, *, derives_ids: bool, checked: bool = False) -> None:
+    def __init__(self, operation: str, rules: Rules, *, derives_ids: bool, skips_checks: bool = False) -> None:
         self._columns = operation_columns(operation)
         self._rules = rules
-        self._derive = derives_ids
-        self._checked = checked
+        self._derives_ids = derives_ids
+        self._skips_checks = skips_checks
         self._countries: dict[str, _CountryChecker] = {}
 
     def check_piece(self, raw: pl.DataFrame, refused_rows: pl.Series) -> CheckedRows:
-        """Check some rows of a sheet's frame. Rows in `refused_rows` are already invalid."""
+        """Check some rows of a sheet's frame. Rows in `refused_rows` are invalid even if they pass."""
         grouped = self._group_by_country(raw)
         is_refused = grouped.rows["row"].is_in(refused_rows.implode())
         frame = clean_columns(grouped.rows, self._columns).with_columns(refused=is_refused)
@@ -222,23 +217,23 @@ class RowChecker:
         return CheckedRows(
             pl.DataFrame([grouped.restore_order(text, raw) for text in texts]),
             [failure for part in checked_rows for failure in part.failures],
-            [failure for part in checked_rows for failure in part.doubts],
+            [failure for part in checked_rows for failure in part.warnings],
         )
 
     def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
-        """Return the instructions (as in `Validated`) of some rows. `lines` are those of `check_piece`."""
-        good = self._group_by_country(raw if lines["valid"].all() else filter_rows(raw, lines["valid"]))
-        frame = clean_columns(good.rows, self._columns)
+        """Build the instructions of some rows. `lines` are these rows' lines from `check_piece`."""
+        valid = self._group_by_country(raw if lines["valid"].all() else filter_rows(raw, lines["valid"]))
+        frame = clean_columns(valid.rows, self._columns)
         wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
-        for country, start, height in good.parts:
+        for country, start, height in valid.parts:
             if not country.wire:
                 raise InternalError("a row without a country or a form was taken for valid")
             part = frame.slice(start, height)
-            wire.append(part.lazy().select(country.wire).collect())  # lazy, so that shared parts are computed once
+            wire.append(part.lazy().select(country.wire).collect())  # lazy, to compute shared parts once
         return build_instructions(lines, pl.concat(wire).sort("row"))
 
-    def _group_by_country(self, raw: pl.DataFrame) -> "_Grouped":
-        """Group rows by country, so that each country's rows are a slice without a copy."""
+    def _group_by_country(self, raw: pl.DataFrame) -> "_GroupedRows":
+        """Group rows by country, so that each country's rows are a slice and not a copy."""
         codes = sorted(self._rules)
         country = clean_codes(raw["country"]).cast(pl.Enum(codes), strict=False).to_physical()
         country = country.cast(pl.UInt32).fill_null(len(codes))
@@ -246,29 +241,26 @@ class RowChecker:
         runs = (country if order is None else country[order]).rle().struct.unnest()
         starts = runs["len"].cum_sum() - runs["len"]
         parts = [
-            (self._country(codes[position] if position < len(codes) else NO_COUNTRY), start, height)
+            (self._checker_for(codes[position] if position < len(codes) else NO_COUNTRY), start, height)
             for position, start, height in zip(runs["value"], starts, runs["len"], strict=True)
         ]
         rows = raw.select("row", *(name for name in self._columns if name in raw.columns and _has_values(raw[name])))
         if order is None:
-            return _Grouped(rows, parts, None)
+            return _GroupedRows(rows, parts, None)
         positions = pl.zeros(order.len(), pl.UInt32, eager=True)
         positions = positions.scatter(order, pl.int_range(order.len(), dtype=pl.UInt32, eager=True))
-        return _Grouped(rows[order], parts, positions)
+        return _GroupedRows(rows[order], parts, positions)
 
-    def _country(self, code: str) -> "_CountryChecker":
+    def _checker_for(self, code: str) -> "_CountryChecker":
         if code not in self._countries:
-            checker = _CountryChecker.for_country(code, self._rules, derives_ids=self._derive)
-            self._countries[code] = replace(checker, checks=(), warnings=()) if self._checked else checker
+            checker = _CountryChecker.for_country(code, self._rules, derives_ids=self._derives_ids)
+            self._countries[code] = replace(checker, checks=(), warnings=()) if self._skips_checks else checker
         return self._countries[code]
 
 
 @dataclass(frozen=True, slots=True)
-class _Grouped:
-    """Rows grouped by country. `parts` has the offset and the number of rows of each country.
-
-    `positions` has the new position of each row. It is None if no row was moved.
-    """
+class _GroupedRows:
+    """Rows grouped by country. `parts` are (checker, offset, height). `positions` is None if no row moved."""
 
     rows: pl.DataFrame
     parts: Sequence[tuple["_CountryChecker", int, int]]
@@ -301,17 +293,17 @@ class _CountryChecker:
     @classmethod
     def for_country(cls, code: str, rules: Rules, *, derives_ids: bool) -> "_CountryChecker":
         rule = rules.get(code)
-        checks = schema_checks(contract(code, rules))
-        used_checks = tuple(check for check in checks if not (derives_ids and check.column == "client_orderid"))
+        checks = schema_checks(country_schema(code, rules))
+        checks_to_run = tuple(check for check in checks if not (derives_ids and check.column == "client_orderid"))
         warnings = () if rule is None else tuple(warning_checks(rule))
         if rule is None or rule.form is None:
-            return cls(code, rule, used_checks, warnings, (), ())
+            return cls(code, rule, checks_to_run, warnings, (), ())
         shown, wire = shown_columns(rule, rule.form), wire_columns(rule, rule.form)
-        return cls(code, rule, used_checks, warnings, tuple(shown), tuple(wire))
+        return cls(code, rule, checks_to_run, warnings, tuple(shown), tuple(wire))
 
     def check_rows(self, part: pl.DataFrame) -> CheckedRows:
-        """Check cleaned rows of this country. Lines have only the columns that depend on the country."""
-        is_valid, failures = self._apply(part, self.checks)
+        """Check cleaned rows of this country. The result's lines have only the columns that depend on the country."""
+        is_valid, failures = self._check(part, self.checks)
         valid = (is_valid & ~part["refused"]).alias("valid")
         if not valid.any():
             return CheckedRows(
@@ -323,19 +315,19 @@ class _CountryChecker:
         if not valid.all():
             for text in part.select(*received_columns(self.rule), "purpose"):
                 texts[text.name] = texts[text.name].zip_with(valid, text)
-        return CheckedRows(pl.DataFrame([*texts.values(), valid]), failures, self._apply(part, self.warnings, valid)[1])
+        return CheckedRows(pl.DataFrame([*texts.values(), valid]), failures, self._check(part, self.warnings, valid)[1])
 
     @property
     def _currency(self) -> pl.Expr:
         """The row's currency, or the country's if the row has none."""
-        usual = self.rule.currency if self.rule is not None else None
-        return pl.coalesce("currency", pl.lit(usual, pl.String)).alias("currency")
+        default = self.rule.currency if self.rule is not None else None
+        return pl.coalesce("currency", pl.lit(default, pl.String)).alias("currency")
 
     def _shown_values(self, part: pl.DataFrame, valid: pl.Series) -> dict[str, pl.Series]:
-        """Return `SHOWN_COLUMNS`, purpose and currency of valid rows. Values of other rows are undefined."""
+        """Return `SHOWN_COLUMNS`, purpose and currency by name. They are undefined for invalid rows."""
         purpose = pl.lit(self.rule.purpose if self.rule is not None else None, pl.String)
         if self.rule is not None and self.rule.purposes:
-            purpose = pl.coalesce(chosen_purpose(self.rule), purpose)
+            purpose = pl.coalesce(purpose_code(self.rule), purpose)
         purpose = purpose.alias("purpose")
         texts = [column.text.alias(column.name) for column in self.shown]
         flags = [column.is_plain.alias(f"{column.name}:plain") for column in self.shown if column.is_plain is not None]
@@ -350,10 +342,10 @@ class _CountryChecker:
                 by_name[column.name] = by_name[column.name].scatter(indices, other_texts)
         return by_name
 
-    def _apply(
+    def _check(
         self, part: pl.DataFrame, checks: Sequence[ColumnCheck], selected: pl.Series | None = None
     ) -> tuple[pl.Series, list[CheckFailure]]:
-        """Return whether each row passes all checks, and each check's failures among the rows `selected`."""
+        """Return whether each row passes all checks, and the failures. Only `selected` rows are checked."""
         passing = pl.Series([True]).new_from_index(0, part.height)
         failures = []
         results = part.select(check.passes.alias(str(position)) for position, check in enumerate(checks))

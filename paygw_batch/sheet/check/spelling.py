@@ -1,7 +1,6 @@
-"""Interprets amounts, countries and currencies in an office's own spelling, once a person has confirmed it.
+"""Interprets amounts, countries and currencies as an office writes them, once a person has confirmed the meaning.
 
-Only cells that would be defects are interpreted. A cell that is valid as written keeps its meaning, whatever the
-answer.
+Only cells that would be defects are interpreted. A valid cell keeps its meaning, whatever the answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,30 +18,28 @@ from paygw_batch.sheet.findings import DEFECT_SCHEMA, Findings, empty_findings, 
 from paygw_batch.sheet.model import Sheet, Validated
 
 COMMA, POINT = "comma", "point"
-"""The decimal separator of amounts. The other one, and spaces, separate thousands."""
+"""The decimal separator in amounts. The other one, and spaces, separate thousands."""
 WORDS = "words"
-"""The answer that countries and currencies are words."""
+"""The answer that countries and currencies are written as words."""
 AS_WRITTEN = "as-written"
-"""The answer that cells are taken literally, which makes each of them a defect."""
+"""The answer that cells mean what they say, so they remain defects."""
 _AMOUNT_CODES = frozenset({"amount.format", "amount.decimals"})
 _WORD_CODES = frozenset({"country.unknown", "currency.mismatch"})
 _MIN_SIMILAR_CELLS = 3
-"""A spelling is common if this many cells and a quarter of the column use it, or half of the column.
-"""
-_SAMPLES = 8
-"""The number of examples in a question."""
+"""A spelling is common if half of the column uses it, or a quarter and at least this many cells."""
+_MAX_SAMPLES = 8
 _MAX_GUESSED = 1_000
-"""The maximum number of different texts that are compared with every country, because this is slow."""
-_MIN_LIKENESS = 0.8
-"""Kenia and Ouganda are like Kenya and Uganda; Zimbabwe is not like Zambia."""
+"""The maximum number of different texts that are compared with every country, which is slow."""
+_MIN_SIMILARITY = 0.8
+"""Kenia is like Kenya, but Zimbabwe is not like Zambia."""
 _NUMBER_WITH_POINT = r"^[0-9]+\.[0-9]+$"
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
-    """A person's answers so far. An answer is None if the question was not asked.
+class Answers:
+    """A person's answers so far. An answer is None if it has not been given.
 
-    `is_text` is true for a text file. In a workbook, 12.345 may be a number instead of a text with thousands.
+    `is_text` is true for a text file. In a workbook, 12.345 may be a number rather than text with thousands.
     """
 
     numbers: str | None
@@ -51,15 +48,12 @@ class Spelling:
 
     @property
     def changes_cells(self) -> bool:
-        """Whether any cell may mean something other than its text."""
+        """Whether a cell may mean something other than its text."""
         return self.names == WORDS or self.numbers in {COMMA, POINT}
 
 
 def country_code(text: pl.Expr, rules: Rules) -> pl.Expr:
-    """Return the code for a country's name in any of our languages, with or without accents.
-
-    It is null for other strings.
-    """
+    """Return the code of the country with this name in any of our languages (with or without accents), or null."""
     return _fold_letters(text).replace_strict(_codes_by_name(rules), default=None, return_dtype=pl.String)
 
 
@@ -69,21 +63,21 @@ def nearest_country(text: pl.Expr, rules: Rules) -> pl.Expr:
 
     def find_nearest(texts: pl.Series) -> pl.Series:
         distinct = texts.drop_nulls().unique(maintain_order=True).head(_MAX_GUESSED)
-        found = {word: get_close_matches(word, codes, 1, _MIN_LIKENESS) for word in distinct}
-        guesses = {word: codes[names[0]] for word, names in found.items() if names}
+        matches = {word: get_close_matches(word, codes, 1, _MIN_SIMILARITY) for word in distinct}
+        guesses = {word: codes[names[0]] for word, names in matches.items() if names}
         return texts.replace_strict(guesses, default=None, return_dtype=pl.String)
 
     return _fold_letters(text).map_batches(find_nearest, return_dtype=pl.String)
 
 
 def _codes_by_name(rules: Rules) -> Mapping[str, str]:
-    """Return the code of each country by its folded names in all our languages."""
-    names = {rule.name: code for code, rule in rules.items()}
-    for name in languages():
-        with language_context(name):
-            names |= {say(rule.name): code for code, rule in rules.items()}
-    folded = pl.select(name=_fold_letters(pl.Series(list(names)))).to_series()
-    return dict(zip(folded, names.values(), strict=True))
+    """Map the folded names of countries in all our languages to their codes."""
+    codes = {rule.name: code for code, rule in rules.items()}
+    for language in languages():
+        with language_context(language):
+            codes |= {say(rule.name): code for code, rule in rules.items()}
+    folded = pl.select(name=_fold_letters(pl.Series(list(codes)))).to_series()
+    return dict(zip(folded, codes.values(), strict=True))
 
 
 def _fold_letters(text: pl.Expr | pl.Series) -> pl.Expr:
@@ -91,71 +85,74 @@ def _fold_letters(text: pl.Expr | pl.Series) -> pl.Expr:
     return expression.str.normalize("NFKD").str.to_lowercase().str.replace_all(r"[^\pL]", "")
 
 
-def readings(sheet: Sheet, rules: Rules, spelling: Spelling) -> pl.DataFrame:
-    """Return the cells whose meaning differs from their text, in `DEFECT_SCHEMA` with the meaning as `correction`."""
-    if not spelling.changes_cells:
+def interpreted_cells(sheet: Sheet, rules: Rules, answers: Answers) -> pl.DataFrame:
+    """Return the cells whose meaning differs from their text (`DEFECT_SCHEMA`, with the meaning as `correction`)."""
+    if not answers.changes_cells:
         return empty_findings()
-    names = [name for name in ("row", "country", "currency", "amount") if name in sheet.frame.columns]
-    cells = sheet.frame.select(names)
-    frame = clean_columns(cells, names).select(names)
-    parts = [empty_findings()]
-    if spelling.names == WORDS:
+    columns = [name for name in ("row", "country", "currency", "amount") if name in sheet.frame.columns]
+    cells = sheet.frame.select(columns)
+    frame = clean_columns(cells, columns).select(columns)
+    changed_cells = [empty_findings()]
+    if answers.names == WORDS:
         code = country_code(pl.col("country"), rules)
         code = pl.when(~pl.col("country").is_in(list(rules))).then(code)
-        parts.append(_changed_cells(frame, cells, "country", code))
+        changed_cells.append(_changed_cells(frame, cells, "country", code))
         frame = frame.with_columns(country=pl.coalesce(code, "country"))
     for country in frame["country"].unique().drop_nulls().sort():
         if (rule := rules.get(country)) is None:
             continue
         rows = frame.filter(pl.col("country") == country)
-        if spelling.names == WORDS and "currency" in names:
+        if answers.names == WORDS and "currency" in columns:
             words = [text for text in rows["currency"].unique().drop_nulls() if is_currency_word(text, rule.currency)]
             currency = pl.when(pl.col("currency").is_in(words)).then(pl.lit(rule.currency))
-            parts.append(_changed_cells(rows, cells, "currency", currency))
-        if spelling.numbers in {COMMA, POINT}:
-            parts.append(_changed_cells(rows, cells, "amount", _amount_meaning(rule, spelling)))
-    return pl.concat(parts).sort("row", maintain_order=True)
+            changed_cells.append(_changed_cells(rows, cells, "currency", currency))
+        if answers.numbers in {COMMA, POINT}:
+            changed_cells.append(_changed_cells(rows, cells, "amount", _amount_meaning(rule, answers)))
+    return pl.concat(changed_cells).sort("row", maintain_order=True)
 
 
-def _amount_meaning(rule: CountryRule, spelling: Spelling) -> pl.Expr:
+def _amount_meaning(rule: CountryRule, answers: Answers) -> pl.Expr:
     text = pl.col("amount")
-    stays = text.str.contains(amount_pattern(rule.decimals))
-    if not spelling.is_text:
-        stays |= text.str.contains(_NUMBER_WITH_POINT)
-    return pl.when(~stays).then(amount_correction("amount", rule.currency, rule.decimals, spelling.numbers or ""))
+    is_literal = text.str.contains(amount_pattern(rule.decimals))
+    if not answers.is_text:
+        is_literal |= text.str.contains(_NUMBER_WITH_POINT)
+    return pl.when(~is_literal).then(amount_correction("amount", rule.currency, rule.decimals, answers.numbers or ""))
 
 
 def _changed_cells(rows: pl.DataFrame, cells: pl.DataFrame, column: str, meaning: pl.Expr) -> pl.DataFrame:
-    read = rows.select("row", text=pl.col(column), correction=meaning)
-    read = read.filter(pl.col("correction").is_not_null() & (pl.col("correction") != pl.col("text")))
-    read = read.join(cells.select("row", value=column), on="row", maintain_order="left")
-    return read.with_columns(column=pl.lit(column), code=pl.lit(""), message=pl.lit("")).select(list(DEFECT_SCHEMA))
+    changed = rows.select("row", text=pl.col(column), correction=meaning)
+    changed = changed.filter(pl.col("correction").is_not_null() & (pl.col("correction") != pl.col("text")))
+    changed = changed.join(cells.select("row", value=column), on="row", maintain_order="left")
+    return changed.with_columns(column=pl.lit(column), code=pl.lit(""), message=pl.lit("")).select(list(DEFECT_SCHEMA))
 
 
-def replace_cells(frame: pl.DataFrame, cells: pl.DataFrame, texts: str) -> pl.DataFrame:
-    """Replace `cells` (as in `readings`) of a sheet's frame with the values of their column `texts`."""
+def replace_cells(frame: pl.DataFrame, cells: pl.DataFrame, source: str) -> pl.DataFrame:
+    """Replace `cells` (from `interpreted_cells`) in a sheet's frame with their `value` or `correction` (`source`)."""
     for (column,), part in cells.partition_by("column", as_dict=True).items():
-        places = frame["row"].search_sorted(part["row"])
-        frame = frame.with_columns(frame[str(column)].clone().scatter(places, part[texts]))
+        indices = frame["row"].search_sorted(part["row"])
+        frame = frame.with_columns(frame[str(column)].clone().scatter(indices, part[source]))
     return frame
 
 
-def spelling_question(sheet: Sheet, findings: Findings, rules: Rules, spelling: Spelling) -> SheetQuestion | None:
-    """Return a question if a column's defects look like an office's spelling, or None."""
+def spelling_question(sheet: Sheet, findings: Findings, rules: Rules, answers: Answers) -> SheetQuestion | None:
+    """Return a question if a column's defects look like one office's way of writing values, otherwise None."""
     codes = {*findings.counts["code"]}
-    if spelling.names is None and codes & _WORD_CODES:
-        words = readings(sheet, rules, replace(spelling, names=WORDS, numbers=None))
-        if any(_is_usual_in_column(sheet, part) for part in words.partition_by("column")):
+    if answers.names is None and codes & _WORD_CODES:
+        words = interpreted_cells(sheet, rules, replace(answers, names=WORDS, numbers=None))
+        if any(_is_common(sheet, part) for part in words.partition_by("column")):
             return _build_question(sheet, QuestionKind.NAMES, words, WORDS)
-    if spelling.numbers is None and codes & _AMOUNT_CODES:
-        amounts = {mark: readings(sheet, rules, replace(spelling, numbers=mark, names=None)) for mark in (POINT, COMMA)}
-        mark = max(amounts, key=lambda candidate: amounts[candidate].height)
-        if _is_usual_in_column(sheet, amounts[mark]):
-            return _build_question(sheet, QuestionKind.NUMBERS, amounts[mark], mark)
+    if answers.numbers is None and codes & _AMOUNT_CODES:
+        amounts = {
+            separator: interpreted_cells(sheet, rules, replace(answers, numbers=separator, names=None))
+            for separator in (POINT, COMMA)
+        }
+        separator = max(amounts, key=lambda candidate: amounts[candidate].height)
+        if _is_common(sheet, amounts[separator]):
+            return _build_question(sheet, QuestionKind.NUMBERS, amounts[separator], separator)
     return None
 
 
-def _is_usual_in_column(sheet: Sheet, cells: pl.DataFrame) -> bool:
+def _is_common(sheet: Sheet, cells: pl.DataFrame) -> bool:
     if cells.is_empty():
         return False
     text = sheet.frame[cells["column"][0]]
@@ -165,7 +162,7 @@ def _is_usual_in_column(sheet: Sheet, cells: pl.DataFrame) -> bool:
 
 def _build_question(sheet: Sheet, kind: QuestionKind, cells: pl.DataFrame, answer: str) -> SheetQuestion:
     pairs = cells.select("column", shortened_value("value"), "correction").unique(maintain_order=True)
-    pairs = pairs.sort(pl.col("value").str.len_chars(), descending=True, maintain_order=True).head(_SAMPLES)
+    pairs = pairs.sort(pl.col("value").str.len_chars(), descending=True, maintain_order=True).head(_MAX_SAMPLES)
     _, value, meaning = pairs.row(0)
     return SheetQuestion(
         kind,
@@ -176,17 +173,17 @@ def _build_question(sheet: Sheet, kind: QuestionKind, cells: pl.DataFrame, answe
             columns=say(" and ").join(sheet.headers[name] for name in cells["column"].unique(maintain_order=True)),
         ),
         hint=say(
-            "If {value} means {meaning}: --{asks} {answer}.", value=value, meaning=meaning, asks=kind, answer=answer
+            "If {value} means {meaning}, use --{asks} {answer}.", value=value, meaning=meaning, asks=kind, answer=answer
         ),
         question=say("Does {value} mean {meaning}?", value=value, meaning=meaning),
         choices=(answer, AS_WRITTEN),
-        samples=[f"{sheet.headers[column]}: {text} = {read}" for column, text, read in pairs.iter_rows()],
+        samples=[f"{sheet.headers[column]}: {text} = {corrected}" for column, text, corrected in pairs.iter_rows()],
     )
 
 
-def spellings(validated: Validated) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (heading, text, meaning, row ranges) of each interpreted word, and once for all amounts."""
+def interpretations(validated: Validated) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (heading, text, meaning, row ranges) for each interpreted word, and once for all amounts."""
     word = pl.when(pl.col("column") != "amount").then("value")
-    for _, cells in validated.read.with_columns(word=word).group_by("column", "word", maintain_order=True):
+    for _, cells in validated.interpreted.with_columns(word=word).group_by("column", "word", maintain_order=True):
         column, text, meaning = cells.select("column", shortened_value("value"), "correction").row(0)
         yield validated.sheet.headers[column], text, meaning, format_row_ranges(cells["row"])

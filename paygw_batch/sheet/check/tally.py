@@ -1,7 +1,7 @@
 """Checks the rows of a sheet in pieces, several at a time, and adds up the results without keeping rows.
 
-Rows that may repeat each other (the same order id, or similar payments) are found by 64-bit hashes of all rows. Only
-the few rows whose hashes occur twice are then compared.
+Rows that may repeat each other (the same order id, or similar payments) are found by 64-bit hashes. Only the few rows
+whose hashes occur twice are then compared.
 """
 
 from collections import deque
@@ -16,24 +16,22 @@ import polars as pl
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.contract import NO_COUNTRY
-from paygw_batch.sheet.check.repeats import normalize_ids, payee_hashes, rows_to_compare, rows_with_repeated_hash
+from paygw_batch.sheet.check.repeats import normalise_ids, payee_hashes, rows_to_compare, rows_with_repeated_hash
 from paygw_batch.sheet.check.row_checker import CheckedRows, CheckFailure, FailureTally, failed_rows
-from paygw_batch.sheet.findings import Findings, defects_for_rows
+from paygw_batch.sheet.findings import Findings, findings_for_rows
 from paygw_batch.sheet.instructions import BatchDigest
 from paygw_batch.sheet.model import COUNT_KEYS, Sheet
 
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
-
 ROWS_AT_ONCE = 250_000
-_CORES_PER_PIECE = 2  # polars keeps about two busy; more pieces in parallel cost memory
+_CORES_PER_PIECE = 2  # polars keeps about two cores busy, and more pieces need more memory
 _MAX_PIECES_AT_ONCE = 4
-
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some rows of a sheet, with the sheet's own defects about them."""
+    """Some rows of a sheet, with the sheet's own defects in them."""
 
     frame: pl.DataFrame
     defects: pl.DataFrame
@@ -45,16 +43,13 @@ def split_sheet(sheet: Sheet) -> Iterator[Piece]:
         yield Piece(frame, sheet.defects.filter(is_in_piece))
 
 
-def map_pieces(sheet: Sheet, work: Callable[[Piece], _Result]) -> Iterator[_Result]:
-    """Apply `work` to each piece of a sheet and yield the results in order.
-
-    Several pieces are processed at a time, because polars releases the interpreter lock.
-    """
+def map_pieces(sheet: Sheet, process: Callable[[Piece], _Result]) -> Iterator[_Result]:
+    """Process the pieces of a sheet in parallel, because polars releases the GIL. Yield the results in order."""
     thread_count = max(1, min(pl.thread_pool_size() // _CORES_PER_PIECE, _MAX_PIECES_AT_ONCE))
     pending: deque[Future[_Result]] = deque()
     with ThreadPoolExecutor(thread_count) as pool:
         for piece in split_sheet(sheet):
-            pending.append(pool.submit(copy_context().run, work, piece))  # the context holds the chosen language
+            pending.append(pool.submit(copy_context().run, process, piece))  # the context holds the chosen language
             if len(pending) > thread_count:
                 yield pending.popleft().result()
         while pending:
@@ -63,10 +58,9 @@ def map_pieces(sheet: Sheet, work: Callable[[Piece], _Result]) -> Iterator[_Resu
 
 @dataclass(frozen=True, slots=True)
 class _PieceTally:
-    """The totals of one piece. `ids` has `row` and `hash` of each order id, and `payees` the `payee_hashes`.
+    """The results of one piece. `ids` holds the `row` and `hash` of each order id, and `payees` the `payee_hashes`.
 
-    Order ids that differ only in spelling have the same hash. `defects` are those that no check found. `with_defects`
-    and `with_warnings` are the numbers of rows.
+    Order ids that differ only in spelling have the same hash. `defects` holds defects that no check found.
     """
 
     frame: pl.DataFrame
@@ -77,7 +71,7 @@ class _PieceTally:
     counts: pl.DataFrame
     defects: pl.DataFrame
     failures: Sequence[CheckFailure]
-    doubts: Sequence[CheckFailure]
+    warnings: Sequence[CheckFailure]
     rows_with_defects: pl.Series
     rows_with_warnings: pl.Series
 
@@ -85,8 +79,8 @@ class _PieceTally:
     def for_piece(cls, piece: Piece, checked_rows: CheckedRows) -> "_PieceTally":
         lines = checked_rows.lines
         order_ids = lines["client_orderid"]
-        ids = lines.select("row", hash=normalize_ids(order_ids).hash()).filter(order_ids.is_not_null())
-        defects = pl.concat([piece.defects, _find_total_rows(piece.frame, checked_rows.failures)])
+        ids = lines.select("row", hash=normalise_ids(order_ids).hash()).filter(order_ids.is_not_null())
+        defects = pl.concat([piece.defects, _total_row_defects(piece.frame, checked_rows.failures)])
         return cls(
             frame=piece.frame,
             lines=lines,
@@ -96,29 +90,29 @@ class _PieceTally:
             counts=count_lines(lines),
             defects=defects,
             failures=checked_rows.failures,
-            doubts=checked_rows.doubts,
+            warnings=checked_rows.warnings,
             rows_with_defects=pl.concat([defects["row"], failed_rows(checked_rows.failures)]),
-            rows_with_warnings=failed_rows(checked_rows.doubts),
+            rows_with_warnings=failed_rows(checked_rows.warnings),
         )
 
 
 class SheetTally:
-    """The totals of all pieces of a sheet. `filled_columns` are the columns with a value in some row."""
+    """Adds up the results of a sheet's pieces. `filled_columns` have a value in at least one row."""
 
     def __init__(self, sheet: Sheet) -> None:
         self.filled_columns = frozenset(column.name for column in sheet.frame if column.null_count() < len(column))
         self._digest = BatchDigest(sheet.operation, sheet.unknown, self.filled_columns)
         self._pieces: list[_PieceTally] = []
-        self._failures, self._doubts = FailureTally(), FailureTally()
+        self._failures, self._warnings = FailureTally(), FailureTally()
         self.lines: pl.DataFrame | None = None
-        """The lines (`CheckedRows.lines`) if there is only one piece, otherwise None."""
+        """The lines (`CheckedRows.lines`) if the sheet is a single piece, otherwise None."""
 
     def add(self, piece: _PieceTally) -> None:
         self._digest.add(piece.lines, piece.frame)
         self._failures.add(piece.failures)
-        self._doubts.add(piece.doubts)
+        self._warnings.add(piece.warnings)
         self.lines = None if self._pieces else piece.lines
-        summary = replace(piece, frame=piece.frame.clear(), lines=piece.lines.clear(), failures=(), doubts=())
+        summary = replace(piece, frame=piece.frame.clear(), lines=piece.lines.clear(), failures=(), warnings=())
         self._pieces.append(summary)
 
     @property
@@ -127,7 +121,7 @@ class SheetTally:
 
     @property
     def counts(self) -> pl.DataFrame:
-        """`COUNT_KEYS`, the `count` of rows, and the `sum` of their readable amounts."""
+        """The `count` of rows and the `sum` of their readable amounts, by `COUNT_KEYS`."""
         return pl.concat(piece.counts for piece in self._pieces).group_by(COUNT_KEYS).sum()
 
     @property
@@ -136,49 +130,49 @@ class SheetTally:
         return pl.concat(piece.invalid_rows for piece in self._pieces)
 
     def pop_repeated_ids(self) -> pl.Series:
-        """Return the rows whose order ids may occur twice in any spelling, and discard the hashes."""
+        """Return the rows whose order id may repeat another in some spelling, and discard the hashes of order ids."""
         ids = pl.concat(piece.ids for piece in self._pieces)
         self._pieces = [replace(piece, ids=piece.ids.clear()) for piece in self._pieces]
         return rows_with_repeated_hash(ids)
 
     @property
     def repeated_payees(self) -> pl.Series:
-        """The numbers of all valid rows that may repeat a payment or name a payee differently."""
+        """The numbers of valid rows that may repeat another row's payment, or name its payee differently."""
         return rows_to_compare(pl.concat(piece.payees for piece in self._pieces))
 
     def defects(self) -> Findings:
-        """Return the defects of the file, of single values and of rows of totals."""
-        with_defects = pl.concat(piece.rows_with_defects for piece in self._pieces).unique()
-        findings = self._failures.findings(with_defects)
+        """Return the defects of the file, of single values, and of rows that look like totals."""
+        rows = pl.concat(piece.rows_with_defects for piece in self._pieces).unique()
+        findings = self._failures.findings(rows)
         return findings.with_findings(pl.concat(piece.defects for piece in self._pieces))
 
     def warnings(self) -> Findings:
-        return self._doubts.findings(pl.concat(piece.rows_with_warnings for piece in self._pieces))
+        return self._warnings.findings(pl.concat(piece.rows_with_warnings for piece in self._pieces))
 
 
-def tally_sheet(sheet: Sheet, check: Callable[[Piece], CheckedRows]) -> SheetTally:
+def tally_sheet(sheet: Sheet, check_piece: Callable[[Piece], CheckedRows]) -> SheetTally:
     tally = SheetTally(sheet)
-    for piece in map_pieces(sheet, lambda piece: _PieceTally.for_piece(piece, check(piece))):
+    for piece in map_pieces(sheet, lambda piece: _PieceTally.for_piece(piece, check_piece(piece))):
         tally.add(piece)
     return tally
 
 
 def count_lines(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the `count` and `sum` of lines by `COUNT_KEYS`, as in `Validated.counts`."""
+    """Count lines as in `Validated.counts`."""
     is_valid = lines["valid"]
     # The amounts of valid rows are readable, so they are not checked again.
     value = pl.col("amount").cast(pl.Decimal(38, 4)) if is_valid.all() else readable_amount("amount")
     return lines.select(*COUNT_KEYS, value=value).group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("value").sum())
 
 
-def _find_total_rows(frame: pl.DataFrame, failures: Sequence[CheckFailure]) -> pl.DataFrame:
-    row_numbers = [
+def _total_row_defects(frame: pl.DataFrame, failures: Sequence[CheckFailure]) -> pl.DataFrame:
+    without_country = [
         failure.rows["row"]
         for failure in failures
         if failure.country == NO_COUNTRY and failure.check.column == "country"
     ]
-    rows = frame.filter(pl.col("row").is_in(row_numbers[0].implode())) if row_numbers else frame.clear()
+    rows = frame.filter(pl.col("row").is_in(without_country[0].implode())) if without_country else frame.clear()
     text = pl.exclude("row")
     totals = rows.select("row", value=pl.coalesce(pl.when(text.str.contains(_TOTAL)).then(text))).drop_nulls()
     message = pl.lit(say("This looks like a total, not a payment. Delete the row."))
-    return defects_for_rows(totals, "row", "row.total", message, pl.col("value"))
+    return findings_for_rows(totals, "row", "row.total", message, pl.col("value"))

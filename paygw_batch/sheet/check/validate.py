@@ -1,7 +1,7 @@
-"""Validates a sheet against its countries' rules and finds every defect of every row at once.
+"""Validates a sheet against its countries' rules, and finds every defect of every row.
 
 Rows are checked in pieces, and each piece country by country (`row_checker`). The results are added up (`tally`), and
-no checked row is kept. If a later row affects an earlier one (by a repeated order id), all rows are checked again.
+the checked rows are dropped. If a later row affects an earlier one (by a repeated order id), all are checked again.
 """
 
 from collections import defaultdict
@@ -33,15 +33,14 @@ from paygw_batch.sheet.read.headings import MissingColumns, fold_heading
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
 
 REASON_COLUMNS = ("error_code", "message")
-"""The columns of `Validated.rows` with the reasons why a row is invalid."""
+"""The columns of `Validated.rows` that say why a row is invalid."""
 
 
 def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
     """Check a sheet against the rules of its countries.
 
-    Order ids are derived from `reference` if the sheet has none. Raises `SheetError` if the sheet lacks a column that
-    its rows need, or has no order ids and there is no reference. Raises `UsageError` for a reference that cannot be
-    part of an order id.
+    If the sheet has no order ids, they are derived from `reference`. Raises `SheetError` if `reference` is needed but
+    None, or if the sheet lacks a column that its rows need. Raises `UsageError` for an invalid reference.
     """
     rules = rules_for_sheet(rules, sheet.headers)
     derives_ids = "client_orderid" not in sheet.headers
@@ -50,26 +49,27 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
             QuestionKind.REFERENCE,
             say("{name} has no order ids (no column client_orderid).", name=sheet.name),
             hint=say(
-                "Give the payment run a name to get order ids: --reference payroll-2026-11. Or add a column of ids."
+                "To get order ids, name the payment run, for example --reference payroll-2026-11. Or add a column of "
+                "ids."
             ),
             question=say("Your sheet has no order ids. What is this payment run called?"),
         )
     checker = RowChecker(sheet.operation, rules, derives_ids=derives_ids)
-    note = say("The sheet has its own order ids: the reference {reference} is not used.", reference=reference)
+    note = say("The sheet has its own order ids, so the reference {reference} is not used.", reference=reference)
     sheet_pass = _SheetPass(checker, empty_findings()["row"], None, [] if derives_ids or reference is None else [note])
     tally = tally_sheet(sheet, sheet_pass.check_piece)
     _require_columns(sheet, rules, tally.counts["country"].unique())
-    repeated = empty_findings()
+    repeat_findings = empty_findings()
     if derives_ids:
         sheet_pass = replace(sheet_pass, ids=_derive_ids(sheet, sheet_pass, reference or ""))
-    elif (similar := pl.concat([tally.pop_repeated_ids(), tally.repeated_payees]).unique()).len():
-        left_out = sheet.defects.filter(pl.col("code") == LEFT_OUT)
-        ids = sheet_pass.lines_for(sheet, similar).join(left_out, "row", "anti")  # rows left out are not repetitions
-        repeated = pl.concat([duplicate_ids(ids), look_alike_ids(ids), rewritten_ids(ids)])
-        sheet_pass = replace(sheet_pass, refused=repeated["row"])
-    if derives_ids or repeated.height:
+    elif (similar_rows := pl.concat([tally.pop_repeated_ids(), tally.repeated_payees]).unique()).len():
+        left_out = sheet.defects.filter(pl.col("code") == LEFT_OUT)  # these rows cannot repeat others
+        similar = sheet_pass.lines_for(sheet, similar_rows).join(left_out, "row", "anti")
+        repeat_findings = pl.concat([duplicate_ids(similar), look_alike_ids(similar), rewritten_ids(similar)])
+        sheet_pass = replace(sheet_pass, refused=repeat_findings["row"])
+    if derives_ids or repeat_findings.height:
         tally = tally_sheet(sheet, sheet_pass.check_piece)
-    return _build_validated(sheet, rules, sheet_pass, tally, repeated)
+    return _build_validated(sheet, rules, sheet_pass, tally, repeat_findings)
 
 
 def _build_validated(
@@ -78,32 +78,38 @@ def _build_validated(
     notes = [*sheet.notes]
     used_rules = [rules[code] for code in tally.counts["country"].unique().drop_nulls().sort() if code in rules]
     if names := ", ".join(say(rule.name) for rule in used_rules if rule.account_from):
-        notes.append(say("The sheet has no accounts: the phone is the account (a wallet) for {names}.", names=names))
+        notes.append(
+            say(
+                "The sheet has no account column, so these countries pay to a mobile wallet at the phone number: "
+                "{names}.",
+                names=names,
+            )
+        )
     sheet = replace(sheet, notes=(*notes, *sheet_pass.notes))
-    defects = tally.defects().with_findings(repeat_findings, are_first=True)
+    defects = tally.defects().with_findings(repeat_findings, added_first=True)
     if not defects.rows.sort().equals(tally.invalid_rows):
         raise InternalError("the rows with a defect are not the rows that are not valid")
-    # A row with a defect is not paid, so warnings about it can wait until it is corrected.
+    # Warnings about a row with a defect are not needed until the row is corrected.
     file_warnings = sheet.warnings.filter(~pl.col("row").is_in(tally.invalid_rows.implode()))
     similar_rows = tally.repeated_payees
     payees = payee_warnings(sheet_pass.lines_for(sheet, similar_rows)) if similar_rows.len() else empty_findings()
-    warnings = tally.warnings().with_findings(file_warnings, are_first=True).with_findings(payees)
-    # Most commands never show rows with their defects, and computing them for a very bad sheet is expensive.
-    only_piece, reasons = tally.lines, DeferredFrame(lambda: _row_reasons(defects.all_findings.frame))
-    if only_piece is None:
-        # Rows pass `ContractGate` when their batch is opened, so they need no other check before.
-        row_checker = RowChecker(sheet.operation, rules, derives_ids=sheet_pass.ids is not None, checked=True)
+    warnings = tally.warnings().with_findings(file_warnings, added_first=True).with_findings(payees)
+    # Computing rows with their defects is expensive for a bad sheet, and most commands never show them.
+    lines, reasons = tally.lines, DeferredFrame(lambda: _row_reasons(defects.all_findings.frame))
+    if lines is None:
+        # No more checks are needed here, because rows pass `ContractGate` when their batch is opened.
+        row_checker = RowChecker(sheet.operation, rules, derives_ids=sheet_pass.ids is not None, skips_checks=True)
         streamed = partial(_stream_parts, sheet, replace(sheet_pass, row_checker=row_checker), reasons)
-        lines = DeferredFrame(lambda: pl.concat(part.rows for part in streamed()))
+        rows = DeferredFrame(lambda: pl.concat(part.rows for part in streamed()))
         instructions = DeferredFrame(lambda: pl.concat(part.instructions for part in streamed()))
     else:
         streamed = None
-        lines = DeferredFrame(lambda: _result_rows(only_piece, reasons.frame, _sender_columns(sheet.frame, sheet)))
-        instructions = DeferredFrame(lambda: sheet_pass.row_checker.instructions(sheet.frame, only_piece))
+        rows = DeferredFrame(lambda: _result_rows(lines, reasons.frame, _sender_columns(sheet.frame, sheet)))
+        instructions = DeferredFrame(lambda: sheet_pass.row_checker.instructions(sheet.frame, lines))
     return Validated(
         sheet=sheet,
         batch=tally.batch,
-        deferred_rows=lines,
+        deferred_rows=rows,
         deferred_instructions=instructions,
         defects_found=defects,
         warnings_found=warnings,
@@ -116,13 +122,13 @@ def _build_validated(
 
 @dataclass(frozen=True, slots=True)
 class _SheetPass:
-    """One pass over the pieces of a sheet. `refused` rows repeat others. `ids` has derived order ids by `row`."""
+    """One pass over a sheet. Its `refused` rows repeat others, and `ids` holds derived order ids by `row`."""
 
     row_checker: RowChecker
     refused: pl.Series
     ids: pl.DataFrame | None
     notes: Sequence[str] = ()
-    """Notes for the sender, in addition to the findings."""
+    """Notes for a person, in addition to the findings."""
 
     def check_piece(self, piece: Piece) -> CheckedRows:
         checked_rows = self.row_checker.check_piece(piece.frame, pl.concat([piece.defects["row"], self.refused]))
@@ -132,15 +138,15 @@ class _SheetPass:
         return replace(checked_rows, lines=lines.select(LINE_COLUMNS))
 
     def lines_for(self, sheet: Sheet, rows: pl.Series | None = None) -> pl.DataFrame:
-        """Return the lines of these rows, or of all rows."""
+        """Return the lines of `rows`, or of all rows if None."""
 
-        def piece_lines(piece: Piece) -> pl.DataFrame | None:
+        def check_lines(piece: Piece) -> pl.DataFrame | None:
             if rows is None:
                 return self.check_piece(piece).lines
             frame = filter_rows(piece.frame, piece.frame["row"].is_in(rows.implode()))
             return self.check_piece(replace(piece, frame=frame)).lines if frame.height else None
 
-        return pl.concat(part for part in map_pieces(sheet, piece_lines) if part is not None)
+        return pl.concat(part for part in map_pieces(sheet, check_lines) if part is not None)
 
 
 def _derive_ids(sheet: Sheet, sheet_pass: _SheetPass, reference: str) -> pl.DataFrame:
@@ -156,24 +162,21 @@ def _derive_ids(sheet: Sheet, sheet_pass: _SheetPass, reference: str) -> pl.Data
 
 
 def _stream_parts(sheet: Sheet, sheet_pass: _SheetPass, reasons: DeferredFrame) -> Iterator[ValidatedPart]:
-    """Check a validated sheet again and yield its rows and instructions in pieces."""
+    """Check a validated sheet again, and yield its rows and instructions in parts."""
 
     def rebuild_part(piece: Piece) -> ValidatedPart:
-        numbers = piece.frame["row"]
-        in_piece = reasons.frame.filter(pl.col("row").is_between(numbers[0], numbers[-1]))
-        lines = replace(sheet_pass, refused=in_piece["row"]).check_piece(piece).lines
-        rows = _result_rows(lines, in_piece, _sender_columns(piece.frame, sheet))
+        row_numbers = piece.frame["row"]
+        piece_reasons = reasons.frame.filter(pl.col("row").is_between(row_numbers[0], row_numbers[-1]))
+        lines = replace(sheet_pass, refused=piece_reasons["row"]).check_piece(piece).lines
+        rows = _result_rows(lines, piece_reasons, _sender_columns(piece.frame, sheet))
         return ValidatedPart(piece.frame, rows, sheet_pass.row_checker.instructions(piece.frame, lines))
 
-    # Pieces are checked one at a time. A caller that stores each piece must not have others waiting in memory.
+    # `map` checks a piece only when the caller asks for the next part, so few are in memory.
     return map(rebuild_part, split_sheet(sheet))
 
 
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
-    """Add `defects` (in `DEFECT_SCHEMA`), which make their rows invalid.
-
-    The result is another batch, because fewer rows are paid.
-    """
+    """Add `defects` (`DEFECT_SCHEMA`). Their rows become invalid, which changes the batch id."""
     sheet = validated.sheet
     all_defects = validated.defects_found.with_findings(defects.match_to_schema(DEFECT_SCHEMA))
     is_refused = pl.col("row").is_in(defects["row"].unique().implode())
@@ -192,8 +195,8 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     for part in stream_parts():
         digest.add(part.rows, part.raw)
         counts.append(count_lines(part.rows))
-    summed = pl.concat(counts).group_by(COUNT_KEYS).sum()
-    if summed.filter(~pl.col("valid"))["count"].sum() != reasons.height:
+    total_counts = pl.concat(counts).group_by(COUNT_KEYS).sum()
+    if total_counts.filter(~pl.col("valid"))["count"].sum() != reasons.height:
         raise InternalError("the rows with a defect are not the rows that are not valid")
     return replace(
         validated,
@@ -202,13 +205,13 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
         deferred_instructions=DeferredFrame(lambda: pl.concat(part.instructions for part in stream_parts())),
         defects_found=all_defects,
         warnings_found=Findings.from_frame(validated.warnings.filter(~is_refused)),
-        counts=summed,
+        counts=total_counts,
         streamed=stream_parts if validated.streamed is not None else None,
     )
 
 
 def with_warnings(validated: Validated, warnings: pl.DataFrame) -> Validated:
-    """Add `warnings` (in `DEFECT_SCHEMA`)."""
+    """Add `warnings` (`DEFECT_SCHEMA`)."""
     findings = warnings.match_to_schema(DEFECT_SCHEMA)
     return replace(validated, warnings_found=validated.warnings_found.with_findings(findings))
 
@@ -219,17 +222,17 @@ def warnings_as_defects(validated: Validated) -> Validated:
 
 
 def whole_sheet_refusal(validated: Validated) -> str:
-    """Return a sentence if `warnings_as_defects` made the whole sheet (row 0) invalid, or ""."""
+    """Return a message if `warnings_as_defects` made a warning about the whole sheet a defect, otherwise ""."""
     if not (validated.defects_found.rows == 0).any():
         return ""
     return say(
-        "A warning about the whole sheet counts as a defect, because the check is strict: nothing was sent. Correct "
-        "the problem in the warning, or check the sheet less strictly."
+        "Nothing was sent. The check is strict, so a warning about the whole sheet counts as a defect. Correct the "
+        "problem in the warning, or check the sheet less strictly."
     )
 
 
 def _require_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
-    """Raise `MissingColumns` if the sheet lacks a column that some row requires."""
+    """Raise `MissingColumns` if the sheet lacks a column that its countries require."""
     available = {*sheet.headers, "client_orderid"}
     countries_by_column: dict[str, list[str]] = defaultdict(list)
     for code in countries.drop_nulls().sort():
@@ -243,26 +246,26 @@ def _require_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
                 countries_by_column[field.name].append(say(rule.name))
     if countries_by_column:
         profile = _profile_hint(countries_by_column, sheet)
-        missing = "; ".join(
+        missing_columns = "; ".join(
             say("{column} (needed for {names})", column=column, names=", ".join(names))
             for column, names in countries_by_column.items()
         )
         raise MissingColumns(
             list(countries_by_column),
-            say("{name} has missing columns: {said}.", name=sheet.name, said=missing),
+            say("{name} does not have these columns: {said}.", name=sheet.name, said=missing_columns),
             hint=say("Add them, or correct their headings.") + profile,
             option="--column-profile" if profile else "",
         )
 
 
 def _profile_hint(missing: Collection[str], sheet: Sheet) -> str:
-    """Return a hint about a profile that maps an unknown heading to a missing column, or ""."""
+    """Return a hint about a profile that maps an unknown heading to a missing column, otherwise ""."""
     for profile in profile_names():
         columns = {fold_heading(heading): column for heading, column in read_profile(profile).items()}
         for heading in sheet.unknown:
             if columns.get(fold_heading(heading)) in missing:
                 return " " + say(
-                    "{heading!r} is a heading of the column profile {profile}: choose that profile.",
+                    "{heading!r} is a heading of the column profile {profile}. Choose that profile.",
                     heading=heading,
                     profile=profile,
                 )
@@ -270,7 +273,7 @@ def _profile_hint(missing: Collection[str], sheet: Sheet) -> str:
 
 
 def _row_reasons(defects: pl.DataFrame) -> pl.DataFrame:
-    """Return `row` and `REASON_COLUMNS` of each invalid row. Defects of the whole sheet (row 0) are omitted."""
+    """Return `row` and `REASON_COLUMNS` for each row with a defect. Defects of the whole sheet (row 0) are ignored."""
     return (
         defects.filter(pl.col("row") > 0)
         .group_by("row", maintain_order=True)
@@ -279,30 +282,33 @@ def _row_reasons(defects: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sender_columns(raw: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
-    """Return `row` and the sender's other columns that the reconciliation shows."""
+    """Return `row` and the sender's columns that the reconciliation also shows."""
     sender_columns = [name for name in reconciled_columns(sheet.operation) if name in sheet.headers]
     return raw.select("row", *sender_columns, *sheet.unknown)
 
 
-def _result_rows(lines: pl.DataFrame, reasons: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return rows as in `Validated.rows`: lines, reasons why they are invalid, and the sender's columns."""
+def _result_rows(lines: pl.DataFrame, reasons: pl.DataFrame, sender_columns: pl.DataFrame) -> pl.DataFrame:
+    """Build `Validated.rows` from lines, the reasons of invalid rows, and the sender's columns."""
     if lines["valid"].all():
-        reasons_of_rows = pl.DataFrame(schema=dict.fromkeys(REASON_COLUMNS, pl.String)).clear(lines.height)
+        row_reasons = pl.DataFrame(schema=dict.fromkeys(REASON_COLUMNS, pl.String)).clear(lines.height)
     else:
-        reasons_of_rows = lines.select("row").join(reasons, on="row", how="left", maintain_order="left").drop("row")
-    if not others["row"].equals(lines["row"]) or (lines["valid"] == reasons_of_rows["error_code"].is_not_null()).any():
+        row_reasons = lines.select("row").join(reasons, on="row", how="left", maintain_order="left").drop("row")
+    if (
+        not sender_columns["row"].equals(lines["row"])
+        or (lines["valid"] == row_reasons["error_code"].is_not_null()).any()
+    ):
         raise InternalError("a row is valid with a defect, or not valid without one, or lost")
-    return pl.concat([lines, reasons_of_rows, others.drop("row")], how="horizontal")
+    return pl.concat([lines, row_reasons, sender_columns.drop("row")], how="horizontal")
 
 
 def _control_totals(counts: pl.DataFrame, rules: Rules) -> ControlTotals:
-    units = {rule.currency: rule.minor_units for rule in rules.values()}
+    decimals = {rule.currency: rule.minor_units for rule in rules.values()}
     sums = counts.drop_nulls("currency").group_by("currency").agg(pl.col("sum").sum()).sort("currency")
-    exact = {currency: _round_to_currency(amount, units.get(currency)) for currency, amount in sums.iter_rows()}
-    return ControlTotals(rows=int(counts["count"].sum()), sums=exact)
+    rounded = {currency: _round_to_currency(amount, decimals.get(currency)) for currency, amount in sums.iter_rows()}
+    return ControlTotals(rows=int(counts["count"].sum()), sums=rounded)
 
 
 def _round_to_currency(amount: Decimal, minor_units: int | None) -> Decimal:
-    """Round an amount to the currency's decimals (two if unknown), unless digits would be lost."""
+    """Round an amount to the currency's decimals (two if unknown), unless that loses digits."""
     rounded = round(amount, 2 if minor_units is None else minor_units)
     return rounded if rounded == amount else amount

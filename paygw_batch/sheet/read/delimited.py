@@ -1,8 +1,8 @@
-"""Reads delimited text (CSV) as a frame of exact text and accounts for the header, the delimiter and every line.
+"""Reads delimited text (CSV) as a frame of exact text. Finds the header and the delimiter, and loses no line.
 
-Two readings must agree before a sheet is used. One is by polars. The other counts lines and delimiters in the bytes,
+A sheet is used only if two readings agree. polars does the first. The second counts lines and delimiters in the bytes,
 and checks lines with quotation marks against RFC 4180. Together they detect stray quotation marks that merge rows, and
-rows with missing fields. A field of several lines is accepted if none of its lines can be a row.
+rows with missing fields. A field may span several lines if none of them could be a row.
 """
 
 import csv
@@ -25,41 +25,38 @@ from paygw_batch.sheet.findings import (
     append_row_numbers,
     build_findings,
     build_message,
-    defects_for_rows,
+    findings_for_rows,
 )
 from paygw_batch.sheet.read.frame import LINE_BREAK, VISIBLE, Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
     Headings,
     ReadOptions,
+    check_column_count,
     is_header,
     match_headings,
     match_names,
     no_header_error,
-    require_columns,
 )
 from paygw_batch.sheet.read.text import LineMarks
 
 DELIMITERS = (",", ";", "\t", "|")
-_FEW_QUOTED = 8
+_LINES_PER_QUOTED = 8
 """If at most one line in this many has quotation marks, checking only those lines is cheaper."""
 _DELIMITER_NAMES = {",": mark("a comma"), ";": mark("a semicolon"), "\t": mark("a tab"), "|": mark("a vertical bar")}
 _BLANK_LINE = re.compile(rb"(?<=\n)\r?(?:\n|\Z)")
-_CUT_THOUSANDS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{3}(?:\.[0-9]+)?[^0-9]{0,12}$"
-"""An amount and the next field that can be one amount:
-
-`1,500`, `KES 1,500.00`. The next two match `1,50` and `1500,00`.
-"""
-_CUT_CENTS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{2}[^0-9]{0,4}$"
-_CUT_CENTS_OF_MORE = r"^[^.,]*[0-9],[0-9]{2}$"
+_SPLIT_THOUSANDS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{3}(?:\.[0-9]+)?[^0-9]{0,12}$"
+"""An amount and the next field that may be one amount, such as `1,500`. The next two match `1,50` and `1500,00`."""
+_SPLIT_CENTS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{2}[^0-9]{0,4}$"
+_SPLIT_CENTS_OF_MORE = r"^[^.,]*[0-9],[0-9]{2}$"
 _STRICT = frozenset({Cleaning.NUMBER, Cleaning.CODE})
-"""Columns whose checks detect values that were moved there from another column."""
+"""The cleanings of columns whose checks detect values that belong to another column."""
 _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderPosition:
-    """The position of the header: `line` in the file (from 0), `row` (from 1), and `offset` of the next byte."""
+    """The position of the header: `line` in the file (from 0), `row` (from 1), and `offset` of the line after it."""
 
     delimiter: str
     line: int
@@ -70,27 +67,27 @@ class HeaderPosition:
 
 
 def read_delimited(data: bytes, options: ReadOptions) -> Table:
-    """Return the rows of `data` (UTF-8 without NUL and without lone carriage returns).
+    """Read the rows of `data` (UTF-8 without NUL and without lone carriage returns).
 
-    Raises `SheetError` if the whole file cannot be trusted. Too many or too few fields are a defect of their row
-    (`row.fields`), unless most rows have the same wrong number.
+    A row with too many or too few fields has a defect (`row.fields`). Raises `SheetError` if the whole file cannot be
+    trusted, for example if most rows have the same wrong number of fields.
     """
     header = find_header(data, options)
     try:
-        return _add_cut_amounts(_read_table(data, header, options), header.delimiter)
+        return _flag_split_amounts(_read_table(data, header, options), header.delimiter)
     except _UnclosedQuote:
         joined_data = _join_quoted_lines(data, header)
         if joined_data is None:
             raise
-    return _add_cut_amounts(_read_table(joined_data, header, options), header.delimiter)
+    return _flag_split_amounts(_read_table(joined_data, header, options), header.delimiter)
 
 
 class _UnclosedQuote(SheetError):
-    """A quotation mark is not closed on its line."""
+    """A quotation mark is not closed on the same line."""
 
 
 class _WidthMismatch(SheetError):
-    """Most rows have a different number of fields than the header. `fields` is that number if all rows have it."""
+    """Most rows have a different number of fields than the header. `fields` is that number if all rows share it."""
 
     def __init__(self, message: str, *, hint: str, fields: int | None) -> None:
         super().__init__(message, hint=hint)
@@ -98,7 +95,7 @@ class _WidthMismatch(SheetError):
 
 
 def _read_table(data: bytes, header: HeaderPosition, options: ReadOptions) -> Table:
-    """Return the rows, without empty fields at the end of every row and without nameless headings."""
+    """Read the rows. Empty fields or headings at the end of every line are dropped."""
     delimiter = header.delimiter.encode()
     marks = LineMarks.scan(data, delimiter, header.offset)
     try:
@@ -108,74 +105,74 @@ def _read_table(data: bytes, header: HeaderPosition, options: ReadOptions) -> Ta
             raise
         cells = [*header.cells, *[""] * error.fields][: error.fields]
         headings = match_headings(unguard_names(cells), options, row=header.row)
-        before = data[: data.rfind(b"\n", 0, header.offset - 1) + 1] + delimiter.join([b"x"] * error.fields) + b"\n"
-        fitted = replace(header, cells=cells, headings=headings, offset=len(before))
-        table = read_rows(before + data[header.offset :], fitted, marks, options.file)
+        head = data[: data.rfind(b"\n", 0, header.offset - 1) + 1] + delimiter.join([b"x"] * error.fields) + b"\n"
+        fitted_header = replace(header, cells=cells, headings=headings, offset=len(head))
+        table = read_rows(head + data[header.offset :], fitted_header, marks, options.file)
         if not _has_only_empty_tail(table, header):
             raise
-        note = say("Every row ends with an empty field that has no heading. It is ignored.")
+        note = say("Every row ends with an empty field that has no heading. These fields are ignored.")
         return replace(table, notes=(note,) if error.fields > len(header.cells) else ())
 
 
 def _join_quoted_lines(data: bytes, header: HeaderPosition) -> bytes | None:
-    """Replace line breaks inside quotation marks by `LINE_BREAK`. Returns None if that could hide a row.
+    """Replace line breaks inside quotation marks with `LINE_BREAK`. Returns None if that could hide a row.
 
-    Stray quotation marks merge rows. Two lines of a record could be rows if they have a row's delimiters, or an amount
-    and another row's country in their columns.
+    Stray quotation marks merge rows. Lines of one record could be separate rows if two of them have enough delimiters,
+    or a known country and an amount in the right columns.
     """
     min_delimiters = max(1, len(header.cells) - 2)
     country, amount = (header.headings.names.index(name) for name in REQUIRED_COLUMNS)
-    texts = data[header.offset :].decode().split("\n")
-    rows = [line.split(header.delimiter) for line in texts if line.count(header.delimiter) > min_delimiters]
+    lines = data[header.offset :].decode().split("\n")
+    rows = [line.split(header.delimiter) for line in lines if line.count(header.delimiter) > min_delimiters]
     countries = {cells[country].strip(' "') for cells in rows}
 
     def can_be_row(line: str) -> bool:
         splits = [line.split(delimiter) for delimiter in (header.delimiter, *DELIMITERS)]
-        longer = [row for row in splits if len(row) > max(country, amount) and row[country].strip(' "') in countries]
-        return len(splits[0]) > min_delimiters or any(letter.isdigit() for row in longer for letter in row[amount])
+        long_rows = [row for row in splits if len(row) > max(country, amount) and row[country].strip(' "') in countries]
+        return len(splits[0]) > min_delimiters or any(letter.isdigit() for row in long_rows for letter in row[amount])
 
     record: list[str] = []
-    lines: list[str] = []
+    joined_lines: list[str] = []
     has_open_quote = False
-    for line in texts:
+    for line in lines:
         record.append(line.removesuffix("\r"))
         has_open_quote ^= line.count('"') % 2 == 1
         if not has_open_quote:
             if len(record) > 1 and sum(map(can_be_row, record)) > 1:
                 return None
-            lines.append(LINE_BREAK.join(record))
+            joined_lines.append(LINE_BREAK.join(record))
             record = []
-    return None if record else data[: header.offset] + "\n".join(lines).encode()
+    return None if record else data[: header.offset] + "\n".join(joined_lines).encode()
 
 
 def _has_only_empty_tail(table: Table, header: HeaderPosition) -> bool:
-    """Return whether the fields after the last heading are empty, and no value can have moved there.
+    """Return whether the fields after the last heading are empty, and no value can belong there.
 
-    A comma inside a value (`1,000`) moves all later values, which an empty last column would hide. So with commas, the
-    last known column must have strict checks, and a value in each row.
+    A comma inside a value (`1,000`) shifts all later values, and an empty last column would hide the shift. So if the
+    delimiter is a comma, the last known column must have strict checks and a value in each row.
     """
     frame, extra_names = table.frame, table.headings.names[len(header.cells) :]
-    last = [name for name in header.headings.names if name not in header.headings.unknown][-1]
+    last_known = [name for name in header.headings.names if name not in header.headings.unknown][-1]
     if not extra_names:
         return True
     if frame.select(pl.concat_str(extra_names, ignore_nulls=True).str.contains(VISIBLE).any()).item():
         return False
-    is_checked = sheet_columns().cleanings.get(last) in _STRICT
-    return header.delimiter != "," or (is_checked and not frame.drop_nulls("country")[last].null_count())
+    is_strict = sheet_columns().cleanings.get(last_known) in _STRICT
+    return header.delimiter != "," or (is_strict and not frame.drop_nulls("country")[last_known].null_count())
 
 
-def _add_cut_amounts(table: Table, delimiter: str) -> Table:
-    """Add findings about amounts that a comma split: `1,500` is read as 1, with 500 in the next field.
+def _flag_split_amounts(table: Table, delimiter: str) -> Table:
+    """Add findings about amounts split by a comma: `1,500` is read as 1, with 500 in the next field.
 
-    The amount is a defect if a value without a heading follows. If a column without strict checks has the rest, the
-    whole sheet gets a warning, because 22 after an amount of 500 can be days. Nothing has moved if the columns after
-    that one have values.
+    The amount is a defect if a value without a heading follows. If the rest of the amount may be in a column without
+    strict checks, the whole sheet gets a warning, because 22 after an amount of 500 could be days. Values in later
+    columns show that nothing was shifted.
     """
     names, cleanings = table.headings.names, sheet_columns().cleanings
     next_columns = list(takewhile(lambda name: cleanings.get(name) not in _STRICT, names[names.index("amount") + 1 :]))
     if delimiter != "," or not next_columns:
         return table
-    has_other_fields = ~pl.col("row").is_in(table.defects["row"].implode())
+    is_regular = ~pl.col("row").is_in(table.defects["row"].implode())
     value_and_next = (pl.col(name).str.strip_chars() for name in ("amount", next_columns[0]))
     joined_value = pl.concat_str(value_and_next, separator=",").str.slice(0, SHOWN_CHARACTERS)
     nameless = [name for name in next_columns if name in table.headings.nameless]
@@ -186,51 +183,48 @@ def _add_cut_amounts(table: Table, delimiter: str) -> Table:
         )
         for columns in (nameless, later_columns)
     )
-    cents = joined_value.str.contains(_CUT_CENTS)
+    cents = joined_value.str.contains(_SPLIT_CENTS)
     cents = (cents & (cents.mean() > 1 / 2)) | (
-        joined_value.str.contains(_CUT_CENTS_OF_MORE) & joined_value.str.contains(",0[0-9]$").any()
+        joined_value.str.contains(_SPLIT_CENTS_OF_MORE) & joined_value.str.contains(",0[0-9]$").any()
     )
-    rows = table.frame.filter(has_other_fields, pl.col(next_columns[0]).str.contains(VISIBLE)).select(
+    rows = table.frame.filter(is_regular, pl.col(next_columns[0]).str.contains(VISIBLE)).select(
         "row",
         whole=joined_value,
-        is_sure=(
+        is_certain=(
             joined_value.str.contains(r"^[^.,]*[0-9],[0-9]")
             if next_columns[0] in nameless
-            else joined_value.str.contains(_CUT_THOUSANDS) | cents
+            else joined_value.str.contains(_SPLIT_THOUSANDS) | cents
         )
         & has_nameless,
-        is_cut=(joined_value.str.contains(_CUT_THOUSANDS) | cents) & ~has_later,
+        is_unsure=(joined_value.str.contains(_SPLIT_THOUSANDS) | cents) & ~has_later,
     )
-    sure, cut = rows.filter("is_sure"), rows.filter("is_cut", ~pl.col("is_sure"))
+    certain, unsure = rows.filter("is_certain"), rows.filter("is_unsure", ~pl.col("is_certain"))
     message = build_message(
         "{value} seems to be one amount, cut at its comma. Put it in quotation marks, or give each column a heading.",
         value=pl.col("whole"),
     )
-    defects = defects_for_rows(sure, "amount", "amount.cut_by_comma", message, pl.col("whole"))
+    defects = findings_for_rows(certain, "amount", "amount.cut_by_comma", message, pl.col("whole"))
     table = replace(table, defects=pl.concat([table.defects, defects]))
-    if cut.is_empty():
+    if unsure.is_empty():
         return table
-    value = cut["whole"][0]
+    value = unsure["whole"][0]
     amount, _, remainder = value.partition(",")
     sentence = say(
-        "{value} may be one amount, cut at its comma: {amount} is paid, and {rest} is read as {heading}.",
+        "{value} may be one amount, cut at its comma. {amount} would be paid, and {rest} read as {heading}.",
         value=value,
         amount=amount,
         rest=remainder,
-        heading=repr(table.headings.sender[next_columns[0]]),
+        heading=repr(table.headings.sender_headings[next_columns[0]]),
     )
-    warning = build_findings([(0, "amount", value, "amount.cut_by_comma", append_row_numbers(sentence, cut["row"]))])
+    warning = build_findings([(0, "amount", value, "amount.cut_by_comma", append_row_numbers(sentence, unsure["row"]))])
     return replace(table, warnings=pl.concat([table.warnings, warning]))
 
 
 def read_rows(data: bytes, header: HeaderPosition, marks: LineMarks, file: str) -> Table:
-    """Return the rows of `data` below `header`. `marks` are the marks of these lines.
-
-    Raises `SheetError` as `read_delimited` does.
-    """
-    headings, lines = header.headings, marks.lines
-    # polars silently joins lines at an unclosed quotation mark, and pads short rows. So lines and delimiters are also
-    # counted in the bytes. Otherwise a payment could vanish, or an amount could be read from a neighbouring column.
+    """Read the rows of `data` below `header`. `marks` are the marks in these rows. Raises `SheetError`."""
+    headings, lines = header.headings, marks.line_count
+    # polars silently joins lines at an unclosed quotation mark, and pads short rows. A payment could vanish, or an
+    # amount could be read from a neighbouring column. So lines and delimiters are also counted in the bytes.
     ragged = None
     frame = _parse_rows(data, header, headings) if _counts_agree(data, header, marks) else None
     if frame is None:
@@ -239,15 +233,19 @@ def read_rows(data: bytes, header: HeaderPosition, marks: LineMarks, file: str) 
         frame = _parse_rows(_blank_ragged_lines(data, header, ragged), header, headings)
     if frame is None or frame.height != lines:
         raise SheetError(
-            say("{file} cannot be split into rows: its {lines} lines below the header merge.", file=file, lines=lines),
+            say(
+                "{file} cannot be split into rows, because its {lines} lines run together.",
+                file=file,
+                lines=lines,
+            ),
             hint=say(_QUOTE_HINT),
         )
-    # Searching for an apostrophe first, and then for the start of a field before it, skips most of the text.
+    # An apostrophe is rare, so searching for one and then checking what precedes it is fast.
     if re.search(rb"'(?<=[\n\"" + re.escape(header.delimiter.encode()) + rb"]')", data):
         frame = frame.with_columns(unguard_formulas(column) for column in frame.iter_columns())
     frame = frame.with_row_index("row", offset=header.row + 1)
     if ragged is None:
-        return Table(frame, headings, has_empty=b'""' in marks.found)
+        return Table(frame, headings, may_have_empty=b'""' in marks.marks)
     frame, defects = _fill_ragged_rows(frame, ragged, header, headings)
     return Table(frame, headings, defects=defects)
 
@@ -257,9 +255,9 @@ _QUOTE_HINT = mark('Quotation marks must enclose a whole field. Write a quotatio
 
 @dataclass(frozen=True, slots=True)
 class FirstLine:
-    """One of the first lines of a text: `line` in the file (from 0), `row` (from 1), `offset` of the next byte.
+    """One of the first lines of a text: `line` in the file (from 0), `row` (from 1), `offset` of the line after it.
 
-    `cells_by_delimiter` has its cells for each possible delimiter. It `has_open_quote` if a quotation mark is unpaired.
+    `cells_by_delimiter` has its cells for each delimiter. `has_open_quote` is true if a quotation mark is unpaired.
     """
 
     line: int
@@ -270,7 +268,7 @@ class FirstLine:
 
 
 def first_lines(data: bytes) -> list[FirstLine]:
-    """Return the lines that may be the header."""
+    """Return the first lines, any of which may be the header."""
     lines: list[FirstLine] = []
     delimiters: tuple[str, ...] = DELIMITERS
     skipped = offset = 0
@@ -278,7 +276,7 @@ def first_lines(data: bytes) -> list[FirstLine]:
         end = data.find(b"\n", offset)
         next_offset = len(data) if end < 0 else end + 1
         text = data[offset:next_offset].rstrip(b"\r\n")
-        # Spreadsheets obey a first line `sep=;`, and number the next line 1.
+        # A first line `sep=;` tells a spreadsheet the delimiter. The spreadsheet numbers the next line 1.
         if not offset and (sep := _SEP_LINE.fullmatch(text)):
             delimiters, skipped = (sep[1].decode("latin-1"), *DELIMITERS), 1
         else:
@@ -293,38 +291,38 @@ def find_header(data: bytes, options: ReadOptions) -> HeaderPosition:
     lines = first_lines(data)
     for line in lines:
         for _, cells in line.cells_by_delimiter:
-            require_columns(cells, options)
+            check_column_count(cells, options)
         matches = [(delimiter, cells) for delimiter, cells in line.cells_by_delimiter if is_header(cells, options)]
         if matches and line.has_open_quote:
             break
         if matches:
-            delimiter, cells = max(matches, key=lambda fit: sum(map(bool, match_names(fit[1], options))))
+            delimiter, cells = max(matches, key=lambda match: sum(map(bool, match_names(match[1], options))))
             headings = match_headings(unguard_names(cells), options, row=line.row)
             return HeaderPosition(delimiter, line.line, line.row, cells, line.offset, headings)
     for line in lines:
         if line.has_open_quote and any(any(match_names(cells, options)) for _, cells in line.cells_by_delimiter):
-            sentence = mark("{file}, row {row}: a heading has several lines, or lacks a quotation mark.")
+            template = mark("{file}, row {row}: a heading has several lines, or a quotation mark is missing.")
             raise SheetError(
-                say(sentence, file=options.file, row=line.row), hint=say("Write each heading on one line.")
+                say(template, file=options.file, row=line.row), hint=say("Write each heading on one line.")
             )
     by_delimiter = ([dict(line.cells_by_delimiter)[delimiter] for line in lines] for delimiter in DELIMITERS)
-    raise no_header_error(max(by_delimiter, key=partial(_header_likeness, options)), options)
+    raise no_header_error(max(by_delimiter, key=partial(_rate_rows, options)), options)
 
 
-def _header_likeness(options: ReadOptions, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Rate how much rows resemble a sheet: by the number of known columns, then of cells."""
+def _rate_rows(options: ReadOptions, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """Rate rows by their number of known columns, then by their number of cells."""
     return sum(bool(name) for cells in rows for name in match_names(cells, options)), sum(map(len, rows))
 
 
 def _split_cells(line: str, delimiter: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=delimiter), [])
-    except csv.Error:  # a field longer than the csv module allows is not a heading
+    except csv.Error:  # a field too long for the csv module is not a heading
         return []
 
 
 def _parse_rows(data: bytes, header: HeaderPosition, headings: Headings) -> pl.DataFrame | None:
-    """Parse each line below the header as a row (nulls for a blank line). Returns None if polars fails."""
+    """Parse each line below the header as a row. A blank line gives nulls. Returns None if polars fails."""
     try:
         return pl.read_csv(
             data,
@@ -339,27 +337,27 @@ def _parse_rows(data: bytes, header: HeaderPosition, headings: Headings) -> pl.D
 
 
 def _counts_agree(data: bytes, header: HeaderPosition, marks: LineMarks) -> bool:
-    """Return whether counting proves that each line has all its fields, so that lines need no individual check.
+    """Return whether counts of lines and delimiters prove that each line has all its fields.
 
-    The few lines with quotation marks are checked one by one. polars rejects extra fields. So if the other lines have
-    the right total of delimiters, none of them lacks a field or is blank.
+    The few lines with quotation marks are checked one by one. polars rejects extra fields, so if the total of
+    delimiters in the other lines is right, none of these lines lacks a field or is blank.
     """
     needed = len(header.cells) - 1
     if marks.are_uniform(needed):
         return True
-    quoted = _quoted_lines(data, header.offset, max_lines=marks.lines // _FEW_QUOTED)
+    quoted = _quoted_lines(data, header.offset, max_lines=marks.line_count // _LINES_PER_QUOTED)
     if quoted is None:
         return False
     quoted_delimiters = sum(line.count(marks.delimiter) for line in quoted)
-    if marks.found.count(marks.delimiter) - quoted_delimiters != needed * (marks.lines - len(quoted)):
+    if marks.marks.count(marks.delimiter) - quoted_delimiters != needed * (marks.line_count - len(quoted)):
         return False
-    texts = pl.Series("line", [line.decode().removesuffix("\r") for line in quoted], pl.String).to_frame()
+    quoted_lines = pl.Series("line", [line.decode().removesuffix("\r") for line in quoted], pl.String).to_frame()
     is_well_formed = pl.col("line").str.contains(_line_pattern(header)) & (_delimiters_outside_quotes(header) == needed)
-    return bool(texts.select(is_well_formed.all()).item())
+    return bool(quoted_lines.select(is_well_formed.all()).item())
 
 
 def _quoted_lines(data: bytes, offset: int, *, max_lines: int) -> list[bytes] | None:
-    """Return the lines from `offset` on with a quotation mark, or None if there are more than `max_lines`."""
+    """Return the lines after `offset` that have a quotation mark, or None if more than `max_lines` do."""
     lines: list[bytes] = []
     position = data.find(b'"', offset)
     while position >= 0 and len(lines) <= max_lines:
@@ -371,10 +369,7 @@ def _quoted_lines(data: bytes, offset: int, *, max_lines: int) -> list[bytes] | 
 
 
 def _find_ragged_lines(data: bytes, header: HeaderPosition, file: str) -> pl.DataFrame:
-    """Return the lines with a wrong number of fields: `index` (from 0 below the header), `line` and `fields`.
-
-    Raises `SheetError` for a line with an unpaired quotation mark.
-    """
+    """Return lines (`index`, `line`) with wrong `fields` counts. Raises `SheetError` for an unpaired quotation mark."""
     line, delimiter = pl.col("line"), header.delimiter
     lines_below = pl.scan_lines(data).with_row_index("index").filter(pl.col("index") > header.line)
     lines_below = lines_below.with_columns(index=pl.col("index") - (header.line + 1))
@@ -398,7 +393,7 @@ def _delimiters_outside_quotes(header: HeaderPosition) -> pl.Expr:
 
 def _line_pattern(header: HeaderPosition) -> str:
     delimiter = re.escape(header.delimiter)
-    # A field is one of RFC 4180's two kinds, or ="0712", which people write to keep a leading zero in a spreadsheet.
+    # A field is one of RFC 4180's two kinds, or ="0712", which keeps a leading zero in a spreadsheet.
     field = rf'(?:[^"{delimiter}]*|"(?:[^"]|"")*"|="[^"{delimiter}]*")'
     return f"^{field}(?:{delimiter}{field})*$"
 
@@ -420,32 +415,32 @@ def _check_width(data: bytes, ragged: pl.DataFrame, header: HeaderPosition, file
     """Raise `_WidthMismatch` if most rows have the same wrong number of fields."""
     columns = len(header.cells)
     fields, count = ragged["fields"].value_counts(sort=True).row(0) if ragged.height > 1 else (0, 0)
-    rows = data.count(b"\n", header.offset) + 1 - len(_BLANK_LINE.findall(data, header.offset))
-    if count < 2 or count * 2 <= rows:  # noqa: PLR2004 (one row alone shows no pattern)
+    row_count = data.count(b"\n", header.offset) + 1 - len(_BLANK_LINE.findall(data, header.offset))
+    if count < 2 or count * 2 <= row_count:  # noqa: PLR2004 (a single row shows no pattern)
         return
-    name = say(_DELIMITER_NAMES.get(header.delimiter, header.delimiter))
-    if fields > columns and count == rows:
-        sentence = say(
-            "{file}: Every row has {more} more than the headings. Is a heading missing, or is there {sign} at the end "
-            "of each line?",
+    sign = say(_DELIMITER_NAMES.get(header.delimiter, header.delimiter))
+    if fields > columns and count == row_count:
+        message = say(
+            "{file}: every row has {more} more than the header. Is a heading missing, or does each line end with "
+            "{sign}?",
             more=say("one field") if fields == columns + 1 else say("{count} fields", count=fields - columns),
             file=file,
-            sign=name,
+            sign=sign,
         )
     else:
-        sentence = say_count(
+        message = say_count(
             fields,
-            "{file}: Most rows have {count} field, but the header has {columns}. Are headings missing, or fields?",
-            "{file}: Most rows have {count} fields, but the header has {columns}. Are headings missing, or fields?",
+            "{file}: most rows have {count} field, but the header has {columns}. Are headings or fields missing?",
+            "{file}: most rows have {count} fields, but the header has {columns}. Are headings or fields missing?",
             file=file,
             columns=columns,
         )
-    hint = say("Correct the headings or the lines. A value with {sign} in it must be in quotation marks.", sign=name)
-    raise _WidthMismatch(sentence, hint=hint, fields=fields if count == rows else None)
+    hint = say("Correct the headings or the lines. A value that contains {sign} must be in quotation marks.", sign=sign)
+    raise _WidthMismatch(message, hint=hint, fields=fields if count == row_count else None)
 
 
 def _blank_ragged_lines(data: bytes, header: HeaderPosition, ragged: pl.DataFrame) -> bytes:
-    """Blank the ragged lines, so that the other rows keep their numbers."""
+    """Replace ragged lines with blank ones, so that other rows keep their numbers."""
     if not ragged.height:
         return data
     lines = data[header.offset :].split(b"\n")
@@ -457,21 +452,21 @@ def _blank_ragged_lines(data: bytes, header: HeaderPosition, ragged: pl.DataFram
 def _fill_ragged_rows(
     frame: pl.DataFrame, ragged: pl.DataFrame, header: HeaderPosition, headings: Headings
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Fill in the fields of ragged lines from left to right and return a defect for each line.
+    """Fill in the fields of ragged lines from left to right. Also return a defect for each of these lines.
 
-    Extra fields go into the last column, where a person who corrects the line sees them. Even an empty extra field is a
-    defect, because an unquoted `1,000` before an empty last field would be paid as 1.
+    Extra fields go into the last column, where they are visible for correction. Even an empty extra field is a defect,
+    because an unquoted `1,000` before an empty last field would be paid as 1.
     """
     columns = len(headings.names)
-    rows: list[list[str | None]] = []
+    fitted_rows: list[list[str | None]] = []
     for line in ragged["line"]:
         cells = _split_cells(line, header.delimiter) or line.split(header.delimiter)
         fitted = [*cells[: columns - 1], header.delimiter.join(cells[columns - 1 :])]
-        rows.append([cell or None for cell in fitted] + [None] * (columns - len(fitted)))
-    fields_frame = pl.DataFrame(rows, schema=dict.fromkeys(headings.names, pl.String), orient="row")
+        fitted_rows.append([cell or None for cell in fitted] + [None] * (columns - len(fitted)))
+    fields_frame = pl.DataFrame(fitted_rows, schema=dict.fromkeys(headings.names, pl.String), orient="row")
     indices = ragged["index"]
     frame = frame.with_columns(frame[name].scatter(indices, fields_frame[name]) for name in headings.names)
-    add_fields = say("add the missing ones, empty if there is no value")
+    add_fields = say("add the missing fields, empty if they have no value")
     quote_fields = say(
         "put fields that contain {delimiter!r} in quotation marks, and write amounts without it",
         delimiter=header.delimiter,
@@ -482,4 +477,4 @@ def _fill_ragged_rows(
     several_fields = build_message("The row has {fields} fields, but the header has {columns}: {suggestion}.", **parts)
     message = pl.when(pl.col("fields") == 1).then(one_field).otherwise(several_fields)
     lines = ragged.with_columns(row=(pl.col("index") + header.row + 1).cast(pl.UInt32))
-    return frame, defects_for_rows(lines, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS))
+    return frame, findings_for_rows(lines, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS))

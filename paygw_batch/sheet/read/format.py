@@ -1,4 +1,4 @@
-"""Recognises the format of a file by its name and first bytes."""
+"""Recognises a file's format by its name and first bytes."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ from paygw_batch.language import mark, say
 
 
 class Kind(StrEnum):
-    """A format of sheets. The value is its name in messages."""
+    """A format of sheets. Its value is its name in messages."""
 
     DELIMITED = mark("delimited text")
     PARQUET = mark("Parquet")
@@ -23,11 +23,10 @@ _KINDS = {
     ".xlsx": Kind.WORKBOOK,
 }
 SHEET_EXTENSIONS = tuple(_KINDS)
-"""The extensions of sheets, in lower case."""
 _COMPOUND = b"\xd0\xcf\x11\xe0"
-"""The first bytes of a compound file: an .xls, or a workbook with a password."""
+"""The first bytes of a compound file: an .xls, or a workbook protected by a password."""
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
-"""The part of a compound file with an encrypted workbook (MS-OFFCRYPTO)."""
+"""The part of a compound file that holds an encrypted workbook (MS-OFFCRYPTO)."""
 _UNSUPPORTED_SPREADSHEETS = (".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 _PICTURE = "a picture"
 _FIRST_BYTES = (
@@ -47,7 +46,7 @@ _FIRST_BYTES = (
     (b"ARROW1", mark("an Arrow file")),
     (b"<", mark("HTML or XML")),
 )
-"""The first bytes of files that are mistaken for sheets. No delimited text begins with them."""
+"""The first bytes of formats other than delimited text. People mistake some of them for sheets."""
 
 
 def file_format(file: str) -> Kind:
@@ -56,36 +55,37 @@ def file_format(file: str) -> Kind:
     if extension in _UNSUPPORTED_SPREADSHEETS:
         raise SheetError(
             say("{file} is in an unsupported spreadsheet format ({ending}).", file=file, ending=extension),
-            hint=say('Open it in the spreadsheet, and save it as .xlsx, or as "CSV UTF-8".'),
+            hint=say('Open it in your spreadsheet program and save it as .xlsx or "CSV UTF-8".'),
         )
     if extension not in _KINDS:
         raise SheetError(
-            say("{file} does not have one of the extensions {kinds}.", file=file, kinds=", ".join(_KINDS)),
-            hint=say('Save it from the spreadsheet as .xlsx, or as "CSV UTF-8".'),
+            say("{file} must have one of these extensions: {kinds}.", file=file, kinds=", ".join(_KINDS)),
+            hint=say('Save it as .xlsx or "CSV UTF-8" in your spreadsheet program.'),
         )
     return _KINDS[extension]
 
 
 def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
-    """Raise `SheetError` for a file whose first bytes contradict its name, or that has a password."""
+    """Raise `SheetError` if a file's first bytes contradict its extension, or if a password protects it."""
     if data.startswith(_COMPOUND) and _ENCRYPTED in data:
         raise SheetError(
             say("{file} is protected by a password.", file=file),
-            hint=say("Open it in the spreadsheet with the password, and save a copy without one."),
+            hint=say("Open it with the password in your spreadsheet program, and save a copy without a password."),
         )
     start = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
-    actual = next((name for first, name in _FIRST_BYTES if start.startswith(first)), Kind.DELIMITED)
-    if actual == _PICTURE:
+    found = next((name for first_bytes, name in _FIRST_BYTES if start.startswith(first_bytes)), Kind.DELIMITED)
+    if found == _PICTURE:
         raise SheetError(
             say("{file} is actually a picture.", file=file),
-            hint=say("Ask the sender for the sheet itself. Figures retyped from a picture can't be checked."),
+            hint=say("Ask the sender for the sheet itself. Figures copied from a picture cannot be checked."),
         )
-    if actual is not kind:
+    if found is not kind:
         hint = (
             say("Rename it.")
-            if actual in set(_KINDS.values())
-            else say("Save it as .csv or .xlsx from the spreadsheet.")
+            if found in set(_KINDS.values())
+            else say("Save it as .csv or .xlsx in your spreadsheet program.")
         )
         raise SheetError(
-            say("{file} is named like {kind}, but is {found}.", file=file, kind=say(kind), found=say(actual)), hint=hint
+            say("{file} is named like {kind}, but is actually {found}.", file=file, kind=say(kind), found=say(found)),
+            hint=hint,
         )

@@ -1,4 +1,4 @@
-"""Turns the rows of a file into a `Sheet`, in steps that all formats share."""
+"""Turns the rows of a file into a `Sheet`, in the same steps for all formats."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,10 +24,7 @@ _DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
 
 
 def convert_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Convert digits in amounts and numbers to ASCII. Return a warning for each changed value.
-
-    Values with digits of several scripts are unchanged, so the checks reject them.
-    """
+    """Convert digits to ASCII, with a warning for each. Values of mixed scripts stay, so that checks reject them."""
     warnings, cleanings = [build_findings(())], sheet_columns().cleanings
     for name in frame.columns:
         if cleanings.get(name) not in {Cleaning.AMOUNT, Cleaning.NUMBER}:
@@ -54,14 +51,14 @@ def convert_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def clean_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Return the cleaned rows of these columns. Missing values are empty.
+    """Clean columns and return them as rows, with empty strings for missing values.
 
-    `meant` is the meaning of `amount` in its `currency`, or empty if there is none or several.
+    `meant` is the plain amount that `amount` means in its `currency`, or empty if that is unclear.
     """
     cleanings = sheet_columns().cleanings
     texts = (unguard_formulas(pl.Series(name, cells, pl.String)) for name, cells in columns.items())
-    cleaned = [CLEANERS[cleanings.get(text.name, Cleaning.TRIMMED)](text) for text in texts]
-    frame, _ = convert_digits(pl.DataFrame(cleaned).with_row_index("row"))
+    cleaned_columns = [CLEANERS[cleanings.get(text.name, Cleaning.TRIMMED)](text) for text in texts]
+    frame, _ = convert_digits(pl.DataFrame(cleaned_columns).with_row_index("row"))
     currency = pl.col("currency")
     codes = frame["currency"].drop_nulls().unique()
     amounts = [pl.when(currency == code).then(amount_correction("amount", code)) for code in codes]
@@ -70,7 +67,7 @@ def clean_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 
 
 def _has_other_digits(text: pl.Series) -> pl.Series:
-    """Return a mask of values with other digits. Comparing lengths quickly excludes columns that are all ASCII."""
+    """Return a mask of values with non-ASCII digits. Comparing lengths is a cheap way to exclude ASCII columns."""
     if text.str.len_bytes().sum() == text.str.len_chars().sum():
         return pl.Series([False]).new_from_index(0, text.len())
     return text.str.contains(f"[{''.join(_SCRIPTS)}]").fill_null(value=False)
@@ -78,11 +75,11 @@ def _has_other_digits(text: pl.Series) -> pl.Series:
 
 VISIBLE = r"[^\p{C}\p{Z}]"
 TYPED_MESSAGE = mark(
-    "{value} is a date, or true or false, which programs display in different ways. If it should be something else, "
-    "format the cell as text and re-enter it."
+    "{value} is stored as a date, or as true or false, which programs display differently. If it should be something "
+    "else, format the cell as text, then enter the value again."
 )
 LINE_BREAK = "\N{LINE SEPARATOR}"
-"""Replaces a line break inside a cell. No check accepts it."""
+"""Replaces a line break inside a cell. Every check rejects it."""
 _LINE_BREAKS = r"[\x00-\x08\x0a-\x1f\x7f\x{85}\x{2028}\x{2029}]"
 
 
@@ -90,8 +87,8 @@ _LINE_BREAKS = r"[\x00-\x08\x0a-\x1f\x7f\x{85}\x{2028}\x{2029}]"
 class Table:
     """The rows of a file below its header. `frame` has `row` (UInt32), then `headings.names` as String.
 
-    `worksheet` and `other_worksheets` are as in `Sheet`. `encoding` is set if a person had to name it. `has_empty` is
-    false if no string of the frame is empty.
+    `worksheet`, `other_worksheets` and `encoding` are as in `Sheet`. If `may_have_empty` is false, the frame has no
+    empty strings.
     """
 
     frame: pl.DataFrame
@@ -101,20 +98,20 @@ class Table:
     warnings: pl.DataFrame = field(default_factory=empty_findings)
     worksheet: str = ""
     other_worksheets: tuple[tuple[str, int | None], ...] = ()
-    has_empty: bool = True
+    may_have_empty: bool = True
     encoding: str = ""
 
 
 def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
-    """Convert a table to a sheet with single-line cells, nulls for blank cells, and no blank rows.
+    """Convert a table to a sheet. Cells become single lines, blank cells null, and blank rows are dropped.
 
-    Row numbers are kept. Raises `SheetError` for a sheet without rows, or with more than `max_rows`.
+    Rows keep their numbers. Raises `SheetError` for a sheet without rows, or with more than `max_rows`.
     """
     headings, file, max_rows = table.headings, options.file, options.max_rows
-    frame = join_cell_lines(table).frame.drop(headings.ours)
-    if table.has_empty:
-        frame = frame.with_columns(_null_empty_texts(frame, name) for name in frame.columns[1:])
-    if (is_blank := _blank_rows(frame)).any():  # copies every text, so only if necessary
+    frame = join_cell_lines(table).frame.drop(headings.rejects_columns)
+    if table.may_have_empty:
+        frame = frame.with_columns(_empty_to_null(frame, name) for name in frame.columns[1:])
+    if (is_blank := _blank_rows(frame)).any():  # filtering without need would copy all texts
         frame = filter_rows(frame, ~is_blank)
     if not frame.height:
         raise SheetError(
@@ -124,7 +121,7 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
     if frame.height > max_rows:
         raise SheetError(
             say(
-                "{file} has {height} rows; at most {max_rows} are allowed.",
+                "{file} has {height} rows, but at most {max_rows} are allowed.",
                 file=file,
                 height=frame.height,
                 max_rows=max_rows,
@@ -134,15 +131,15 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
     empty_columns = {name for name in headings.nameless if frame[name].null_count() == frame.height}
     frame, digit_warnings = convert_digits(frame.drop(empty_columns))
     frame, notes = frame.rechunk(), table.notes
-    if headings.ours:
+    if headings.rejects_columns:
         names = say(" and ").join(REJECTS_COLUMNS)
         notes += (say("The columns {names} come from a rejects file, and are ignored.", names=names),)
-    are_several = any(rows is not None for _, rows in table.other_worksheets)
+    has_similar = any(rows is not None for _, rows in table.other_worksheets)
     return Sheet(
-        name=f"{file} [{table.worksheet}]" if are_several else file,
+        name=f"{file} [{table.worksheet}]" if has_similar else file,
         sha256=sha256,
         frame=frame,
-        headers={name: headings.sender[name] for name in frame.columns[1:]},
+        headers={name: headings.sender_headings[name] for name in frame.columns[1:]},
         unknown=tuple(name for name in headings.unknown if name not in empty_columns),
         notes=notes,
         defects=findings_in_frame(table.defects, frame),
@@ -155,49 +152,46 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
 
 
 def findings_in_frame(findings: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the findings about rows of the frame or about the whole sheet (row 0)."""
+    """Return the findings about rows of the frame, or about the whole sheet (row 0)."""
     is_in_frame = (pl.col("row") == 0) | pl.col("row").is_in(frame["row"].implode())
     return findings.filter(is_in_frame) if findings.height else findings
 
 
 def filter_rows(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
-    """Filter rows by `mask` and return them in one chunk.
-
-    polars 2.1 may leave an empty first chunk, which makes `pl.format` panic.
-    """
+    """Filter rows and rechunk them. polars 2.1 may leave an empty first chunk, which makes `pl.format` panic."""
     return frame.filter(mask).rechunk()
 
 
-def _null_empty_texts(frame: pl.DataFrame, name: str) -> pl.Series:
+def _empty_to_null(frame: pl.DataFrame, name: str) -> pl.Series:
     text = frame[name]
-    empty = text == ""
-    return text.set(empty, None) if empty.any() else text
+    is_empty = text == ""
+    return text.set(is_empty, None) if is_empty.any() else text
 
 
 def join_cell_lines(table: Table) -> Table:
-    """Put every cell on one line. Cells that had several lines are also trimmed.
+    """Put every cell on one line, and trim cells that have several lines.
 
-    In unknown columns, a line break becomes a space. In others, line breaks and ASCII control characters become U+2028,
-    which no check accepts.
+    In unknown columns, a line break becomes a space. In known columns, line breaks and ASCII control characters become
+    U+2028, which every check rejects.
     """
     frame = table.frame
     for name in frame.columns[1:]:
-        pattern, glue = (CONTROL, " ") if name in table.headings.unknown else (_LINE_BREAKS, LINE_BREAK)
-        broken = frame[name].str.contains(pattern)
-        if broken.any():
-            frame = frame.with_columns(apply_where(frame[name], broken, partial(_join, pattern=pattern, glue=glue)))
+        pattern, sep = (CONTROL, " ") if name in table.headings.unknown else (_LINE_BREAKS, LINE_BREAK)
+        has_break = frame[name].str.contains(pattern)
+        if has_break.any():
+            frame = frame.with_columns(apply_where(frame[name], has_break, partial(_join, pattern=pattern, sep=sep)))
     return replace(table, frame=frame)
 
 
-def _join(text: pl.Series, pattern: str, glue: str) -> pl.Series:
-    return trim(text).str.replace_all(rf"\p{{Z}}*{pattern}[\p{{Z}}{pattern}]*", glue)
+def _join(text: pl.Series, pattern: str, sep: str) -> pl.Series:
+    return trim(text).str.replace_all(rf"\p{{Z}}*{pattern}[\p{{Z}}{pattern}]*", sep)
 
 
 def _blank_rows(frame: pl.DataFrame) -> pl.Series:
-    """Return a mask of blank rows. Only rows without a country are checked in detail."""
+    """Return a mask of blank rows. For speed, only rows without a country are searched for other values."""
     country = frame["country"]
     if country.unique().str.contains(VISIBLE).fill_null(value=False).all():
         return pl.Series([False]).new_from_index(0, frame.height)
     is_blank = ~country.str.contains(VISIBLE).fill_null(value=False)
-    candidates = frame.filter(is_blank).select(pl.exclude("row").str.contains(VISIBLE).fill_null(value=False))
-    return is_blank.scatter(is_blank.arg_true(), ~candidates.select(pl.any_horizontal(pl.all())).to_series())
+    has_text = frame.filter(is_blank).select(pl.exclude("row").str.contains(VISIBLE).fill_null(value=False))
+    return is_blank.scatter(is_blank.arg_true(), ~has_text.select(pl.any_horizontal(pl.all())).to_series())

@@ -1,6 +1,6 @@
 """Suggests the columns of headings from profiles, words in headings, and cells.
 
-A person checks each suggestion. None affects payments by itself.
+A person checks every suggestion. None affects payments by itself.
 """
 
 import json
@@ -18,10 +18,10 @@ from paygw_batch.countries.data import config_dir, read_countries, read_numbers
 from paygw_batch.countries.form_columns import COUNTRY_COLUMN
 from paygw_batch.files import write_atomically
 from paygw_batch.language import say
-from paygw_batch.sheet.read.headings import IGNORED_HEADING, SAMPLES, FileHeading, fold_heading
+from paygw_batch.sheet.read.headings import IGNORED_HEADING, MAX_SAMPLES, FileHeading, fold_heading
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
 
-_NEAR = 0.85
+_MIN_LIKENESS = 0.85
 _MISLEADING_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -49,18 +49,18 @@ _HEADING_WORDS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""A word of a heading, without accents -> the column that it means. The first match counts."""
+"""A word in a heading, without accents -> the column that it means. The first match counts."""
 _NUMBER_COLUMNS = frozenset({"phone", "account_number"})
-"""Columns whose headings may have "number" and "no."."""
+"""Columns whose headings may contain "number" or "no."."""
 _NUMBER_WORDS = frozenset({"number", "no", "numero", "n"})
 
 
 @dataclass(frozen=True, slots=True)
 class HeadingSuggestion:
-    """A heading of a sheet and the column that it may mean. If `is_known`, it is read as that column.
+    """A heading of a sheet, and the column that it means (`is_known`) or may mean.
 
-    Otherwise `column` is a suggestion for a person to check, or `IGNORED_HEADING` if there is none. `other` is the
-    column that would have been suggested if no other heading had it. `samples` are the first values below the heading.
+    If the column is not known, it is a suggestion for a person to check, or `IGNORED_HEADING` if there is none. `other`
+    is a column that was not suggested because another heading has it. `samples` are the first values below the heading.
     """
 
     heading: str
@@ -71,26 +71,26 @@ class HeadingSuggestion:
 
 
 def suggest_columns(headings: Sequence[FileHeading], columns: Sequence[str]) -> Sequence[HeadingSuggestion]:
-    """Return the known or suggested column of each heading. No column is suggested twice."""
-    certain = {entry.column for entry in headings if entry.column is not None}
-    taken = {IGNORED_HEADING}
-    guesses = []
+    """Return the known or suggested column for each heading. No column is suggested twice."""
+    known = {entry.column for entry in headings if entry.column is not None}
+    used_columns = {IGNORED_HEADING}
+    suggestions = []
     for entry in headings:
-        near = entry.column or suggest_column(entry.heading, columns, entry.samples) or IGNORED_HEADING
-        column = IGNORED_HEADING if near in taken or (entry.column is None and near in certain) else near
-        taken.add(column)
-        other = near if near != column else ""
-        guesses.append(
-            HeadingSuggestion(entry.heading, column, entry.column is not None, other, entry.samples[:SAMPLES])
+        likely = entry.column or suggest_column(entry.heading, columns, entry.samples) or IGNORED_HEADING
+        column = IGNORED_HEADING if likely in used_columns or (entry.column is None and likely in known) else likely
+        used_columns.add(column)
+        other = likely if likely != column else ""
+        suggestions.append(
+            HeadingSuggestion(entry.heading, column, entry.column is not None, other, entry.samples[:MAX_SAMPLES])
         )
-    return guesses
+    return suggestions
 
 
 def suggest_column(heading: str, columns: Sequence[str], samples: Sequence[str] = ()) -> str | None:
     """Return the column that a heading may mean, or None.
 
-    A profile with this heading counts first, then the cells if all are of one kind, then a similar spelling, and last
-    the words of the heading.
+    The first match decides. Profiles with this heading come first, then cells (if all are alike), similar spellings,
+    and words in the heading.
     """
     in_profiles = {column for name, column in _known_headings() if name == fold_heading(heading)}
     if in_profiles:
@@ -108,13 +108,13 @@ def _known_headings() -> tuple[tuple[str, str], ...]:
 
 def _match_spelling(heading: str, columns: Sequence[str]) -> str | None:
     by_name = {fold_heading(column): column for column in columns} | dict(_known_headings())
-    matches = get_close_matches(fold_heading(re.sub(r"\(.*?\)", "", heading)), by_name, n=1, cutoff=_NEAR)
+    matches = get_close_matches(fold_heading(re.sub(r"\(.*?\)", "", heading)), by_name, n=1, cutoff=_MIN_LIKENESS)
     return by_name[matches[0]] if matches else None
 
 
 def _match_words(heading: str) -> str | None:
-    plain = "".join(c for c in unicodedata.normalize("NFKD", heading.casefold()) if not unicodedata.combining(c))
-    words = re.findall(r"[^\W\d_]+", plain)
+    unaccented = "".join(c for c in unicodedata.normalize("NFKD", heading.casefold()) if not unicodedata.combining(c))
+    words = re.findall(r"[^\W\d_]+", unaccented)
     for word, column in _HEADING_WORDS.items():
         misleading = _MISLEADING_WORDS - _NUMBER_WORDS if column in _NUMBER_COLUMNS else _MISLEADING_WORDS
         if word in words and misleading.isdisjoint(words):
@@ -124,12 +124,12 @@ def _match_words(heading: str) -> str | None:
 
 def _match_cells(samples: Sequence[str]) -> str | None:
     cells = [cell.strip() for cell in samples if cell.strip()]
-    kinds = _cell_patterns()
-    return next((column for column, matches in kinds.items() if cells and all(map(matches, cells))), None)
+    tests = _cell_tests()
+    return next((column for column, matches in tests.items() if cells and all(map(matches, cells))), None)
 
 
 @cache
-def _cell_patterns() -> Mapping[str, Callable[[str], bool]]:
+def _cell_tests() -> Mapping[str, Callable[[str], bool]]:
     countries, numbers = read_countries(config_dir()), read_numbers(config_dir())
     currencies = {country.currency for country in countries.values()}
     international = "|".join(f"{plan.dialling_code}{plan.pattern}" for plan in numbers.values())
@@ -143,14 +143,11 @@ def _cell_patterns() -> Mapping[str, Callable[[str], bool]]:
 
 
 def write_heading_map(path: Path, file: str, headings: Sequence[FileHeading], columns: Sequence[str]) -> None:
-    """Write the headings of `file` to `path`, each with its known or suggested column.
-
-    No column is suggested twice. Raises `OutputError`.
-    """
+    """Write the headings of `file` to `path`, with the known or suggested column of each. Raises `OutputError`."""
     lines: dict[str, str] = {}
-    for guess in suggest_columns(headings, columns):
-        comment = "  # " + say("{near}, like another one?", near=guess.other) if guess.other else ""
-        lines.setdefault(fold_heading(guess.heading), f"{_quote(guess.heading)} = {_quote(guess.column)}{comment}")
+    for entry in suggest_columns(headings, columns):
+        comment = "  # " + say("{near}? Another heading already has it.", near=entry.other) if entry.other else ""
+        lines.setdefault(fold_heading(entry.heading), f"{_quote(entry.heading)} = {_quote(entry.column)}{comment}")
     text = "\n".join(
         [
             generator_marks.HEADINGS,
@@ -161,7 +158,7 @@ def write_heading_map(path: Path, file: str, headings: Sequence[FileHeading], co
             say(
                 "# it if it is wrong, and pass this file: --column-profile {name}", name=_replace_unprintable(path.name)
             ),
-            say('# "" is a column that is not used; it is copied to the reconciliation. No column may appear twice.'),
+            say('# "" is a column that is not used. It is copied to the reconciliation. No column can appear twice.'),
             say("# The columns: {columns}.", columns=", ".join(columns)),
             "",
             "[columns]",
@@ -173,7 +170,7 @@ def write_heading_map(path: Path, file: str, headings: Sequence[FileHeading], co
 
 
 def _quote(text: str) -> str:
-    """Quote a TOML basic string, which is written like a JSON string."""
+    """Quote a string for TOML, which writes it as JSON does."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -18,25 +18,23 @@ from paygw_batch.sheet.columns import (
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 
 IGNORED_HEADING = ""
-"""Marks a heading that is ignored although it is known."""
+"""Marks a known heading that is to be ignored."""
 HEADER_ROWS = 20
-"""The header must be among this many first rows. Titles and notes may precede it."""
-SAMPLES = 3
-"""The number of values that are shown with a heading."""
+"""The header must be among this many first rows. Titles and notes may come before it."""
+MAX_SAMPLES = 3
 MAX_COLUMNS = 16_384
-"""The maximum number of columns of a spreadsheet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options for reading a sheet. `sheet_name` names one worksheet of a workbook.
+    """Options for reading a sheet. `sheet_name` selects a worksheet in a workbook.
 
-    - `aliases`: a sender's heading -> our column, or `IGNORED_HEADING`. `profiles`: the name of each profile -> its
-      aliases. If the header is not recognised, the error names the profile that fits. Profiles are never used unless
-      named, because headings decide whom to pay and how much.
-    - `operation` is the operation of the rows, which determines the known columns.
-    - `encoding` (`cp1252`) is tried for a text file without a byte order mark that is not UTF-8.
-    - `file` is the sender's name for the file, if the file is stored under another name.
+    - `aliases`: a sender's heading -> our column, or `IGNORED_HEADING`.
+    - `profiles`: a profile's name -> its aliases. If the header is not recognised, the error suggests a profile.
+      Profiles are never applied here, because headings decide whom to pay and how much.
+    - `operation`: the operation of the rows, which determines the known columns.
+    - `encoding` (`cp1252`): tried for a text file that is not UTF-8 and has no byte order mark.
+    - `file`: the sender's name for the file, if it is stored under another name.
     """
 
     max_rows: int = 1_000_000
@@ -55,22 +53,22 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Headings:
-    """The columns of a file. `names` has our name for each, in the file's order.
+    """The columns of a file. `names` holds our name for each, in the file's order.
 
-    `sender` maps each of these names to the heading in the file. `unknown` has the unknown columns, and `nameless`
-    those without a heading, which are dropped if empty. `ours` has the columns of a rejects file, which are dropped.
+    `sender_headings` maps these names to the headings in the file. `unknown` columns are kept. `nameless` columns have
+    no heading, and are dropped if empty. `rejects_columns`, which we added to a rejects file, are always dropped.
     """
 
     names: tuple[str, ...]
-    sender: Mapping[str, str]
+    sender_headings: Mapping[str, str]
     unknown: tuple[str, ...]
     nameless: frozenset[str]
-    ours: frozenset[str]
+    rejects_columns: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class FileHeading:
-    """A heading of a file, with the known column that it means, if any, and the first values below it."""
+    """A heading of a file, the known column that it means (if any), and the first values below it."""
 
     heading: str
     column: str | None
@@ -80,7 +78,7 @@ class FileHeading:
 class HeadingError(SheetError):
     """The header is missing, lacks required columns, or has a duplicate column.
 
-    `headings` are those of the most similar row. `describe_command` ends the hint with a command for a sheet.
+    `headings` are those of the row most like a header. `describe_command` returns the hint's last sentence for a sheet.
     """
 
     def __init__(
@@ -103,14 +101,14 @@ class HeadingError(SheetError):
 
 def _map_hint(sheet: str) -> str:
     return say(
-        "`paygw-batch validate {file} --map FILE.toml` writes its headings to a file in which you can map each to a "
-        "column.",
+        "To map each heading to a column, run `paygw-batch validate {file} --map FILE.toml` and edit the file that it "
+        "writes.",
         file=sheet,
     )
 
 
 class MissingColumns(SheetError):
-    """A sheet lacks `columns` that its countries need, or has them under unknown headings."""
+    """A sheet lacks `columns` that its countries need, perhaps because their headings are unknown."""
 
     def __init__(self, columns: Sequence[str], message: str, *, hint: str, option: str) -> None:
         super().__init__(message, hint=hint, option=option)
@@ -118,23 +116,23 @@ class MissingColumns(SheetError):
 
 
 class UnknownHeadings(HeadingError):
-    """No row of a file has the columns that every sheet needs."""
+    """No row of a file has the headings that every sheet needs."""
 
 
 @lru_cache(maxsize=4096)
 def fold_heading(heading: str) -> str:
-    """Normalize a heading: lower case, without spaces, invisible characters, hyphens and underscores."""
+    """Normalise a heading: lower case, without spaces, invisible characters, hyphens and underscores."""
     text = unicodedata.normalize("NFKC", heading).casefold()
     return "".join(c for c in text if unicodedata.category(c)[0] not in "CZ" and c not in "-_")
 
 
 def match_names(cells: Sequence[str], options: ReadOptions) -> list[str | None]:
-    """Return the known column of each heading, or None."""
+    """Return the known column for each heading, or None."""
     return _match_columns(cells, options.columns, options.aliases)
 
 
 def _fitting_profiles(cells: Sequence[str], options: ReadOptions) -> list[str]:
-    """Return the profiles by which a row has the required columns."""
+    """Return the names of profiles that map a row's headings to all required columns."""
     profiles = options.profiles.items()
     return [name for name, aliases in profiles if _has_required(_match_columns(cells, options.columns, aliases))]
 
@@ -144,16 +142,16 @@ def _has_required(names: Sequence[str | None]) -> bool:
 
 
 def _match_columns(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
-    targets = ((alias, _alias_target(alias, column)) for alias, column in aliases.items())
+    targets = ((alias, _require_known_column(alias, column)) for alias, column in aliases.items())
     lookup = {fold_heading(name): name for name in columns}
-    # A heading of another operation's column has no meaning here.
+    # Columns of other operations are unknown here.
     lookup |= {
         fold_heading(alias): column for alias, column in targets if column in columns or column == IGNORED_HEADING
     }
     return [lookup.get(fold_heading(cell)) or None for cell in cells]
 
 
-def _alias_target(heading: str, column: str) -> str:
+def _require_known_column(heading: str, column: str) -> str:
     if column in known_columns() or column == IGNORED_HEADING:
         return column
     matches = get_close_matches(column, known_columns(), n=1)
@@ -169,20 +167,17 @@ def _alias_target(heading: str, column: str) -> str:
 
 
 def is_header(cells: Sequence[str], options: ReadOptions) -> bool:
-    """Return whether a row has all required columns."""
+    """Return whether a row has the headings of all required columns."""
     return _has_required(match_names(cells, options))
 
 
 def no_header_error(
     rows: Sequence[Sequence[str]], options: ReadOptions, *, worksheet: str | None = None
 ) -> UnknownHeadings:
-    """Return an error with the missing columns for a file whose first `rows` contain no header.
-
-    It also names the profiles that fit. `worksheet` is given if the file has several.
-    """
+    """Return the error for a file without a header in its first `rows`. It suggests columns to add, or profiles."""
     file = options.file
     label = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
-    closest = max(rows, key=lambda cells: _header_likeness(cells, options), default=[])
+    closest = max(rows, key=lambda cells: _row_likeness(cells, options), default=[])
     names = match_names(closest, options)
     row = list(rows).index(closest) + 1 if closest else 0
     headings = [
@@ -193,29 +188,28 @@ def no_header_error(
     if profiles := _fitting_profiles(closest, options):
         return _profile_error(label, row, profiles, headings)
     if any(names):
-        sentence = _missing_columns_message(label, row, names, headings)
+        message = _missing_columns_message(label, row, names, headings)
         hint = say("Add the column, or correct its heading.")
     else:
-        sentence = say("{place} has no recognisable header in its first {rows} rows.", place=label, rows=HEADER_ROWS)
+        message = say("{place} has no recognisable header in its first {rows} rows.", place=label, rows=HEADER_ROWS)
         hint = say("The first row must have the columns: {columns}.", columns=", ".join(options.columns[:7]))
-    return UnknownHeadings(sentence, hint, headings, option="--column-profile", file=file, describe_command=_map_hint)
+    return UnknownHeadings(message, hint, headings, option="--column-profile", file=file, describe_command=_map_hint)
 
 
 def _missing_columns_message(label: str, row: int, names: Sequence[str | None], headings: Sequence[FileHeading]) -> str:
-    """Return the message about missing required columns, with the most similar headings."""
     missing = [name for name in REQUIRED_COLUMNS if name not in names]
     unknown = [heading.heading for heading in headings if heading.column is None]
-    close = {name: get_close_matches(name, unknown, n=1) for name in missing}
+    similar = {name: get_close_matches(name, unknown, n=1) for name in missing}
     parts = [
-        say("{name} (is it the column {near!r}?)", name=name, near=nearest_name[0]) if nearest_name else name
-        for name, nearest_name in close.items()
+        say("{name} (is it the column {near!r}?)", name=name, near=nearest_names[0]) if nearest_names else name
+        for name, nearest_names in similar.items()
     ]
     columns = say(" and no column ").join(parts)
     return say("{place}, row {row}: the header has no column {columns}.", place=label, row=row, columns=columns)
 
 
 def _profile_error(label: str, row: int, profiles: Sequence[str], headings: Sequence[FileHeading]) -> UnknownHeadings:
-    """Return the error for a header that matches only profiles that were not named."""
+    """Return the error for a header that matches only profiles that were not chosen."""
     return UnknownHeadings(
         say(
             "{place}, row {row}: these are headings of the profile {profiles}.",
@@ -224,7 +218,8 @@ def _profile_error(label: str, row: int, profiles: Sequence[str], headings: Sequ
             profiles=say(" and of ").join(profiles),
         ),
         say(
-            "Choose the profile: --column-profile {fitting}, or column_profile under [sheet] in the configuration.",
+            "Choose the profile with --column-profile {fitting}, or with column_profile under [sheet] in the "
+            "configuration.",
             fitting=profiles[0],
         ),
         headings,
@@ -233,25 +228,25 @@ def _profile_error(label: str, row: int, profiles: Sequence[str], headings: Sequ
 
 
 def column_texts(index: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the non-empty texts of one column, cut for display."""
+    """Return the non-empty texts of one column, truncated for display."""
     cells = (row[index].strip() for row in rows if index < len(row))
     return tuple(cell[:SHOWN_CHARACTERS] for cell in cells if cell)
 
 
 def header_likeness(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, int, int]:
-    """Rate how much the best row resembles a header. The worksheet with the highest rating is read."""
-    return max((_header_likeness(cells, options) for cells in rows), default=(False, 0, 0))
+    """Return the highest rating of a worksheet's first rows. The worksheet that rates highest is read."""
+    return max((_row_likeness(cells, options) for cells in rows), default=(False, 0, 0))
 
 
-def _header_likeness(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
-    """Rate how much a row resembles a header: by profiles, known columns, and texts without digits."""
+def _row_likeness(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
+    """Rate how much a row resembles a header, by its fitting profiles, known columns, and texts without digits."""
     known_count = sum(name is not None for name in match_names(cells, options))
     texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}
     return bool(_fitting_profiles(cells, options)), known_count, len(texts)
 
 
-def require_columns(cells: Sequence[str], options: ReadOptions) -> None:
-    """Raise `SheetError` for more cells than a spreadsheet has columns. Checking them would take minutes."""
+def check_column_count(cells: Sequence[str], options: ReadOptions) -> None:
+    """Raise `SheetError` if there are more columns than a spreadsheet has. Matching them would take minutes."""
     if len(cells) > MAX_COLUMNS:
         raise SheetError(
             say(
@@ -260,23 +255,19 @@ def require_columns(cells: Sequence[str], options: ReadOptions) -> None:
                 columns=f"{len(cells):,}",
                 most=f"{MAX_COLUMNS:,}",
             ),
-            hint=say("Save the sheet again with the columns that it needs."),
+            hint=say("Save the sheet again with only the columns that it needs."),
         )
 
 
 def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> Headings:
-    """Return the columns of the header in row `row`.
-
-    Raises `SheetError` for a repeated heading, in any spelling, because one of the columns would silently replace the
-    other.
-    """
-    require_columns(cells, options)
+    """Match the headings in row `row`. Raises `SheetError` if one repeats, as its column would replace another."""
+    check_column_count(cells, options)
     trimmed = [" ".join(cell.split()) for cell in cells]
     columns = match_names(trimmed, options)
     is_rejects = set(REJECTS_COLUMNS) <= set(trimmed)
     reserved = {*options.columns, *RECONCILIATION_COLUMNS_OF[options.operation], *REJECTS_COLUMNS, "valid"}
     names: list[str] = []
-    sender: dict[str, str] = {}
+    sender_headings: dict[str, str] = {}
     nameless: set[str] = set()
     for position, (heading, name) in enumerate(zip(trimmed, columns, strict=True), start=1):
         if not heading:
@@ -284,20 +275,20 @@ def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> H
         label = name or heading or f"column {position}"
         if name is None and label in reserved:
             label = f"{label} (ours)" if is_rejects and label in REJECTS_COLUMNS else f"{label} (sheet)"
-        if label in sender:
+        if label in sender_headings:
             raise HeadingError(
                 say(
                     "{file}, row {row}: the headings {seen!r} and {heading!r} mean the same column.",
                     file=options.file,
                     row=row,
-                    seen=sender[label],
+                    seen=sender_headings[label],
                     heading=heading,
                 ),
                 say("Remove or rename one of the two columns."),
                 [FileHeading(text, column) for text, column in zip(trimmed, columns, strict=True) if text],
             )
-        sender[label] = heading
+        sender_headings[label] = heading
         names.append(label)
-    own = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
-    unknown = tuple(label for label, name in zip(names, columns, strict=True) if name is None and label not in own)
-    return Headings(tuple(names), sender, unknown, frozenset(nameless), own)
+    ours = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
+    unknown = tuple(label for label, name in zip(names, columns, strict=True) if name is None and label not in ours)
+    return Headings(tuple(names), sender_headings, unknown, frozenset(nameless), ours)

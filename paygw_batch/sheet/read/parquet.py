@@ -11,14 +11,14 @@ from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import SAFE_DIGITS, WHOLE_DIGITS_WITH_CENTS, round_to_safe_digits
 from paygw_batch.sheet.clean import apply_where
-from paygw_batch.sheet.findings import build_findings, build_message, defects_for_rows, empty_findings
+from paygw_batch.sheet.findings import build_findings, build_message, empty_findings, findings_for_rows
 from paygw_batch.sheet.read.frame import TYPED_MESSAGE, Table, filter_rows
 from paygw_batch.sheet.read.headings import ReadOptions, is_header, match_headings, match_names, no_header_error
 from paygw_batch.sheet.read.parquet_trial import MAX_DIGITS, TrialResult, text_columns, try_parquet
 
 _FIRST_ROW = 2
 _EXACT_BELOW = 2**53
-"""Whole numbers below this are exact as floats."""
+"""Floats represent all whole numbers below this exactly."""
 _SHORT_NUMBER = rf"^-?(?:[0-9.]{{1,{SAFE_DIGITS + 1}}}|inf)$"
 
 
@@ -26,27 +26,26 @@ def read_parquet(data: bytes, options: ReadOptions) -> Table:
     """Read the rows of a Parquet file. The first one is row 2, as if it followed a header.
 
     Text, whole numbers and decimals are exact. 64-bit floats have 15 digits, as in a workbook. In a known column, a
-    float with more digits is a defect (`COLUMN.digits`). Fractions are defects too (`COLUMN.float`), except in amounts,
-    because 1001.1 can be the id 1001.10. So are infinities, and 32-bit floats, which have only 7 digits. An unknown
-    column that cannot be written as text (nested, binary, a decimal of more than 38 digits) is omitted with a note.
-    Raises `SheetError` for a known column of that kind, for a damaged file, and for a file that exceeds the limits when
-    decoded.
+    float with more digits is a defect (`COLUMN.digits`). So is a fraction (`COLUMN.float`) except in amounts, because
+    1001.1 can be the id 1001.10, and so are infinities and 32-bit floats, which have only 7 digits. An unknown column
+    that cannot be written as text (nested, binary, a decimal of more than 38 digits) is omitted with a note. Raises
+    `SheetError` if a known column cannot be, and if the file is damaged, or exceeds the limits when decoded.
     """
     result = try_parquet(data, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes)
     if result is not TrialResult.SOUND:
-        sentence, hint = _TRIAL_MESSAGES[result]
-        raise SheetError(say(sentence, file=options.file), hint=say(hint))
+        template, hint = _TRIAL_MESSAGES[result]
+        raise SheetError(say(template, file=options.file), hint=say(hint))
     return build_table(pl.scan_parquet(io.BytesIO(data)), options)
 
 
 def build_table(lazy_frame: pl.LazyFrame, options: ReadOptions) -> Table:
-    """Convert a typed frame to exact text, by the rules of `read_parquet`."""
+    """Convert a typed frame to exact text, as `read_parquet` describes."""
     schema = lazy_frame.collect_schema()
     if not is_header([*schema], options):
         raise no_header_error([[*schema]], options)
     cells = text_columns(schema)
-    left_out = [name for name in schema if name not in cells]
-    for name, column in zip(left_out, match_names(left_out, options), strict=True):
+    unsupported = [name for name in schema if name not in cells]
+    for name, column in zip(unsupported, match_names(unsupported, options), strict=True):
         if column is not None:
             raise SheetError(
                 say(
@@ -65,8 +64,8 @@ def build_table(lazy_frame: pl.LazyFrame, options: ReadOptions) -> Table:
         for name in options.columns
         if name in frame.columns and frame[name].dtype.is_float()
     ]
-    names = ", ".join(map(repr, left_out))
-    notes = (say("Columns of unsupported types are ignored: {names}.", names=names),) if left_out else ()
+    names = ", ".join(map(repr, unsupported))
+    notes = (say("Columns of unsupported types are ignored: {names}.", names=names),) if unsupported else ()
     rows = text.with_row_index("row", offset=_FIRST_ROW)
     typed_columns = frame.select(pl.selectors.temporal() | pl.selectors.boolean()).columns
     warnings = build_findings(
@@ -78,13 +77,13 @@ def build_table(lazy_frame: pl.LazyFrame, options: ReadOptions) -> Table:
 
 
 _TRIAL_MESSAGES = {
-    TrialResult.DAMAGED: (mark("{file} is a damaged Parquet file."), mark("Write it again.")),
+    TrialResult.DAMAGED: (mark("{file} is a damaged Parquet file."), mark("Create the file again.")),
     TrialResult.TOO_MANY_ROWS: (
         mark("{file} has more rows than are allowed."),
         mark("Split the sheet, or have the limit raised in the configuration."),
     ),
     TrialResult.TOO_LARGE: (
-        mark("{file} is too large once unpacked."),
+        mark("{file} is too large when unpacked."),
         mark("Split the sheet, or have the limit raised in the configuration."),
     ),
 }
@@ -95,15 +94,15 @@ def _to_text(column: pl.Series) -> pl.Series:
     if dtype.is_float():
         whole = column.set(~_is_whole(column), None).cast(pl.Int64).cast(pl.String)
         text = whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))
-        return apply_where(text, ~text.str.contains(_SHORT_NUMBER), _write_in_full)
+        return apply_where(text, ~text.str.contains(_SHORT_NUMBER), _write_without_exponent)
     text = column.cast(pl.String)
     if dtype.is_decimal():
-        # A Decimal column has one scale for all rows, so trailing zeros are only padding.
+        # All rows of a decimal column have the same scale, so trailing zeros are padding.
         return text.str.replace(r"\.0+$", "").str.replace(r"(\.[0-9]{2}[0-9]*?)0+$", "${1}")
     return text
 
 
-def _write_in_full(text: pl.Series) -> pl.Series:
+def _write_without_exponent(text: pl.Series) -> pl.Series:
     numbers = [Decimal(value) for value in text]
     return pl.Series([round_to_safe_digits(number) or format(number, "f") for number in numbers], dtype=pl.String)
 
@@ -113,7 +112,7 @@ def _is_whole(column: pl.Series) -> pl.Series:
 
 
 def _inexact_defects(column: pl.Series, text: pl.Series) -> pl.DataFrame:
-    """Return a defect for each float that may differ from the intended number. `text` is the float as read."""
+    """Return a defect for each float that may not be the intended number. `text` has the floats as read."""
     is_amount = sheet_columns().cleanings.get(column.name) is Cleaning.AMOUNT
     is_long = (text.str.count_matches("[0-9]") > SAFE_DIGITS) & (column.abs() >= 10.0**WHOLE_DIGITS_WITH_CENTS)
     is_binary = column.is_infinite() | (column.dtype != pl.Float64) | (~is_long & ~_is_whole(column) & (not is_amount))
@@ -126,8 +125,8 @@ def _inexact_defects(column: pl.Series, text: pl.Series) -> pl.DataFrame:
         "{value}: a binary fraction keeps only 15 digits, so this number may be wrong. Store the column as text.",
         value=value,
     )
-    kinds = ((f"{column.name}.float", binary, is_binary), (f"{column.name}.digits", too_long, is_long & ~is_binary))
+    cases = ((f"{column.name}.float", binary, is_binary), (f"{column.name}.digits", too_long, is_long & ~is_binary))
     return pl.concat(
-        defects_for_rows(filter_rows(frame, text.is_not_null() & mask), column.name, code, message, value)
-        for code, message, mask in kinds
+        findings_for_rows(filter_rows(frame, text.is_not_null() & mask), column.name, code, message, value)
+        for code, message, mask in cases
     )

@@ -1,4 +1,4 @@
-"""Reads a sheet from a file. The file is read once, and the same bytes are hashed and parsed."""
+"""Reads a sheet from a file. The bytes are read only once, to be hashed and parsed."""
 
 import errno
 import hashlib
@@ -26,14 +26,14 @@ from paygw_batch.sheet.read.xlsx import read_workbook
 from paygw_batch.sheet.read.xlsx_cells import Workbook
 
 _OFFICE_ENCODING = "cp1252"
-"""The encoding of CSV files from spreadsheets in Western Europe and French-speaking Africa."""
+"""The encoding that spreadsheets use for CSV in Western Europe and French-speaking Africa."""
 
 
 def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     """Read a sheet from a .csv, .txt, .tsv, .parquet or .xlsx file, with every value as text.
 
-    Raises `SheetError` if the file is missing, not regular, empty, too large, damaged, or of another format than its
-    extension; if its header is missing, incomplete or ambiguous; and if it has no rows or too many.
+    Raises `SheetError` if the file is missing, not regular, empty, too large or damaged, if its extension is wrong, if
+    its header is missing, incomplete or ambiguous, and if it has no rows or too many.
     """
     file = options.file or path.name
     options = replace(options, file=file)
@@ -50,7 +50,7 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
                 kind=kind,
                 sheet_name=options.sheet_name,
             ),
-            hint=say("Leave --worksheet out."),
+            hint=say("Run the command without --worksheet."),
             option="--worksheet",
         )
     sha256 = hashlib.sha256(data).hexdigest()
@@ -66,10 +66,7 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
 
 
 def read_headings(path: Path, options: ReadOptions) -> Sequence[FileHeading]:
-    """Read the headings of a file with their columns, even if no row is a known header.
-
-    Raises `SheetError` if the file cannot be read for another reason.
-    """
+    """Read the headings of a file and the columns that they mean, even if the header is not recognised."""
     try:
         sheet = read_sheet(path, options)
     except HeadingError as error:
@@ -93,7 +90,7 @@ def file_headings(headers: Mapping[str, str], unknown: Collection[str], rows: pl
 
 
 def reread_sheet(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
-    """Reread the bytes of `sheet`. Raises `SheetError` if the file has changed since."""
+    """Reread the bytes of `sheet`. Raises `SheetError` if the file has changed."""
     data = _read_bytes(path, options.max_sheet_bytes)
     if hashlib.sha256(data).hexdigest() != sheet.sha256:
         raise SheetError(
@@ -105,8 +102,8 @@ def reread_sheet(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
 def sheet_from_frame(frame: pl.DataFrame, options: ReadOptions, *, name: str) -> Sheet:
     """Convert a frame to a sheet called `name`.
 
-    The first row is row 2, and types are converted as in a Parquet file. The sheet's digest is that of the frame's text
-    as CSV. Raises `SheetError` as `read_sheet` does.
+    The first row is row 2, and types are converted as in a Parquet file. The sheet's digest is that of its text as CSV.
+    Raises `SheetError` as `read_sheet` does.
     """
     options = replace(options, file=name)
     table = build_table(frame.lazy(), options)
@@ -126,10 +123,9 @@ def _read_delimited_file(data: bytes, options: ReadOptions) -> Table:
 
 
 def _encoding_question(data: bytes, error: NotUtf8) -> SheetError:
-    """Return a question about the encoding, with samples in the likeliest one.
+    """Return a question about the encoding, or `error` if no samples can be shown.
 
-    The encoding is never guessed. Most text is valid in many code pages, and only a person can tell whether the names
-    are correct.
+    Most text is valid in many encodings. Only a person can tell whether names are spelled correctly in one.
     """
     samples = sample_fields(data, _OFFICE_ENCODING, max_fields=3)
     if not samples:
@@ -141,34 +137,32 @@ def _encoding_question(data: bytes, error: NotUtf8) -> SheetError:
             "{wrong} Read as {encoding}, it says: {shown}.", wrong=error.message, encoding=_OFFICE_ENCODING, shown=text
         ),
         hint=say(
-            'If that is right: --encoding {encoding}. If not, save the sheet as "CSV UTF-8".', encoding=_OFFICE_ENCODING
+            'If that is right, use --encoding {encoding}. If not, save the sheet as "CSV UTF-8".',
+            encoding=_OFFICE_ENCODING,
         ),
-        question=say("Are these spelled right: {shown}?", shown=text),
+        question=say("Are these spelled correctly: {shown}?", shown=text),
         choices=(_OFFICE_ENCODING,),
         samples=samples,
     )
 
 
 def _read_bytes(path: Path, max_bytes: int) -> bytes:
-    """Read the bytes of a file, once.
-
-    Raises `SheetError` if the file is not regular, empty, too large, or changes while it is read.
-    """
+    """Read a file once. Raises `SheetError` if it is not regular, empty, too large, or changes while being read."""
     try:
-        # The file is opened non-blocking, because opening a FIFO would wait for a writer.
+        # Without O_NONBLOCK, opening a FIFO would block until there is a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 (a descriptor)
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
+            old_status = os.fstat(descriptor)
+            if not stat.S_ISREG(old_status.st_mode):
                 raise SheetError(
                     say("{name} is not a regular file.", name=path.name), hint=say("Give the path of the sheet itself.")
                 )
-            if status.st_size > max_bytes:
+            if old_status.st_size > max_bytes:
                 raise SheetError(
                     say(
-                        "{name} is {size:.1f} MiB; at most {max_bytes:.0f} MiB are allowed.",
+                        "{name} is {size:.1f} MiB, but at most {max_bytes:.0f} MiB are allowed.",
                         name=path.name,
-                        size=status.st_size / 2**20,
+                        size=old_status.st_size / 2**20,
                         max_bytes=max_bytes / 2**20,
                     ),
                     hint=say("Split the sheet, or have the limit raised in the configuration."),
@@ -179,13 +173,13 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
         if error.errno == errno.ENAMETOOLONG:
             raise SheetError(
                 say("The file's name is too long for this computer."),
-                hint=say("Give it a shorter name, of at most 200 characters."),
+                hint=say("Give it a shorter name, with at most 200 characters."),
             ) from error
         raise SheetError(
             say("{path} cannot be read: {reason}.", path=path, reason=say(str(error.strerror))),
             hint=say("Check the path."),
         ) from error
-    if (len(data), new_status.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+    if (len(data), new_status.st_mtime_ns) != (old_status.st_size, old_status.st_mtime_ns):
         raise SheetError(
             say("{name} changed while it was being read.", name=path.name),
             hint=say("Wait until the file is complete, and try again."),
@@ -195,25 +189,24 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
     return data
 
 
-def require_own_columns(sheet: Sheet, commands: Mapping[str, str]) -> None:
-    """Raise `SheetError` for a sheet of another operation. `commands` maps operations to commands."""
+def check_operation(sheet: Sheet, commands: Mapping[str, str]) -> None:
+    """Raise `SheetError` if a sheet is for another operation. `commands` maps operations to commands."""
     own_columns = set(operation_columns(sheet.operation))
     headings = {fold_heading(heading) for heading in sheet.headers.values()}
-    for operation, columns in sheet_columns().of_operation.items():
+    for operation, columns in sheet_columns().by_operation.items():
         other_columns = [name for name in columns if name not in own_columns and fold_heading(name) in headings]
         has_own = any(name in sheet.headers for name in own_columns.difference(columns))
         if operation != sheet.operation and not has_own and other_columns:
             raise SheetError(
                 say(
-                    "{name} has columns of a sheet for `{command}` ({alien}), but none that only a sheet for "
-                    "`{own}` has.",
+                    "{name} looks like a sheet for `{command}` (it has {alien}), not for `{own}`.",
                     name=sheet.name,
                     command=commands[operation],
                     alien=", ".join(other_columns),
                     own=commands[sheet.operation],
                 ),
                 hint=say(
-                    "Nothing was sent. `{command}` runs such a sheet; `--collect` is for collections.",
+                    "Nothing was sent. Use `{command}` for such a sheet. `--collect` is for collections.",
                     command=commands[operation],
                 ),
                 for_terminal=True,

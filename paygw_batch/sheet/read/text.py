@@ -1,4 +1,4 @@
-"""Decodes text files strictly, by byte order mark or encoding. Nothing is guessed or lost."""
+"""Decodes text files strictly, by byte order mark or encoding. Nothing is guessed, and no character is lost."""
 
 import codecs
 import re
@@ -10,7 +10,7 @@ from paygw_batch.language import say
 UTF8_MARK = codecs.BOM_UTF8
 _CHUNK_BYTES = 1 << 17
 _BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, because it starts with that mark
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it starts with
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -22,16 +22,16 @@ _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 
 class NotUtf8(SheetError):
-    """A text is not UTF-8, and its encoding is unknown."""
+    """The text is not UTF-8, and its encoding was not specified."""
 
 
 def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
-    """Convert a text file to UTF-8 without mark and NUL, with LF or CR LF as line ends.
+    """Convert a text file to UTF-8 without a byte order mark. Lines end with LF or CR LF.
 
-    The encoding is that of the byte order mark or, without one, strict UTF-8 or then `encoding`. Raises `NotUtf8` if
-    the encoding is unknown, and `SheetError` for a NUL.
+    A text without a byte order mark must be UTF-8 or in `encoding`. Raises `NotUtf8` if it is neither, and `SheetError`
+    if it contains NUL.
     """
-    text = _normalize_line_ends(_decode(data, encoding, file))
+    text = _normalise_line_ends(_decode(data, encoding, file))
     if (position := text.find(b"\0")) >= 0:
         raise SheetError(
             say(
@@ -42,47 +42,47 @@ def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
             ),
             hint=say('Save it again as "CSV UTF-8".'),
         )
-    end = text.rstrip(b"\r\n")
-    return end.rstrip(_END_OF_FILE) if end.endswith(_END_OF_FILE) else text
+    unterminated = text.rstrip(b"\r\n")
+    return unterminated.rstrip(_END_OF_FILE) if unterminated.endswith(_END_OF_FILE) else text
 
 
 @dataclass(frozen=True, slots=True)
 class LineMarks:
-    """The bytes that separate the lines and fields of a text, in order.
+    """The bytes that separate the lines and fields of a text.
 
-    `found` has every `delimiter`, quotation mark and line end. `lines` is the number of lines, including a last one
+    `marks` holds every `delimiter`, quotation mark and line end, in order. `line_count` includes a last line
     without a line end.
     """
 
     delimiter: bytes
-    found: bytes
-    lines: int
+    marks: bytes
+    line_count: int
 
     @classmethod
-    def scan(cls, text: bytes, delimiter: bytes, begin: int = 0) -> "LineMarks":
-        unmarked = _ALL_BYTES.translate(None, delimiter + b'"\r\n')
-        starts = range(begin, len(text), _CHUNK_BYTES)
-        marks = b"".join(text[start : start + _CHUNK_BYTES].translate(None, unmarked) for start in starts)
-        has_open_line = len(text) > begin and not text.endswith(b"\n")
-        return cls(delimiter, marks, marks.count(b"\n") + has_open_line)
+    def scan(cls, text: bytes, delimiter: bytes, offset: int = 0) -> "LineMarks":
+        other_bytes = _ALL_BYTES.translate(None, delimiter + b'"\r\n')
+        starts = range(offset, len(text), _CHUNK_BYTES)
+        marks = b"".join(text[start : start + _CHUNK_BYTES].translate(None, other_bytes) for start in starts)
+        lacks_line_end = len(text) > offset and not text.endswith(b"\n")
+        return cls(delimiter, marks, marks.count(b"\n") + lacks_line_end)
 
-    def are_uniform(self, delimiters: int) -> bool:
-        """Return whether each line has this number of delimiters, and no quotation mark."""
-        line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
-        expected = (self.delimiter * delimiters + line_end) * self.lines
-        return self.found in (expected, expected.removesuffix(line_end))
+    def are_uniform(self, delimiter_count: int) -> bool:
+        """Return whether each line has exactly this many delimiters, and no quotation mark."""
+        line_end = b"\r\n" if self.marks[delimiter_count : delimiter_count + 1] == b"\r" else b"\n"
+        expected = (self.delimiter * delimiter_count + line_end) * self.line_count
+        return self.marks in (expected, expected.removesuffix(line_end))
 
 
 def _decode(data: bytes, encoding: str | None, file: str) -> bytes:
-    for mark, encoding_of_mark in _BYTE_ORDER_MARKS:
+    for mark, mark_encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
-            return _recode(data, encoding_of_mark, file)
+            return _transcode(data, mark_encoding, file)
     data = data.removeprefix(UTF8_MARK)
     invalid_at = _find_invalid_byte(data)
     if invalid_at is None:
         return data
     if encoding is not None:
-        return _recode(data, encoding, file)
+        return _transcode(data, encoding, file)
     line = data.count(b"\n", 0, invalid_at) + 1
     raise NotUtf8(
         say("{file}, line {line}: the text is not UTF-8.", file=file, line=line),
@@ -91,22 +91,19 @@ def _decode(data: bytes, encoding: str | None, file: str) -> bytes:
 
 
 def needs_encoding(data: bytes) -> bool:
-    """Return whether a text is not UTF-8 and has no byte order mark, so that its encoding must be named."""
+    """Return whether a text is not UTF-8 and has no byte order mark, so its encoding must be specified."""
     has_mark = any(data.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS)
     return not has_mark and _find_invalid_byte(data.removeprefix(UTF8_MARK)) is not None
 
 
 def sample_fields(data: bytes, encoding: str, *, max_fields: int) -> list[str]:
-    """Return a few non-ASCII fields of a text decoded as `encoding`, or none if that fails.
-
-    Fields of the first line come last, because they are probably headings, and names are better samples.
-    """
+    """Return a few non-ASCII fields of a text decoded as `encoding`, or an empty list if decoding fails."""
     try:
         lines = data.decode(encoding).splitlines()
     except UnicodeError:
         return []
     samples: dict[str, None] = {}
-    for line in (*lines[1:], *lines[:1]):
+    for line in (*lines[1:], *lines[:1]):  # the first line is probably headings, and names are better samples
         if len(samples) >= max_fields:
             break
         if line.isascii():
@@ -118,7 +115,7 @@ def sample_fields(data: bytes, encoding: str, *, max_fields: int) -> list[str]:
 
 
 def _find_invalid_byte(data: bytes) -> int | None:
-    """Return the offset of the first byte that is not UTF-8, or None. Chunks limit the memory."""
+    """Return the offset of the first byte that is not UTF-8, or None. Decoding in chunks saves memory."""
     if data.isascii():
         return None
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
@@ -128,24 +125,24 @@ def _find_invalid_byte(data: bytes) -> int | None:
             start, end = end, min(end + _CHUNK_BYTES, len(data))
             decoder.decode(data[start:end], final=end == len(data))
     except UnicodeDecodeError as error:
-        # `error.object` begins before this chunk if the one before it ended within a letter.
+        # `error.object` begins before this chunk if the previous one ended within a character.
         return end - len(error.object) + error.start
     return None
 
 
-def _recode(data: bytes, encoding: str, file: str) -> bytes:
+def _transcode(data: bytes, encoding: str, file: str) -> bytes:
     try:
         return data.decode(encoding).encode()
     except LookupError as error:
         raise ConfigurationError(
             say("{encoding!r} is not a text encoding.", encoding=encoding),
-            hint=say('For example "cp1252" or "cp1256".'),
+            hint=say('Use an encoding such as "cp1252" or "cp1256".'),
         ) from error
     except UnicodeError as error:
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         raise SheetError(
             say(
-                "{file}: the text is not {encoding} (at byte {start}).",
+                "{file}: the text is not valid {encoding} (at byte {start}).",
                 file=file,
                 encoding=encoding.upper(),
                 start=start + 1,
@@ -154,7 +151,7 @@ def _recode(data: bytes, encoding: str, file: str) -> bytes:
         ) from error
 
 
-def _normalize_line_ends(text: bytes) -> bytes:
+def _normalise_line_ends(text: bytes) -> bytes:
     if text.find(b"\r") < 0:
         return text
     if text.find(b"\n") < 0:

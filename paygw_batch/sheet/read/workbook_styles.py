@@ -20,7 +20,7 @@ from unicodedata import category
 from paygw_batch.sheet.read.workbook_limits import Budget
 
 GENERAL = "General"
-TYPED = "\x00"  # the displayed text of a date or of TRUE, whose format we don't know
+UNKNOWN_FORMAT = "\x00"  # the displayed text of a date or of TRUE, whose format we don't know
 _BUILT_IN: Mapping[int, str] = MappingProxyType(
     {
         0: GENERAL,
@@ -39,7 +39,7 @@ _BUILT_IN: Mapping[int, str] = MappingProxyType(
         **dict.fromkeys((7, 8, 39, 40, 43, 44), "#,##0.00"),
     }
 )
-"""The formats that a workbook refers to by number. Currency formats are without their symbol."""
+"""The formats that a workbook refers to by number. Currency symbols are omitted."""
 _DATE_FORMATS = frozenset({*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)})
 _NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
 _PIECE = re.compile(r'"(?P<quoted>[^"]*)"?|\\(?P<escaped>.?)|[_*].?|\[(?P<bracket>[^\]]*)\]?|(?P<plain>.)', re.DOTALL)
@@ -47,25 +47,25 @@ _CONDITION = re.compile(r"(?P<sign>[<>=]{1,2})(?P<bound>-?[0-9.]+)")
 _COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 _PLACEHOLDERS = re.compile(r"[0#?]")
 _DIGIT_PLACES = "\x00\x01"
-"""The placeholders in a layout: a digit that is always displayed, and an optional one."""
+"""The placeholders in a layout: a required digit and an optional one."""
 _POINT = "\x02"
 _TO_LAYOUT = str.maketrans({"0": "\x00", "#": "\x01", "?": "\x01", ",": "", ".": _POINT})
 _NUMBER = re.compile(f"[{_DIGIT_PLACES}{_POINT}@]|{GENERAL}", re.IGNORECASE)
 _SCALE = re.compile(r"[0#?](,+)(?![,0#?])")
 _EXPONENT = re.compile(r"[eE][+-]")
 _WHITES = frozenset({"white", "color2"})
-"""The names of white in a format. Files always have the English names."""
+"""The names of white in a format. They are English in every file."""
 _MIN_CONTRAST = 1.3
-"""The least contrast of visible text. Black on white has 21, and readable text has 1.5 or more (WCAG 2.2)."""
+"""The minimum contrast of visible text. Black on white has 21, and readable text has at least 1.5 (WCAG 2.2)."""
 _MIN_POINTS = 3.0
 _MAX_DIGITS = 18
 _LAST_BUILT_IN = 163
 _WORD_SEPARATORS = " \u00a0\u202f()+-=/:'"
 _SAMPLE_AMOUNT = "1234567"
-"""A number to which a rule's format is applied. If it is displayed as another number, the rule changes amounts."""
+"""If a rule's format displays this as another number, the rule changes amounts."""
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 _THEME = (_WHITE, _BLACK)
-"""The first two colours of a theme, light and dark. All others are visible on either."""
+"""The first two colours of a theme, light and dark. All other colours are visible on both."""
 _INDEXED: Mapping[int, tuple[int, int, int]] = MappingProxyType(
     {0: _BLACK, 1: _WHITE, 8: _BLACK, 9: _WHITE, 64: _BLACK, 65: _WHITE}
 )
@@ -80,43 +80,43 @@ class CellStyle:
     is_date: bool = False
     is_struck: bool = False
     is_invisible: bool = False
-    ground: Colour | None = _WHITE
+    background: Colour | None = _WHITE
 
     @property
     def is_dark(self) -> bool:
-        return self.ground is None or not _is_low_contrast(_WHITE, self.ground)
+        return self.background is None or not _is_low_contrast(_WHITE, self.background)
 
     def displayed_text(self, text: str) -> str | None:
-        """Return the displayed text (empty if nothing is visible), or None if it equals `text`."""
+        """Return the displayed text (empty if nothing is visible), or None if `text` is displayed unchanged."""
         sections = _parse_sections(self.code)
         text_section = next((section for section in reversed(sections) if "@" in section.pattern), None)
         if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
             return ""
         if text_section is None:
             return None
-        shown = text_section.layout.replace("@", text).replace(_POINT, ".").strip()
-        return "" if text_section.is_white and not self.is_dark else None if shown == text.strip() else shown
+        displayed = text_section.layout.replace("@", text).replace(_POINT, ".").strip()
+        return "" if text_section.is_white and not self.is_dark else None if displayed == text.strip() else displayed
 
     def displayed_number(self, text: str, *, is_exact: bool) -> str | None:
-        """Return the displayed number (empty if nothing is visible), or None if it equals `text`.
+        """Return the displayed number (empty if nothing is visible), or None if `text` is displayed unchanged.
 
-        A number displayed in full may have leading zeros, and text between its digits. Decimals and grouped digits
-        count as another number only if `is_exact`.
+        The format may add leading zeros, or text between the digits. Decimals and digit grouping count as a difference
+        only if `is_exact`.
         """
         if is_displayed_white(self.code, text) and not self.is_dark:
             return ""
         number = displayed_number(self.code, text)
-        laid_out = format_displayed_number(self.code, text, is_exact=is_exact)
+        formatted = format_displayed_number(self.code, text, is_exact=is_exact)
         if number is not None and number != Decimal(text):
             return format(number, "f")
-        if number is None and not laid_out:
+        if number is None and not formatted:
             return ""
-        return None if laid_out == text else laid_out
+        return None if formatted == text else formatted
 
 
 @dataclass(frozen=True, slots=True)
 class RuleEffect:
-    """The effect of conditional formatting on a cell: it strikes the text through, or hides or changes the value."""
+    """The effect of conditional formatting: it strikes text through, or it hides or changes values (`hides`)."""
 
     strikes: bool = False
     hides: bool = False
@@ -127,7 +127,7 @@ FONT_TAGS = frozenset({"strike", "color", "sz"})
 
 @dataclass(slots=True)
 class Font:
-    """The properties of a font that strike its text through or make it invisible."""
+    """The properties of a font that can strike text through or make it invisible."""
 
     is_struck: bool = False
     colour: Colour | None = _BLACK
@@ -141,16 +141,16 @@ class Font:
         elif name == "color":
             self.colour = _parse_colour(attributes)
 
-    def is_unreadable(self, ground: Colour | None = _WHITE) -> bool:
-        return self.points < _MIN_POINTS or _is_low_contrast(self.colour, ground)
+    def is_unreadable(self, background: Colour | None = _WHITE) -> bool:
+        return self.points < _MIN_POINTS or _is_low_contrast(self.colour, background)
 
 
 @dataclass(slots=True)
 class _RuleStyle:
-    """The font, background and number format that one rule sets."""
+    """The font, background and number format that a rule sets."""
 
     _font: Font = field(default_factory=Font)
-    _ground: Colour | None = _WHITE
+    _background: Colour | None = _WHITE
     _code: str = GENERAL
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
@@ -158,44 +158,44 @@ class _RuleStyle:
             case _ if name in FONT_TAGS:
                 self._font.set_property(name, attributes)
             case "bgColor":  # in a rule, this is the colour of a solid background (18.8.32)
-                self._ground = _parse_colour(attributes)
+                self._background = _parse_colour(attributes)
             case "numFmt":
                 self._code = attributes.get("formatCode", GENERAL)
             case _:
                 pass
 
     def effect(self) -> RuleEffect:
-        is_lost = self._font.is_unreadable(self._ground)
+        is_unreadable = self._font.is_unreadable(self._background)
         is_date = _is_date_format(-1, self._code)
-        is_other = not is_date and (
+        changes_number = not is_date and (
             is_displayed_white(self._code, _SAMPLE_AMOUNT)
             or displayed_number(self._code, _SAMPLE_AMOUNT) != Decimal(_SAMPLE_AMOUNT)
         )
-        return RuleEffect(strikes=self._font.is_struck, hides=is_lost or is_date or is_other)
+        return RuleEffect(strikes=self._font.is_struck, hides=is_unreadable or is_date or changes_number)
 
 
 @dataclass(slots=True)
 class StyleReader:
-    """Reads cell styles from the tags of `xl/styles.xml`."""
+    """Reads cell and rule styles from the tags of `xl/styles.xml`."""
 
     styles: list[CellStyle] = field(default_factory=list)
     effects: list[RuleEffect] = field(default_factory=list)
-    """The effects of rules. Rules refer to them by their index."""
+    """The effects of rules. A rule refers to its effect by index."""
     _formats: dict[int, str] = field(default_factory=dict)
     _fonts: list[Font] = field(default_factory=list)
     _fills: list[Colour | None] = field(default_factory=list)
-    _inside: list[str] = field(default_factory=list)
+    _open_tags: list[str] = field(default_factory=list)
     _rule_style: _RuleStyle = field(default_factory=_RuleStyle)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        self._inside.append(name)
-        parents = self._inside
+        self._open_tags.append(name)
+        parents = self._open_tags
         if "dxfs" in parents:
             self._rule_style.start(name, attributes)
             return
         match name:
             case "numFmt" if "numFmts" in parents:
-                self._formats[parse_reference(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
+                self._formats[parse_index(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
             case "font" if "fonts" in parents:
                 self._fonts.append(Font())
             case _ if name in FONT_TAGS and "fonts" in parents and self._fonts:
@@ -210,29 +210,29 @@ class StyleReader:
                 self.styles.append(self._build_style(attributes))
 
     def end(self, name: str) -> None:
-        self._inside.pop()
+        self._open_tags.pop()
         if name == "dxf":
             self.effects.append(self._rule_style.effect())
             self._rule_style = _RuleStyle()
 
     def _build_style(self, attributes: Mapping[str, str]) -> CellStyle:
         """Build a style from its attributes. Raises `IndexError` for a missing font, fill or format."""
-        number, font_at, fill_at = (
-            parse_reference(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId")
+        format_id, font_index, fill_index = (
+            parse_index(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId")
         )
-        if number > _LAST_BUILT_IN and number not in self._formats:
-            raise IndexError(number)
-        font, fill = (self._fonts or [Font()])[font_at], (self._fills or [_WHITE])[fill_at]
+        if format_id > _LAST_BUILT_IN and format_id not in self._formats:
+            raise IndexError(format_id)
+        font, fill = (self._fonts or [Font()])[font_index], (self._fills or [_WHITE])[fill_index]
         return CellStyle(
-            self._formats.get(number, _BUILT_IN.get(number, GENERAL)),
-            is_date=_is_date_format(number, self._formats.get(number, "")),
+            self._formats.get(format_id, _BUILT_IN.get(format_id, GENERAL)),
+            is_date=_is_date_format(format_id, self._formats.get(format_id, "")),
             is_struck=font.is_struck,
             is_invisible=font.is_unreadable(fill),
-            ground=fill,
+            background=fill,
         )
 
 
-def parse_reference(text: str) -> int:
+def parse_index(text: str) -> int:
     """Parse a non-negative number. Raises `ValueError` for other strings."""
     if not (text.isascii() and text.isdigit()):
         raise ValueError(text)
@@ -258,10 +258,10 @@ def _parse_colour(attributes: Mapping[str, str]) -> Colour | None:
 
 
 @lru_cache(maxsize=1 << 10)
-def _is_low_contrast(text: Colour | None, ground: Colour | None) -> bool:
-    if text is None or ground is None:
+def _is_low_contrast(text: Colour | None, background: Colour | None) -> bool:
+    if text is None or background is None:
         return False
-    darker, lighter = sorted((_luminance(text), _luminance(ground)))
+    darker, lighter = sorted((_luminance(text), _luminance(background)))
     return (lighter + 0.05) / (darker + 0.05) < _MIN_CONTRAST
 
 
@@ -273,12 +273,12 @@ def _luminance(colour: Colour) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def _is_date_format(number: int, code: str) -> bool:
-    return number in _DATE_FORMATS or any(letter in "ymdhs" for letter in _NOT_DATE_LETTERS.sub("", code).lower())
+def _is_date_format(format_id: int, code: str) -> bool:
+    return format_id in _DATE_FORMATS or any(letter in "ymdhs" for letter in _NOT_DATE_LETTERS.sub("", code).lower())
 
 
 def is_displayed_white(code: str, number: str) -> bool:
-    """Return whether a format displays a number in white. The font is not considered."""
+    """Return whether a format displays a number in white, whatever the font."""
     if not any(section.is_white for section in _parse_sections(code)):
         return False
     value = Decimal(number)
@@ -287,10 +287,10 @@ def is_displayed_white(code: str, number: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def displayed_number(code: str, number: str) -> Decimal | None:
-    """Return the number that a format displays, or None if it displays no decimal number."""
+    """Return the number that a format displays, or None if it does not display a decimal number."""
     value = Decimal(number)
     if value.adjusted() > _MAX_DIGITS:
-        return value  # not an amount, because a number with that many digits is doubtful anyway
+        return value  # a number with that many digits is doubtful anyway
     section = _select_section(value, code)
     pattern = section.pattern
     if pattern.strip().lower() == GENERAL.lower() or "@" in pattern:
@@ -311,14 +311,12 @@ def displayed_number(code: str, number: str) -> Decimal | None:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A section of a number format."""
-
     pattern: str
     condition: tuple[str, Decimal] | None
     has_digits: bool
     is_white: bool
     layout: str
-    """The section with its literal text, and `_DIGIT_PLACES` as placeholders."""
+    """The section with its literal text, and with `_DIGIT_PLACES` for digits."""
 
     def matches(self, value: Decimal) -> bool:
         operator, bound = self.condition or ("", value)
@@ -337,15 +335,15 @@ def _select_section(value: Decimal, code: str) -> _Section:
 
 @lru_cache(maxsize=1 << 10)
 def _parse_sections(code: str) -> tuple[_Section, ...]:
-    """Parse a number format into sections, whose patterns are without literal text."""
+    """Split a number format into sections. Their patterns omit literal text."""
     sections: list[_Section] = []
     pattern, condition, has_digits, is_white, layout = "", None, False, False, ""
     for piece in _PIECE.finditer(code):
         literal = piece["quoted"] or piece["escaped"] or ""
         if piece["bracket"] is not None:
             is_white = is_white or re.sub(r"\s", "", piece["bracket"]).lower() in _WHITES
-            compared = _CONDITION.fullmatch(piece["bracket"])
-            condition = (compared["sign"], Decimal(compared["bound"])) if compared else condition
+            comparison = _CONDITION.fullmatch(piece["bracket"])
+            condition = (comparison["sign"], Decimal(comparison["bound"])) if comparison else condition
             literal = piece["bracket"].removeprefix("$").partition("-")[0] if piece["bracket"].startswith("$") else ""
         has_digits = has_digits or any(letter.isdigit() for letter in literal)
         layout += literal
@@ -361,7 +359,7 @@ def _parse_sections(code: str) -> tuple[_Section, ...]:
 
 @lru_cache(maxsize=1 << 16)
 def format_displayed_number(code: str, number: str, *, is_exact: bool) -> str | None:
-    """Format a number as its cell displays it. Returns None for other kinds of formats or numbers.
+    """Format a number as its cell displays it. Returns None if the format or number is unsupported.
 
     Decimals and commas between groups of digits are supported only if `is_exact`.
     """
@@ -377,30 +375,30 @@ def format_displayed_number(code: str, number: str, *, is_exact: bool) -> str | 
     if _EXPONENT.search(section.pattern):
         return f"{Decimal(number):E}"
     front, point, back = front.partition(_POINT)
-    first = next((index for index, letter in enumerate(front) if letter in _DIGIT_PLACES), None)
-    is_grouped, shown, remaining, count = is_exact and "," in section.pattern.partition(".")[0], "", whole, 0
+    first_place = next((index for index, letter in enumerate(front) if letter in _DIGIT_PLACES), None)
+    is_grouped, formatted, remaining, digit_count = is_exact and "," in section.pattern.partition(".")[0], "", whole, 0
     for index in reversed(range(len(front))):
         if front[index] not in _DIGIT_PLACES:
-            shown = front[index] + shown
+            formatted = front[index] + formatted
             continue
-        digits = remaining if index == first else remaining[-1:]
+        digits = remaining if index == first_place else remaining[-1:]
         remaining = remaining.removesuffix(digits)
         for digit in reversed(digits or "0" * (front[index] == _DIGIT_PLACES[0])):
-            shown = digit + "," * (is_grouped and count > 0 and count % 3 == 0) + shown
-            count += 1
+            formatted = digit + "," * (is_grouped and digit_count > 0 and digit_count % 3 == 0) + formatted
+            digit_count += 1
     for letter in back:
         digit, decimals = (decimals[:1], decimals[1:]) if letter in _DIGIT_PLACES else (letter, decimals)
         point += digit or "0" * (letter == _DIGIT_PLACES[0])
-    return (shown + point.replace(_POINT, ".")).strip()
+    return (formatted + point.replace(_POINT, ".")).strip()
 
 
 @lru_cache(maxsize=1 << 10)
 def format_words(code: str) -> tuple[str, ...]:
-    """Return the words and currency symbols that a format adds to positive numbers: "KES", "$"."""
+    """Return the words and currency symbols that a format adds to positive numbers, such as "KES" or "$"."""
     sections = _parse_sections(code)[:3]
     used_sections = sections if any(section.condition for section in sections) else sections[:1]
     parts = (_NUMBER.split(section.layout) for section in used_sections if not _EXPONENT.search(section.pattern))
-    words = (part.strip(_WORD_SEPARATORS) for around in parts if len(around) > 1 for part in around)
+    words = (piece.strip(_WORD_SEPARATORS) for pieces in parts if len(pieces) > 1 for piece in pieces)
     return tuple(word for word in words if any(char.isalpha() or category(char) == "Sc" for char in word))
 
 
@@ -419,7 +417,7 @@ class Area:
 
     @classmethod
     def parse(cls, reference: str) -> "Area":
-        """Parse a reference such as `A2:B3`, `C2` or `C:C`. Raises `ValueError` for others."""
+        """Parse a reference such as `A2:B3`, `C2` or `C:C`. Raises `ValueError` for other strings."""
         if (match := _AREA.fullmatch(reference)) is None:
             raise ValueError(reference)
         column, row, last_column, last_row = match.groups()
@@ -434,7 +432,7 @@ class Area:
 
 
 def column_number(letters: str) -> int:
-    """Return the number of a column (`A` is 1) or of a cell's column. Returns 0 without letters."""
+    """Return the column number (`A` is 1) of a column or cell reference, or 0 if it has no letters."""
     number = 0
     for letter in letters.rstrip("0123456789").upper():
         number = number * 26 + ord(letter) - ord("A") + 1
@@ -443,7 +441,7 @@ def column_number(letters: str) -> int:
 
 @dataclass(slots=True)
 class Overlays:
-    """Reads merged cells and rules from the tags of one worksheet. `effects` are the workbook's rule effects."""
+    """Merged cells and rules, read from the tags of a worksheet. Rules refer to the workbook's `effects`."""
 
     effects: Sequence[RuleEffect]
     budget: Budget
@@ -469,17 +467,17 @@ class Overlays:
             self.budget.count_doubts(0, len(self._areas))
 
     def covered_rows(self, column: int, rows: Sequence[int]) -> list[int]:
-        """Return which of the sorted `rows` have their cell in this column covered by a merged cell."""
-        changes = [0] * (len(rows) + 1)  # for each row: areas that begin there, minus areas that ended before
+        """Return the `rows` (sorted) in which merged cells hide the cell of this column."""
+        changes = [0] * (len(rows) + 1)  # for each row: areas that begin in it, minus areas that end just before it
         for area in self.merged:
             if area.first_column <= column <= area.last_column:
                 first = area.first_row + (column == area.first_column)  # the first cell is displayed
                 changes[bisect_left(rows, first)] += 1
                 changes[bisect_right(rows, area.last_row)] -= 1
-        return [row for row, areas in zip(rows, accumulate(changes), strict=False) if areas > 0]
+        return [row for row, area_count in zip(rows, accumulate(changes), strict=False) if area_count > 0]
 
     def rule_effects(self, columns: Collection[int], *, below: int) -> set[tuple[int, RuleEffect]]:
-        """Return the effects of rules on rows after `below`, by column."""
+        """Return the effects of rules on rows below row `below`, as (column, effect)."""
         return {
             (column, effect)
             for area, effect in self.rules

@@ -1,4 +1,4 @@
-"""Reads a workbook (.xlsx) as exact text: chooses the worksheet, finds its header, records doubtful cells."""
+"""Reads a workbook (.xlsx) as exact text: chooses the worksheet, finds its header, and records doubtful cells."""
 
 import re
 import shlex
@@ -25,36 +25,34 @@ from paygw_batch.sheet.read.headings import (
     match_headings,
     no_header_error,
 )
-from paygw_batch.sheet.read.workbook_styles import TYPED, CellStyle, Overlays, format_words
+from paygw_batch.sheet.read.workbook_styles import UNKNOWN_FORMAT, CellStyle, Overlays, format_words
 from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPart
 
 _ROWS_AT_ONCE = 20_000
 _CELLS_AT_ONCE = 200_000
 _CHARACTERS_AT_ONCE = 1 << 23
-"""Characters of a worksheet are kept as objects up to this number, and then moved into a frame."""
+"""The number of characters of a worksheet that are kept as objects before they move to a frame."""
 _CENTS = re.compile(r"[0-9][^0-9]+[0-9]{1,2}(?![0-9])")
 _IDS = frozenset({"client_orderid", "order_id"})
 _DATE_COLUMNS = frozenset({"amount", "time", "sent_at"})
-"""Columns in which a date is expected, or is a defect anyway."""
+"""Columns in which a date is expected, or always a defect."""
 _DOUBT_MESSAGES = {
     Doubt.FORMULA: mark(
-        "{value} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet."
+        "{value} is a formula without a value. Paste it as a value, or save the workbook in a spreadsheet program."
     ),
     Doubt.DIGITS: mark(
-        "{value}: a spreadsheet keeps only 15 digits of a number, so this one is wrong. Format the column as text and "
-        "re-enter it."
+        "{value}: a spreadsheet keeps only 15 digits of a number, so this one is wrong. Format the column as text, "
+        "then enter the number again."
     ),
 }
-
-
 _IsHeader = Callable[[Sequence[str]], bool]
-_Line = tuple[int, str, str | None, str, str]
+_Finding = tuple[int, str, str | None, str, str]
 """A finding as a tuple in the order of `DEFECT_SCHEMA`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SheetLocation:
-    """The location of a sheet in a workbook. `names` has each column's name in the sheet's frame."""
+    """The location of a sheet in a workbook. `names` are the columns' names in the sheet's frame."""
 
     worksheet: str
     names: tuple[str, ...]
@@ -62,22 +60,21 @@ class SheetLocation:
 
 @dataclass(slots=True)
 class Content:
-    """The rows of a worksheet, and doubts about them. `frames` has `row`, and columns named by their numbers."""
+    """The rows of a worksheet, and doubts about them. `frames` have `row`, and columns named by their numbers."""
 
     above: list[Row] = field(default_factory=list)
     header: Row | None = None
     columns: Mapping[int, str] = field(default_factory=dict)
-    """The known columns, by their numbers."""
+    """The known columns, by number."""
     frames: list[pl.DataFrame] = field(default_factory=list)
     hidden_rows: list[int] = field(default_factory=list)
     hidden_columns: list[tuple[int, int]] = field(default_factory=list)
     doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
-    struck: list[int] = field(default_factory=list)
+    struck_rows: list[int] = field(default_factory=list)
     displayed: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """Row and column of a cell, its text, and the displayed text."""
-    money: dict[tuple[tuple[str, ...], str, str], tuple[int, str, str]] = field(default_factory=dict)
-    """Words next to amounts, currency and country of the row -> row, text and displayed text of the first such amount.
-    """
+    """Row, column, text and displayed text of each cell that is displayed differently."""
+    formats: dict[tuple[tuple[str, ...], str, str], tuple[int, str, str]] = field(default_factory=dict)
+    """Words next to an amount, currency, country -> row, text and displayed text of the first such amount."""
     overlays: Overlays | None = None
 
     def rows_below(self, names: Sequence[str]) -> pl.DataFrame:
@@ -90,12 +87,12 @@ class Content:
 
     def add(self, row: Row) -> int:
         """Record the doubts about a row. Returns the number of doubts that become warnings."""
-        old_count = len(self.displayed) + len(self.money)
+        old_count = len(self.displayed) + len(self.formats)
         if row.is_hidden:
             self.hidden_rows.append(row.number)
         self.doubts += [(row.number, number, doubt, row.texts[number]) for number, doubt in row.doubts.items()]
         if not row.struck.isdisjoint(self.columns):
-            self.struck.append(row.number)
+            self.struck_rows.append(row.number)
         for number, display in row.displayed.items():
             if (name := self.columns.get(number)) is None:
                 continue
@@ -105,9 +102,9 @@ class Content:
                 self.displayed.append((row.number, number, text, shown_text))
             elif name == "amount" and isinstance(display, CellStyle) and (words := format_words(display.code)):
                 key = (words, self._row_code(row, "currency"), self._row_code(row, "country"))
-                if key not in self.money:
-                    self.money[key] = (row.number, text, display.displayed_number(text, is_exact=True) or text)
-        return row.is_hidden + bool(row.struck) + len(self.displayed) + len(self.money) - old_count
+                if key not in self.formats:
+                    self.formats[key] = (row.number, text, display.displayed_number(text, is_exact=True) or text)
+        return row.is_hidden + bool(row.struck) + len(self.displayed) + len(self.formats) - old_count
 
     def _row_code(self, row: Row, name: str) -> str:
         return next((row.texts.get(n, "") for n, column in self.columns.items() if column == name), "").strip().upper()
@@ -116,10 +113,10 @@ class Content:
 def read_workbook(data: bytes, options: ReadOptions) -> Table:
     """Read the named worksheet, or the only one that looks like a sheet of payees.
 
-    A formula without a value, and a number with more digits than a spreadsheet keeps, are defects of known columns
-    (`COLUMN.formula`, `COLUMN.digits`). Anything that a person could not see is a warning: a hidden row or column
-    (`row.hidden`, `column.hidden`), a row that is struck through (`row.struck`), or a value that the spreadsheet
-    displays differently or not at all (`COLUMN.shown_otherwise`). Similar worksheets become notes. Raises `SheetError`.
+    In known columns, formulas without a value and numbers with more digits than a spreadsheet can store are defects
+    (`COLUMN.formula`, `COLUMN.digits`). Anything that a person could not see is a warning: hidden rows and columns
+    (`row.hidden`, `column.hidden`), rows struck through (`row.struck`), and values that are displayed differently or
+    not at all (`COLUMN.shown_otherwise`). Similar worksheets are reported as notes. Raises `SheetError`.
     """
     book = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
     part, matches = _choose_worksheet(book, options)
@@ -158,7 +155,7 @@ def locate_sheet(data: bytes, options: ReadOptions) -> SheetLocation:
 
 
 def _choose_worksheet(book: Workbook, options: ReadOptions) -> tuple[WorksheetPart, Mapping[WorksheetPart, Content]]:
-    """Return the worksheet to read, and all that look like a sheet of payees (only down to their headers)."""
+    """Choose the worksheet to read. Also return those that look like a sheet of payees, read to the header."""
     file = options.file
     parts = book.worksheets()
     if not parts:
@@ -168,46 +165,55 @@ def _choose_worksheet(book: Workbook, options: ReadOptions) -> tuple[WorksheetPa
         return _find_worksheet(parts, options.sheet_name, file), matches
     visible = [part for part in matches if not part.is_hidden]
     if len(visible) > 1 or (matches and not visible):
-        candidates_by_part = {part: matches[part] for part in visible or matches}
-        choices, rows = [part.name for part in candidates_by_part], _describe_row_counts(book, candidates_by_part)
-        names = ", ".join(f"{name!r} ({count})" for name, count in zip(choices, rows, strict=True))
+        candidates = {part: matches[part] for part in visible or matches}
+        choices, row_counts = [part.name for part in candidates], _describe_row_counts(book, candidates)
+        names = ", ".join(f"{name!r} ({count})" for name, count in zip(choices, row_counts, strict=True))
         raise SheetQuestion(
             QuestionKind.WORKSHEET,
-            say("{file}: Several worksheets look like a sheet of payees: {names}.", file=file, names=names)
+            say("{file}: several worksheets look like a sheet of payees: {names}.", file=file, names=names)
             if len(visible) > 1
-            else say("{file}: Only hidden worksheets look like a sheet of payees: {names}.", file=file, names=names),
-            hint=say("Choose the right one: --worksheet {name}.", name=shlex.quote(choices[0])),
-            question=say("Which worksheet do you mean?"),
+            else say("{file}: only hidden worksheets look like a sheet of payees: {names}.", file=file, names=names),
+            hint=say("Choose the right one with --worksheet {name}.", name=shlex.quote(choices[0])),
+            question=say("Which worksheet do you want to use?"),
             choices=choices,
-            samples=rows,
+            samples=row_counts,
         )
     return visible[0] if visible else _most_likely_worksheet(book, parts, options), matches
 
 
 def _worksheet_notes(book: Workbook, chosen: WorksheetPart, matches: Mapping[WorksheetPart, Content]) -> Iterator[str]:
-    """Yield notes about a hidden worksheet, and about similar ones that are not read."""
+    """Yield a note if the chosen worksheet is hidden, and one about each similar worksheet that is not read."""
     if chosen.is_hidden:
-        yield say("The worksheet {name!r} is hidden in the spreadsheet, but was read as requested.", name=chosen.name)
+        yield say(
+            "The worksheet {name!r} is hidden in the spreadsheet, but was read as you asked.",
+            name=chosen.name,
+        )
     others = {part: content for part, content in matches.items() if part != chosen}
     for part, rows in zip(others, _describe_row_counts(book, others), strict=True):
-        names = {"name": part.name, "rows": rows, "chosen": chosen.name}
+        parts = {"name": part.name, "rows": rows, "chosen": chosen.name}
         yield (
-            say("The worksheet {name!r} is hidden, and is not read: {rows}. {chosen!r} is read.", **names)
+            say(
+                "The worksheet {name!r} ({rows}) is hidden and is not read. {chosen!r} is read instead.",
+                **parts,
+            )
             if part.is_hidden
-            else say("The worksheet {name!r} is not read, and not paid here: {rows}. {chosen!r} is read.", **names)
+            else say(
+                "The worksheet {name!r} ({rows}) is not read or paid here. {chosen!r} is read instead.",
+                **parts,
+            )
         )
 
 
 def _unread_worksheets(
     book: Workbook, chosen: WorksheetPart, matches: Mapping[WorksheetPart, Content]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield the unread worksheets for `Sheet.other_worksheets`, except those written by this program."""
+    """Yield `Sheet.other_worksheets`. Worksheets that this program wrote are omitted."""
     for part in book.worksheets():
         if part == chosen:
             continue
         if part in matches:
             yield part.name, _count_rows(book, part, matches[part])
-        elif not part.is_hidden and not _is_ours(read_to_header(book, part, lambda _cells: False)[0]):
+        elif not part.is_hidden and not _is_written_by_us(read_to_header(book, part, lambda _cells: False)[0]):
             yield part.name, None
 
 
@@ -216,7 +222,6 @@ def _count_rows(book: Workbook, part: WorksheetPart, content: Content) -> int:
 
 
 def _describe_row_counts(book: Workbook, contents: Mapping[WorksheetPart, Content]) -> Sequence[str]:
-    """Describe the number of rows below each worksheet's header."""
     counts = [_count_rows(book, part, content) for part, content in contents.items()]
     return [say_count(count, "{count:,} row", "{count:,} rows") for count in counts]
 
@@ -234,45 +239,44 @@ def _most_likely_worksheet(book: Workbook, parts: Sequence[WorksheetPart], optio
 def _missing_header_error(book: Workbook, part: WorksheetPart, content: Content, options: ReadOptions) -> HeadingError:
     worksheet = part.name if len(book.worksheets()) > 1 else None
     texts = {row.number: row_texts(row) for row in content.above}
-    rows = [texts.get(number, []) for number in range(1, max(texts, default=0) + 1)]  # the file has no blank rows
+    rows = [texts.get(number, []) for number in range(1, max(texts, default=0) + 1)]  # the file omits blank rows
     return no_header_error(rows, options, worksheet=worksheet)
 
 
 def _find_worksheet(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:
-    """Find a worksheet by name, ignoring case unless several names differ only in case."""
+    """Find a worksheet by name. Case is ignored unless several names differ only in case."""
     same_ignoring_case = [part for part in parts if part.name.casefold() == name.casefold()]
     same_name = [part for part in same_ignoring_case if part.name == name]
-    matching = same_name or same_ignoring_case
-    if len(matching) != 1:
+    matches = same_name or same_ignoring_case
+    if len(matches) != 1:
         names = ", ".join(repr(part.name) for part in parts)
         raise SheetError(
             say("{file} has several worksheets called {name!r}.", file=file, name=name)
-            if matching
+            if matches
             else say("{file} has no worksheet called {name!r}.", file=file, name=name),
-            hint=say("It has {names}.", names=names),
+            hint=say("Its worksheets are {names}.", names=names),
         )
-    return matching[0]
+    return matches[0]
 
 
 def row_texts(row: Row) -> list[str]:
-    """Return the texts of a row up to the last one. Missing cells are empty."""
+    """Return the texts of a row. Missing cells are empty."""
     return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
 
 
 def _read_header(book: Workbook, part: WorksheetPart, options: ReadOptions) -> Content:
     content, _ = read_to_header(book, part, partial(is_header, options=options))
-    if _is_ours(content):
+    if _is_written_by_us(content):
         content.header = None
     return content
 
 
-def _is_ours(content: Content) -> bool:
-    """Return whether this program wrote a worksheet."""
+def _is_written_by_us(content: Content) -> bool:
     return bool(content.above) and not OUR_WORKSHEETS.isdisjoint(content.above[0].texts.values())
 
 
 def read_to_header(book: Workbook, part: WorksheetPart, is_header: _IsHeader) -> tuple[Content, Iterator[Row]]:
-    """Read a worksheet down to its header, if any. Return it with an iterator over the other rows."""
+    """Read a worksheet down to its header, if any. Also return an iterator over the other rows."""
     content = Content()
     rows = book.rows(part)
     for row in rows:
@@ -288,20 +292,19 @@ def read_to_header(book: Workbook, part: WorksheetPart, is_header: _IsHeader) ->
 def read_content(
     book: Workbook, part: WorksheetPart, is_header: _IsHeader, find_columns: Callable[[Row], Mapping[int, str]]
 ) -> Content:
-    """Read a worksheet. `find_columns` returns the known columns of a header, by their numbers."""
+    """Read a worksheet. `find_columns` returns the known columns of a header, by number."""
     content, rows = read_to_header(book, part, is_header)
     used_columns: set[int] = set()
     height = 0
     if content.header is not None:
         content.columns = find_columns(content.header)
-    while content.header is not None and (chunk := _read_rows(rows)):
+    while content.header is not None and (chunk := _read_chunk(rows)):
         columns = sorted({column for row in chunk for column in row.texts})
         used_columns.update(columns)
         height += len(chunk)
         book.budget.count_doubts(sum(len(row.doubts) for row in chunk), sum(map(content.add, chunk)))
-        book.budget.check_cells(height, len(used_columns))
-        # Rows keep the numbers that the spreadsheet shows, and columns their positions. The file has no blank rows or
-        # cells, so counting would give wrong numbers.
+        book.budget.check_memory_for_cells(height, len(used_columns))
+        # The file omits blank rows and cells, so row and column numbers come from the cells' addresses.
         numbers = pl.Series("row", [row.number for row in chunk], pl.UInt32)
         texts = [pl.Series(str(column), [row.texts.get(column) for row in chunk], pl.String) for column in columns]
         content.frames.append(pl.DataFrame([numbers, *texts]))
@@ -311,7 +314,7 @@ def read_content(
     return content
 
 
-def _read_rows(rows: Iterator[Row]) -> list[Row]:
+def _read_chunk(rows: Iterator[Row]) -> list[Row]:
     chunk: list[Row] = []
     cells = characters = 0
     for row in islice(rows, _ROWS_AT_ONCE):
@@ -324,104 +327,104 @@ def _read_rows(rows: Iterator[Row]) -> list[Row]:
 
 
 def display_warnings(content: Content) -> pl.DataFrame:
-    """Return warnings about values, rows and columns that the workbook displays differently."""
+    """Return warnings about values, rows and columns that the workbook hides or displays differently."""
     names = content.columns
-    hidden = say("The row is hidden in the spreadsheet, but will be paid like all others. Unhide it or delete it.")
+    hidden = say("The row is hidden in the spreadsheet, but will be paid like any other. Unhide it or delete it.")
     struck = say(
         "The row, or part of it, is struck through in the spreadsheet, but will be paid like any other. Delete it if "
         "it should not be paid."
     )
-    lines: list[_Line] = [(row, "row", None, "row.hidden", hidden) for row in content.hidden_rows]
-    lines += [(row, "row", None, "row.struck", struck) for row in content.struck]
-    lines += [
-        (row, names[col], text[:SHOWN_CHARACTERS], f"{names[col]}.shown_otherwise", _display_message(text, shown_text))
+    findings: list[_Finding] = [(row, "row", None, "row.hidden", hidden) for row in content.hidden_rows]
+    findings += [(row, "row", None, "row.struck", struck) for row in content.struck_rows]
+    findings += [
+        (row, names[col], text[:SHOWN_CHARACTERS], f"{names[col]}.shown_otherwise", _value_message(text, shown_text))
         for row, col, text, shown_text in [*content.displayed, *_covered_values(content)]
     ]
-    lines += [*_rule_warnings(content), *_currency_warnings(content)]
+    findings += [*_rule_warnings(content), *_currency_warnings(content)]
     filled_names = {name for frame in content.frames for name in frame.columns if frame[name].count()}
     for col, name in names.items():
         if str(col) in filled_names and any(first <= col <= last for first, last in content.hidden_columns):
-            sentence = say(
+            message = say(
                 "The column {heading!r} is hidden in the spreadsheet, but its values are used.",
                 heading=content.heading(col),
             )
-            lines.append((0, name, None, "column.hidden", sentence))
-    return build_findings(lines)
+            findings.append((0, name, None, "column.hidden", message))
+    return build_findings(findings)
 
 
 def _covered_values(content: Content) -> Iterator[tuple[int, int, str, str]]:
-    """Yield the values that merged cells hide, as in `Content.shown`."""
+    """Yield the values that merged cells hide, as in `Content.displayed`."""
     if content.overlays is None or not content.overlays.merged:
         return
-    shown_cells = {(row, col) for row, col, *_ in content.displayed}
+    known_cells = {(row, col) for row, col, *_ in content.displayed}
     for col in content.columns:
-        parts = [frame.select("row", str(col)).drop_nulls() for frame in content.frames if str(col) in frame.columns]
-        texts: dict[int, str] = dict(pl.concat(parts).iter_rows()) if parts else {}
+        frames = [frame.select("row", str(col)).drop_nulls() for frame in content.frames if str(col) in frame.columns]
+        texts: dict[int, str] = dict(pl.concat(frames).iter_rows()) if frames else {}
         covered_rows = content.overlays.covered_rows(col, [*texts])
-        yield from ((row, col, texts[row], "") for row in covered_rows if (row, col) not in shown_cells)
+        yield from ((row, col, texts[row], "") for row in covered_rows if (row, col) not in known_cells)
 
 
-def _currency_warnings(content: Content) -> Iterator[_Line]:
-    """Yield a warning for each format that displays amounts with another currency."""
+def _currency_warnings(content: Content) -> Iterator[_Finding]:
+    """Yield a warning for each format that displays amounts in a currency other than their own."""
     currencies = {code: country.currency for code, country in read_countries(config_dir()).items()}
-    for (words, currency, country), (row, text, displayed_text) in content.money.items():
+    for (words, currency, country), (row, text, displayed_text) in content.formats.items():
         own_currency = currency or currencies.get(country, "")
         if own_currency in currencies.values() and not all(is_currency_word(word, own_currency) for word in words):
-            sentence = say(
-                "Row {row}: {value} is shown as {seen} in the spreadsheet, but its currency is {currency}. Check "
-                "which one is correct, in this row and in all rows that are shown like it.",
+            message = say(
+                "Row {row}: {value} is shown as {seen} in the spreadsheet, but its currency is {currency}. Check which "
+                "currency is correct in this row and in all rows shown in the same way.",
                 row=row,
                 value=text[:SHOWN_CHARACTERS],
                 seen=displayed_text,
                 currency=own_currency,
             )
-            yield 0, "amount", None, "amount.shown_otherwise", sentence
+            yield 0, "amount", None, "amount.shown_otherwise", message
 
 
-def _rule_warnings(content: Content) -> Iterator[_Line]:
-    """Yield warnings about conditional formatting that can strike rows through or hide values."""
+def _rule_warnings(content: Content) -> Iterator[_Finding]:
+    """Yield warnings about conditional formatting that may strike rows through or hide values."""
     if content.overlays is None or content.header is None:
         return
     effects = content.overlays.rule_effects([*content.columns], below=content.header.number)
     if any(effect.strikes for _, effect in effects):
-        sentence = say(
+        message = say(
             "Conditional formatting in the spreadsheet strikes rows through. They will be paid like any other. Delete "
             "those that should not be paid."
         )
-        yield 0, "row", None, "row.struck", sentence
+        yield 0, "row", None, "row.struck", message
     for column in sorted({column for column, effect in effects if effect.hides}):
-        sentence = say(
+        message = say(
             "Conditional formatting in the spreadsheet can hide values in the column {heading!r}, or show different "
             "ones. The actual values are used.",
             heading=content.heading(column),
         )
-        yield 0, content.columns[column], None, f"{content.columns[column]}.shown_otherwise", sentence
+        yield 0, content.columns[column], None, f"{content.columns[column]}.shown_otherwise", message
 
 
-def _display_message(text: str, display: str) -> str:
+def _value_message(text: str, display: str) -> str:
     value = text[:SHOWN_CHARACTERS]
-    if display == TYPED:
+    if display == UNKNOWN_FORMAT:
         return say(TYPED_MESSAGE, value=value)
     if not display:
         return say(
-            "{value} is not visible in the spreadsheet, but is used. Make it visible, or delete it.", value=value
+            "{value} is hidden in the spreadsheet, but will still be used. Make it visible or delete it.", value=value
         )
     return say("{value} is shown as {seen} in the spreadsheet. Check which one is correct.", value=value, seen=display)
 
 
-def _shows_other_value(name: str, text: str, displayed_text: str, code_in: Callable[[str], str]) -> bool:
-    """Return whether a person sees another value, not just another format of the same one."""
+def _shows_other_value(name: str, text: str, displayed_text: str, row_code: Callable[[str], str]) -> bool:
+    """Return whether the displayed text looks like another value, not like the same value in another format."""
     digits = "".join(letter for letter in displayed_text if letter.isdigit())
     match name:
-        case _ if displayed_text in {"", TYPED}:
-            return displayed_text != TYPED or name not in _DATE_COLUMNS
+        case _ if displayed_text in {"", UNKNOWN_FORMAT}:
+            return displayed_text != UNKNOWN_FORMAT or name not in _DATE_COLUMNS
         case "amount":  # a separator before the last two digits turns a whole number into cents
             return digits.lstrip("0") != text or bool(_CENTS.search(displayed_text))
         case _ if name in _IDS:
             return displayed_text != text
         case _ if "phone" in name:  # a leading zero and the country's own code make no difference
-            code = _dialling_code(code_in("country"))
-            return digits.lstrip("0").removeprefix(code) != text.lstrip("0").removeprefix(code)
+            dialling_code = _dialling_code(row_code("country"))
+            return digits.lstrip("0").removeprefix(dialling_code) != text.lstrip("0").removeprefix(dialling_code)
         case _:
             return digits != text
 

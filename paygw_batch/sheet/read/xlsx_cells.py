@@ -1,7 +1,7 @@
 """Reads the cells of a workbook (.xlsx, ECMA-376) as a stream of exact text, with reasons to doubt it.
 
-Parts are found by their relationships, as spreadsheets do. Duplicate and missing parts are errors, because a person
-could have seen other values than those to be paid. docs/decisions/0105 explains why no library is used.
+Parts are found by their relationships, as spreadsheets do. Duplicate and missing parts are errors, because the values
+read could differ from those that a person saw. docs/decisions/0105 explains why no library is used.
 """
 
 import io
@@ -28,7 +28,7 @@ from paygw_batch.sheet.read.workbook_limits import MAX_CELL_CHARACTERS, MAX_DEPT
 from paygw_batch.sheet.read.workbook_styles import (
     FONT_TAGS,
     GENERAL,
-    TYPED,
+    UNKNOWN_FORMAT,
     CellStyle,
     Colour,
     Font,
@@ -36,16 +36,16 @@ from paygw_batch.sheet.read.workbook_styles import (
     StyleReader,
     column_number,
     is_true,
-    parse_reference,
+    parse_index,
 )
 
 _CONTENT_TYPES = "[content_types].xml"
 _SINGLE_PART_TYPES = ("sheet.main+xml", "styles+xml", "sharedStrings+xml")
-"""Suffixes of content types of which a workbook has a single part."""
+"""Suffixes of the content types that only one part of a workbook may have."""
 _CHUNK_BYTES = 1 << 16
 _MAX_ROWS = 1_048_576
-_MIN_POINTS_HIGH, _MIN_CHARACTERS_WIDE = 3.0, 0.5
-"""Lower rows and narrower columns count as hidden."""
+_MIN_ROW_POINTS, _MIN_COLUMN_CHARACTERS = 3.0, 0.5
+"""Rows lower than this, and narrower columns, count as hidden."""
 _FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
 _FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 (as above)
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
@@ -53,12 +53,12 @@ _DAMAGE = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, NotImplem
 
 
 class Doubt(StrEnum):
-    """A reason to doubt the text of a cell. The value is the last part of the defect's code."""
+    """A reason to doubt the text of a cell. Its value is the last part of the defect's code."""
 
     FORMULA = "formula"
-    """A formula without a value, because the workbook was never calculated."""
+    """A formula without a value. The workbook was never calculated."""
     DIGITS = "digits"
-    """A number of more than 15 digits."""
+    """A number with more than 15 digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,76 +72,76 @@ class WorksheetPart:
 
 @dataclass(slots=True)
 class Row:
-    """A row, with texts and doubts by column number (from 1)."""
+    """A row, with its texts and doubts by column number (from 1)."""
 
     number: int
     is_hidden: bool
     texts: dict[int, str] = field(default_factory=dict)
     doubts: dict[int, Doubt] = field(default_factory=dict)
     struck: set[int] = field(default_factory=set)
-    """The columns whose text is struck through, at least in part."""
+    """The columns whose text is struck through, even in part."""
     displayed: dict[int, str | CellStyle] = field(default_factory=dict)
-    """By column, the displayed text if it differs (empty if nothing is visible), or the style of a number."""
+    """Column -> the displayed text if it differs (empty if nothing is visible), or the style of a number."""
 
 
 class Workbook:
-    """A workbook in memory. Raises `SheetError` if parts are ambiguous, or larger than `max_bytes` unpacked."""
+    """A workbook in memory. Raises `SheetError` if parts are ambiguous, or exceed `max_bytes` when unpacked."""
 
     def __init__(self, data: bytes, *, file: str, max_bytes: int) -> None:
         self._file = file
         self.budget = Budget(file, max_bytes)
-        self._counted: set[str] = set()
+        self._counted_paths: set[str] = set()
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
         except _DAMAGE as error:
             raise self._damage_error() from error
         self._parts: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist():
-            name = _normalize_path(info.filename)
+            name = _normalise_path(info.filename)
             if self._parts.setdefault(name, info) is not info:
                 raise self._duplicate_error(info.filename)
         self.budget.check_directory(self._zip, len(data))
         self._require_single_parts()
-        self._normalize_path = self._part(self._read_relationships(""), "officeDocument")
-        self._related_parts = self._read_relationships(self._normalize_path) if self._normalize_path else []
+        self._main_path = self._locate(self._read_relationships(""), "officeDocument")
+        self._related_parts = self._read_relationships(self._main_path) if self._main_path else []
         self._strings: list[CellText] | None = None
         self._styles = StyleReader()
         self.overlays = Overlays((), self.budget)
         """The merged cells and rules of the worksheet that `rows` reads."""
         self.hidden_columns: list[tuple[int, int]] = []
-        """The ranges of hidden columns in that worksheet, as first and last number."""
+        """The first and last numbers of its ranges of hidden columns."""
         self._first_day = _FIRST_DAY
 
     def worksheets(self) -> list[WorksheetPart]:
-        """Return the worksheets in order. Call this before `rows`, because it reads the date system."""
-        targets = {number: (kind, target) for number, kind, target in self._related_parts}
+        """Return the worksheets in order. This also reads the date system, so call it before `rows`."""
+        targets = {relationship_id: (kind, target) for relationship_id, kind, target in self._related_parts}
         parts: list[WorksheetPart] = []
-        first = ""
+        root = ""
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
-            nonlocal first
-            first = first or name
+            nonlocal root
+            root = root or name
             if name == "workbookPr" and is_true(attributes.get("date1904")):
                 self._first_day = _FIRST_DAY_1904
             if name == "sheet":
-                number = next((value for key, value in attributes.items() if key.endswith(" id")), "")
-                kind, target = targets.get(number, ("worksheet", ""))
+                relationship_id = next((value for key, value in attributes.items() if key.endswith(" id")), "")
+                kind, target = targets.get(relationship_id, ("worksheet", ""))
                 if kind == "worksheet":
                     is_hidden = attributes.get("state", "visible") != "visible"
                     parts.append(WorksheetPart(attributes.get("name", ""), is_hidden, target))
 
-        if self._normalize_path is not None and not self._normalize_path.endswith(".bin"):
-            for _ in self._parse(self._normalize_path, Handlers(start=start)):
+        if self._main_path is not None and not self._main_path.endswith(".bin"):
+            for _ in self._parse(self._main_path, Handlers(start=start)):
                 if len(parts) > MAX_WORKSHEETS:
                     raise self.budget.too_large_error()
-        if first != "workbook":
+        if root != "workbook":
             raise SheetError(
                 say("{file} is not a workbook (.xlsx).", file=self._file),
-                hint=say("Save it as .xlsx or .csv from the spreadsheet."),
+                hint=say("Save it as .xlsx or .csv in your spreadsheet program."),
             )
         if missing := next((part for part in parts if part.path not in self._parts), None):
             raise self._resave_error(
-                say("{file} has no cells of its worksheet {name!r}.", file=self._file, name=missing.name)
+                say("{file} does not contain the cells of its worksheet {name!r}.", file=self._file, name=missing.name)
             )
         return parts
 
@@ -149,9 +149,9 @@ class Workbook:
         """Yield the non-empty rows of a worksheet."""
         if self._strings is None:
             strings = _TextReader(self.budget)
-            texts = Handlers(strings.start, strings.end, strings.text)
-            self._parse_all(self._part(self._related_parts, "sharedStrings"), texts)
-            self._parse_all(self._part(self._related_parts, "styles"), Handlers(self._styles.start, self._styles.end))
+            handlers = Handlers(strings.start, strings.end, strings.text)
+            self._parse_all(self._locate(self._related_parts, "sharedStrings"), handlers)
+            self._parse_all(self._locate(self._related_parts, "styles"), Handlers(self._styles.start, self._styles.end))
             self._strings = strings.texts
         self.overlays = Overlays(self._styles.effects, self.budget)
         reader = _CellReader(self._strings, self._styles.styles, self._first_day, self.overlays)
@@ -162,21 +162,21 @@ class Workbook:
         yield from reader.finished_rows
 
     def count_rows(self, part: WorksheetPart) -> int:
-        """Count the non-empty rows of a worksheet, up to any damage."""
-        filled = [False]
+        """Count the non-empty rows of a worksheet, up to the first damage."""
+        is_filled = [False]
 
         def start(name: str, _attributes: Mapping[str, str]) -> None:
             if name == "row":
-                filled.append(False)
+                is_filled.append(False)
             elif name in {"v", "t", "f"}:
-                filled[-1] = True
+                is_filled[-1] = True
 
         with suppress(SheetError):
             self._parse_all(part.path, Handlers(start))
-        return sum(filled)
+        return sum(is_filled)
 
     def _require_single_parts(self) -> None:
-        """Reject duplicates of parts that must be unique, because other programs might read the other one."""
+        """Reject a workbook with duplicates of unique parts, because other programs might read the other part."""
         paths: dict[str, set[str]] = {}
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
@@ -189,29 +189,30 @@ class Workbook:
             raise self._duplicate_error(double.rpartition(".")[2].removesuffix("+xml"))
 
     def _read_relationships(self, path: str) -> list[tuple[str, str, str]]:
-        """Return (id, kind, path) of each part that a part refers to (ECMA-376 part 2, 9.3). `""` is the file."""
+        """Return (id, kind, path) of each part that `path` (the whole file if empty) refers to (part 2, 9.3)."""
         folder, name = posixpath.split(path)
         related: list[tuple[str, str, str]] = []
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
             if name == "Relationship" and attributes.get("TargetMode") != "External":
-                target = posixpath.normpath(posixpath.join("/", folder, _normalize_path(attributes.get("Target", ""))))
+                target = posixpath.normpath(posixpath.join("/", folder, _normalise_path(attributes.get("Target", ""))))
                 kind = attributes.get("Type", "").rpartition("/")[2]
-                if any(number == attributes.get("Id") for number, *_ in related):
+                if any(other_id == attributes.get("Id") for other_id, *_ in related):
                     raise self._duplicate_error(attributes["Id"])
                 related.append((attributes.get("Id", ""), kind, target[1:]))
 
-        relations = posixpath.join(folder, "_rels", f"{name}.rels")
-        self._parse_all(relations if relations in self._parts else None, Handlers(start=start))
+        relationships = posixpath.join(folder, "_rels", f"{name}.rels")
+        self._parse_all(relationships if relationships in self._parts else None, Handlers(start=start))
         return related
 
-    def _part(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
+    def _locate(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
+        """Return the path of the related part of this kind, or None."""
         targets = {target for _, relationship, target in related if relationship == kind}
         if len(targets) > 1:
             raise self._duplicate_error(kind)
         if missing := next((target for target in targets if target not in self._parts), None):
             raise self._resave_error(
-                say("{file} refers to {part}, which it does not have.", file=self._file, part=missing)
+                say("{file} refers to {part}, which it does not contain.", file=self._file, part=missing)
             )
         return next(iter(targets), None)
 
@@ -220,27 +221,27 @@ class Workbook:
             pass
 
     def _parse(self, path: str, handlers: "Handlers") -> Iterator[None]:
-        """Parse a part of the workbook as XML and yield after each piece."""
+        """Parse a part of the workbook as XML, and yield after each chunk."""
         info = self._parts.get(path)
         if info is None:
             raise self._damage_error()
-        self.budget.count_unpacked(0 if path in self._counted else info.file_size)
-        self._counted.add(path)
-        parser = handlers.parser()
-        fed_bytes = 0
+        self.budget.count_unpacked(0 if path in self._counted_paths else info.file_size)
+        self._counted_paths.add(path)
+        parser = handlers.create_parser()
+        parsed_bytes = 0
         try:
-            # zipfile reads at most the stated size, and raises an error if size or checksum don't match.
+            # zipfile reads at most the stated size, and raises an error if the size or checksum is wrong.
             with self._zip.open(info) as part:
                 while chunk := part.read(_CHUNK_BYTES):
                     parser.Parse(chunk, False)
-                    fed_bytes += len(chunk)
-                    if fed_bytes - parser.CurrentByteIndex > MAX_TAG_BYTES:
+                    parsed_bytes += len(chunk)
+                    if parsed_bytes - parser.CurrentByteIndex > MAX_TAG_BYTES:
                         raise self.budget.too_large_error()
                     yield
             parser.Parse(b"", True)
         except IndexError as error:
             raise self._resave_error(
-                say("{file} refers to styles or shared texts that it does not have.", file=self._file)
+                say("{file} refers to styles or shared texts that it does not contain.", file=self._file)
             ) from error
         except (*_DAMAGE, ValueError, KeyError) as error:
             raise self._damage_error() from error
@@ -250,12 +251,16 @@ class Workbook:
 
     def _duplicate_error(self, part: str) -> SheetError:
         return self._resave_error(
-            say("{file} has two parts {part}, and it is not clear which one counts.", file=self._file, part=part)
+            say(
+                "{file} contains the part {part} twice, so it is not clear which to use.",
+                file=self._file,
+                part=part,
+            )
         )
 
     @staticmethod
-    def _resave_error(sentence: str) -> SheetError:
-        return SheetError(sentence, hint=say("Open it in the spreadsheet and save it again."))
+    def _resave_error(message: str) -> SheetError:
+        return SheetError(message, hint=say("Open it in your spreadsheet program and save it again."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +271,11 @@ class Handlers:
     end: Callable[[str], object] | None = None
     text: Callable[[str], object] | None = None
 
-    def parser(self) -> expat.XMLParserType:
-        """Create an XML parser that calls the handlers. It rejects document types, which no workbook has."""
+    def create_parser(self) -> expat.XMLParserType:
+        """Create an XML parser that calls the handlers. It rejects document types, which workbooks don't have."""
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
-        parser.StartDoctypeDeclHandler = _refuse_doctype
+        parser.StartDoctypeDeclHandler = _reject_doctype
         depth = 0
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
@@ -293,18 +298,18 @@ class Handlers:
         return parser
 
 
-def _refuse_doctype(*_: object) -> None:
+def _reject_doctype(*_: object) -> None:
     raise ValueError("a workbook has no document type")
 
 
-def _normalize_path(name: str) -> str:
-    """Normalize the case (ECMA-376 part 2, 6.2.2) and slashes of a part's name."""
+def _normalise_path(name: str) -> str:
+    """Normalise the case (ECMA-376 part 2, 6.2.2) and slashes of a part's name."""
     return unquote(name).replace("\\", "/").lower()
 
 
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """The text of a cell and its runs (18.4.8). A run may have its own font."""
+    """The text of a cell and its runs (18.4.8), each of which may have its own font."""
 
     text: str
     runs: Sequence[tuple[str, Font | None]] = ()
@@ -314,28 +319,30 @@ class CellText:
         """Whether any visible part of the text is struck through."""
         return any(font is not None and font.is_struck and text.strip() for text, font in self.runs)
 
-    def visible_text(self, ground: Colour | None) -> str:
-        """Return the text that is visible on a background."""
+    def visible_text(self, background: Colour | None) -> str:
+        """Return the text that is visible on the background."""
         if not self.runs:
             return self.text
-        texts = (text for text, font in self.runs if font is None or not (text.strip() and font.is_unreadable(ground)))
-        return _unescape("".join(texts))
+        visible = (
+            text for text, font in self.runs if font is None or not (text.strip() and font.is_unreadable(background))
+        )
+        return _unescape("".join(visible))
 
 
 @dataclass(slots=True)
 class _TextReader:
-    """Reads texts that consist of runs, without pronunciation (rPh)."""
+    """Reads texts made of runs, ignoring pronunciation (rPh)."""
 
     _budget: Budget
     texts: list[CellText] = field(default_factory=list)
     _runs: list[tuple[str, Font | None]] = field(default_factory=list)
     _length: int = 0
-    _inside: str = ""
+    _tag: str = ""
     _is_pronunciation: bool = False
     _font: Font | None = None
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        self._inside = name
+        self._tag = name
         if name == "rPh":
             self._is_pronunciation = True
         elif name in {"r", "rPr"}:
@@ -344,19 +351,19 @@ class _TextReader:
             self._font.set_property(name, attributes)
 
     def end(self, name: str) -> None:
-        self._inside = ""
+        self._tag = ""
         if name == "rPh":
             self._is_pronunciation = False
         elif name in {"si", "is"}:
             runs = self._runs if any(font for _, font in self._runs) else []
             self.texts.append(CellText(_unescape("".join(text for text, _ in self._runs)), runs))
             self._runs, self._length, self._font = [], 0, None
-            if name == "si":  # other texts are freed with their cell
+            if name == "si":  # an inline text is freed with its cell
                 self._budget.count_doubts(0, len(runs))
                 self._budget.count_string(self.texts[-1].text)
 
     def text(self, data: str) -> None:
-        if self._inside != "t" or self._is_pronunciation:
+        if self._tag != "t" or self._is_pronunciation:
             return
         self._runs.append((data, self._font))
         self._length += len(data)
@@ -365,7 +372,7 @@ class _TextReader:
 
 
 class _CellReader:
-    """Reads the rows of a worksheet from its tags. Complete rows are in `finished_rows`."""
+    """Reads the rows of a worksheet from its tags. Complete rows move to `finished_rows`."""
 
     def __init__(
         self, strings: list[CellText], styles: list[CellStyle], first_day: datetime, overlays: Overlays
@@ -381,14 +388,14 @@ class _CellReader:
         self._row = Row(0, is_hidden=False)
         self._column = 0
         self._cell: Mapping[str, str] = {}
-        self._inside = ""
+        self._tag = ""
         self._value: list[str] = []
         self._inline: _TextReader | None = None
         self._formula: list[str] | None = None
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a start tag. Raises `ValueError` for an out-of-order cell or row."""
-        self._inside = name
+        """Handle a start tag. Raises `ValueError` if a cell or row is out of order."""
+        self._tag = name
         if name == "c":
             reference = attributes.get("r")
             column = column_number(reference) if reference else self._column + 1
@@ -402,11 +409,11 @@ class _CellReader:
             number = int(attributes.get("r", self._row.number + 1))
             if not self._row.number < number <= _MAX_ROWS:
                 raise ValueError(number)
-            is_hidden = is_true(attributes.get("hidden")) or float(attributes.get("ht", "15")) < _MIN_POINTS_HIGH
+            is_hidden = is_true(attributes.get("hidden")) or float(attributes.get("ht", "15")) < _MIN_ROW_POINTS
             self._row = Row(number, is_hidden=is_hidden)
             self._column = 0
         elif name == "col":
-            if is_true(attributes.get("hidden")) or float(attributes.get("width", "9")) < _MIN_CHARACTERS_WIDE:
+            if is_true(attributes.get("hidden")) or float(attributes.get("width", "9")) < _MIN_COLUMN_CHARACTERS:
                 self.hidden_columns.append((int(attributes["min"]), int(attributes["max"])))
         elif name == "is":
             self._inline = self._inline or _TextReader(self._budget)
@@ -418,12 +425,12 @@ class _CellReader:
     def text(self, data: str) -> None:
         if self._inline is not None:
             self._inline.text(data)
-        elif self._inside == "v":
+        elif self._tag == "v":
             self._value.append(data)
-        elif self._inside == "f" and self._formula is not None:
+        elif self._tag == "f" and self._formula is not None:
             self._formula.append(data)
         self._characters += len(data)
-        if self._characters > 2 * MAX_CELL_CHARACTERS:  # the limit is for a formula and its value
+        if self._characters > 2 * MAX_CELL_CHARACTERS:  # a formula and its value
             raise self._budget.too_large_error()
 
     def end(self, name: str) -> None:
@@ -436,7 +443,7 @@ class _CellReader:
             self._value.append("\0")
         elif self._inline is not None:
             self._inline.end(name)
-        self._inside = ""
+        self._tag = ""
 
     def _finish_cell(self) -> None:
         value, *extra = "".join(self._value).split("\0")
@@ -447,7 +454,7 @@ class _CellReader:
             row.texts[column] = "=" + "".join(self._formula)
             row.doubts[column] = Doubt.FORMULA
             return
-        style = self._styles[parse_reference(self._cell.get("s", "0"))]
+        style = self._styles[parse_index(self._cell.get("s", "0"))]
         cell = self._cell_text(value, style)
         if not cell.text:
             return
@@ -461,20 +468,20 @@ class _CellReader:
             row.displayed[column] = displayed
 
     def _displayed_value(self, cell: CellText, style: CellStyle) -> str | CellStyle | None:
-        """Return the displayed text of a cell, or the style of a number. Returns None if the text is displayed."""
+        """Return a cell's displayed text, or the style of a number. Returns None if the text is displayed as is."""
         kind = self._cell.get("t", "n") if self._inline is None else ""
         if style.is_invisible:
             return ""
-        if (visible := cell.visible_text(style.ground)) != cell.text:
+        if (visible := cell.visible_text(style.background)) != cell.text:
             return visible
         if kind in {"b", "d"} or (kind == "n" and style.is_date):
-            return TYPED
+            return UNKNOWN_FORMAT
         if kind == "n":
             return None if style.code == GENERAL else style
         return style.displayed_text(cell.text)
 
     def _cell_text(self, value: str, style: CellStyle) -> CellText:
-        """Return the text of a cell. Raises `ValueError` or `IndexError` for an impossible cell."""
+        """Return the text of a cell. Raises `ValueError` or `IndexError` for an invalid cell."""
         if self._inline is not None:
             (inline,) = self._inline.texts
             return inline
@@ -482,7 +489,7 @@ class _CellReader:
             case _ if not value:
                 return CellText("")
             case "s":
-                return self._strings[parse_reference(value)]
+                return self._strings[parse_index(value)]
             case "n" if style.is_date:
                 return CellText(_format_date(value, self._first_day))
             case "n":
@@ -503,10 +510,7 @@ def _unescape(text: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _format_number(raw: str) -> tuple[str, bool]:
-    """Format a number as a spreadsheet does. The second value is true if it has more digits than a spreadsheet keeps.
-
-    Raises `ValueError` for a number that is not finite.
-    """
+    """Format a number as a spreadsheet does, and say if it has too many digits. Raises `ValueError` if not finite."""
     if raw.isascii() and raw.isdigit() and len(raw) <= SAFE_DIGITS and not raw.startswith("0"):
         return raw, False
     number = Decimal(repr(_parse_float(raw)))
@@ -517,14 +521,14 @@ def _format_number(raw: str) -> tuple[str, bool]:
 
 
 def _parse_float(raw: str) -> float:
-    """Parse a number strictly. Python would also accept `1_500` and the digits of other scripts."""
+    """Parse a number strictly. `float` would accept `1_500` and digits of other scripts."""
     if "_" in raw or not raw.isascii():
         raise ValueError(raw)
     return float(raw)
 
 
 def _format_date(raw: str, first_day: datetime) -> str:
-    """Format the value of a date cell in ISO 8601, so that people recognise the date."""
+    """Format the value of a date cell as an ISO 8601 date, with a time if it has one."""
     days = _parse_float(raw)
     if not 0 <= days <= (datetime.max - first_day).days:  # noqa: DTZ901 (a cell has no zone)
         return raw

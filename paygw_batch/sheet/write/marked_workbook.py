@@ -1,8 +1,7 @@
 """Marks a sender's own workbook: red cells with comments, and a worksheet that lists every problem with a link.
 
-Nothing else changes. An invalid cell must not become payable because its type or format changed, so the caller
-(`rejects`) rereads the copy and compares it. This module needs the `excel` extra, and is imported only if that is
-installed.
+Nothing else changes. A change of type or format must not make an invalid cell payable, so the caller (`rejects`)
+rereads the copy and compares it. This module needs the `excel` extra, and is imported only if that is installed.
 """
 
 import re
@@ -52,7 +51,7 @@ _HEADINGS = (
 class Problem:
     """A defect or warning, and the cell that shows it. `heading` is the sender's.
 
-    `sheet_row` is the row in the sender's sheet if it differs from the row of the cell.
+    `sheet_row` is the row in the sender's sheet, or 0 if it is the same.
     """
 
     row: int
@@ -66,69 +65,69 @@ class Problem:
 
 
 def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
-    """Write a text cell, so that no value becomes a formula."""
+    """Write a text cell, which is never run as a formula."""
     sheet.cell(row, column, text).data_type = "s"
 
 
-def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) -> None:
-    """Add a worksheet of problems after all others and show it first."""
-    problems: Worksheet = book.create_sheet(_unused_name(book.sheetnames))
-    _show_first(book, problems)
-    header_row = _write_head(problems, sheet.title, findings)
-    link = Font(name="Calibri", underline="single", color="FF0563C1")
+def _add_problem_list(book: Workbook, sheet: Worksheet, problems: Sequence[Problem]) -> None:
+    """Add a worksheet that lists the problems, and make it the active one."""
+    problem_sheet: Worksheet = book.create_sheet(_unused_name(book.sheetnames))
+    _activate_only(book, problem_sheet)
+    header_row = _write_header(problem_sheet, sheet.title, problems)
+    link_font = Font(name="Calibri", underline="single", color="FF0563C1")
     wrapped = Alignment(wrap_text=True, horizontal="left", vertical="top")
     fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
     widths = [width for _, width in _HEADINGS[1:]]
-    quoted = sheet.title.replace("'", "''")
-    for row, finding in enumerate(findings[:MAX_LISTED], start=header_row + 1):
-        location = f"{get_column_letter(finding.column)}{finding.row}"
-        problems.cell(row, 1, finding.sheet_row or finding.row)
-        texts = (location, finding.heading, finding.value, say(finding.kind), finding.message, finding.code)
+    quoted_title = sheet.title.replace("'", "''")
+    for row, problem in enumerate(problems[:MAX_LISTED], start=header_row + 1):
+        location = f"{get_column_letter(problem.column)}{problem.row}"
+        problem_sheet.cell(row, 1, problem.sheet_row or problem.row)
+        texts = (location, problem.heading, problem.value, say(problem.kind), problem.message, problem.code)
         for column, text in enumerate(texts, start=2):
-            write_text(problems, row, column, text)
+            write_text(problem_sheet, row, column, text)
         for column in range(1, len(_HEADINGS) + 1):
-            problems.cell(row, column).alignment = wrapped
-        problems.row_dimensions[row].height = row_height_points(texts, widths)
-        problems.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted}'!{location}")
-        problems.cell(row, 2).font = link
-        problems.cell(row, 5).fill = fills[finding.kind]
-    problems.auto_filter.ref = f"A{header_row}:{get_column_letter(len(_HEADINGS))}{problems.max_row}"
+            problem_sheet.cell(row, column).alignment = wrapped
+        problem_sheet.row_dimensions[row].height = row_height_points(texts, widths)
+        problem_sheet.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted_title}'!{location}")
+        problem_sheet.cell(row, 2).font = link_font
+        problem_sheet.cell(row, 5).fill = fills[problem.kind]
+    problem_sheet.auto_filter.ref = f"A{header_row}:{get_column_letter(len(_HEADINGS))}{problem_sheet.max_row}"
 
 
-def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) -> int:
-    """Write the worksheet's instructions and headings. Returns the row of the headings."""
+def _write_header(problem_sheet: Worksheet, sheet_title: str, problems: Sequence[Problem]) -> int:
+    """Write the instructions and headings. Returns the number of the row with the headings."""
     sentences = [
         say(PROBLEMS_TITLE),
         say(
-            "Correct the red cells of {title!r} (the links in the column Cell lead there), save, and submit this "
-            "workbook.",
-            title=title,
+            "Correct the red cells in {title!r}. The links in the column Cell lead to them. Then save this workbook "
+            "and submit it.",
+            title=sheet_title,
         ),
-        say("This list is not read when you submit."),
+        say("This list is not read when you submit the workbook."),
     ]
-    if any(finding.kind == WARNING for finding in findings):
-        sentences.append(say("Yellow cells are worth checking, but don't stop the payout."))
-    if len(findings) > MAX_LISTED:
+    if any(problem.kind == WARNING for problem in problems):
+        sentences.append(say("Check the yellow cells too. They do not stop the payout."))
+    if len(problems) > MAX_LISTED:
         sentences.append(
             say(
-                "The first {most:,} of {count:,} are listed; the others are coloured too.",
+                "Only the first {most:,} of {count:,} are listed. The others are coloured too.",
                 most=MAX_LISTED,
-                count=len(findings),
+                count=len(problems),
             )
         )
     for row, sentence in enumerate(sentences, start=1):
-        write_text(problems, row, 1, sentence)
-    problems["A1"].font = Font(name="Calibri", bold=True, size=14)
-    write_text(problems, 1, len(_HEADINGS), generator_marks.PROBLEMS)
-    problems.cell(1, len(_HEADINGS)).font = Font(name="Calibri", color="FF808080")
+        write_text(problem_sheet, row, 1, sentence)
+    problem_sheet["A1"].font = Font(name="Calibri", bold=True, size=14)
+    write_text(problem_sheet, 1, len(_HEADINGS), generator_marks.PROBLEMS)
+    problem_sheet.cell(1, len(_HEADINGS)).font = Font(name="Calibri", color="FF808080")
     header_row = len(sentences) + 2
     for column, (heading, width) in enumerate(_HEADINGS, start=1):
-        problems.cell(header_row, column, say(heading)).font = Font(name="Calibri", bold=True)
-        problems.column_dimensions[get_column_letter(column)].width = width
-    problems.freeze_panes = f"A{header_row + 1}"
-    problems.page_setup.orientation = "landscape"
-    problems.page_setup.fitToHeight = 0
-    problems.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
+        problem_sheet.cell(header_row, column, say(heading)).font = Font(name="Calibri", bold=True)
+        problem_sheet.column_dimensions[get_column_letter(column)].width = width
+    problem_sheet.freeze_panes = f"A{header_row + 1}"
+    problem_sheet.page_setup.orientation = "landscape"
+    problem_sheet.page_setup.fitToHeight = 0
+    problem_sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
     return header_row
 
 
@@ -139,14 +138,14 @@ def _unused_name(names: Sequence[str]) -> str:
     return next(candidate for candidate in candidates if candidate.casefold() not in used_names)
 
 
-def _show_first(book: Workbook, problems: Worksheet) -> None:
-    """Make `problems` the active and only selected worksheet, because typing changes all selected ones."""
+def _activate_only(book: Workbook, sheet: Worksheet) -> None:
+    """Make `sheet` the only selected worksheet. Otherwise typing would edit every selected one."""
     views = [view for other in book.worksheets for view in other.views.sheetView]
     views += [view for other in book.chartsheets for view in other.sheetViews.sheetView]
     for view in views:
         view.tabSelected = False
-    book.active = book.index(problems)
-    problems.sheet_view.tabSelected = True
+    book.active = book.index(sheet)
+    sheet.sheet_view.tabSelected = True
 
 
 MAX_COMMENTS = 5_000
@@ -154,90 +153,89 @@ MAX_COMMENTS = 5_000
 _PROBLEMS_WIDTH = 60
 _COMMENT_CHARACTERS = 1_000
 _AUTHOR = "paygw-batch"
-_SHOWN_IN_SPREADSHEET = {"row.hidden", "row.struck"}
-"""Codes of findings about the display of a row. A marked copy keeps their causes for a person to resolve."""
+_DISPLAY_CODES = {"row.hidden", "row.struck"}
+"""Codes of findings about how a row is displayed. A marked copy does not change these rows."""
 _OUR_COMMENT = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
-"""The start of our part of a comment. The sender's part precedes it, and is kept."""
+"""The start of our part of a comment. The sender's part precedes it and is kept."""
 
 
-def annotate_workbook(
+def build_marked_copy(
     data: bytes, location: SheetLocation, validated: Validated, edits: Sequence[CellEdit] = ()
 ) -> tuple[bytes, Collection[tuple[int, int]]]:
-    """Mark every defect and warning in the worksheet at `location` of the workbook `data`.
+    """Copy the workbook `data`, with every defect and warning in the worksheet at `location` marked.
 
-    Corrected cells (`edits`) become text. Marks of an earlier copy are removed first. Returns the new workbook, and the
-    (row, column) of each formula, because formulas have no value in the copy. Raises the library's own exceptions for
-    some workbooks.
+    Corrected cells (`edits`) become text. Marks of an earlier copy are removed first. Returns the copy and the
+    (row, column) of each formula, because formulas have no values in it. The library's own exceptions are not caught.
     """
-    with warnings.catch_warnings(action="ignore"):  # they are about lost parts, which `lost_parts` finds
+    with warnings.catch_warnings(action="ignore"):  # about lost parts, which `lost_parts` reports
         book = load_workbook_copy(data)
         sheet = book[location.worksheet]
         _remove_marks(book, sheet)
         _write_edits(sheet, edits, location)
-        findings = _list_problems(validated, location)
+        problems = _list_problems(validated, location)
         formulas = [address for address, cell in _existing_cells(sheet).items() if cell.data_type == "f"]
-        _replace_dates(sheet, findings, validated, location)
-        _mark_cells(sheet, findings, location)
-        add_problems(book, sheet, findings)
+        _replace_dates(sheet, problems, validated, location)
+        _mark_cells(sheet, problems, location)
+        _add_problem_list(book, sheet, problems)
         return save_workbook(book), formulas
 
 
 def build_marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> bytes:
-    """Build a new workbook of rows (`table.rejects`), marked like a sender's by `annotate_workbook`.
+    """Build a workbook from a table (`rejected_rows`), and mark it as `build_marked_copy` does.
 
-    All cells except row numbers are text, so typed values are kept as typed.
+    All cells except row numbers are text, so that a spreadsheet converts no value.
     """
     book = Workbook()
     sheet = book.worksheets[0]
     sheet.title = title
     blanks = [""] * len(REJECTS_COLUMNS)
     location = SheetLocation(sheet.title, (*blanks, *(name for name in validated.sheet.frame.columns if name != "row")))
-    bold, wrapped = Font(name="Calibri", bold=True), Alignment(wrap_text=True, vertical="top")
+    bold_font, wrapped = Font(name="Calibri", bold=True), Alignment(wrap_text=True, vertical="top")
     for column, heading in enumerate(table.columns, start=1):
         write_text(sheet, 1, column, heading)
-        sheet.cell(1, column).font = bold
+        sheet.cell(1, column).font = bold_font
         sheet.column_dimensions[get_column_letter(column)].width = {1: 7, 2: _PROBLEMS_WIDTH}.get(column, 20)
-    for row_number, line in enumerate(table.iter_rows(), start=2):
-        sheet.cell(row_number, 1, line[0])
+    for table_row, line in enumerate(table.iter_rows(), start=2):
+        sheet.cell(table_row, 1, line[0])
         for column, text in enumerate(line[1:], start=2):
-            write_text(sheet, row_number, column, text or "")
-            sheet.cell(row_number, column).number_format = "@"
-        sheet.cell(row_number, 2).alignment = wrapped
-        sheet.row_dimensions[row_number].height = 15 * max(1, ceil(len(line[1] or "") / _PROBLEMS_WIDTH))
+            write_text(sheet, table_row, column, text or "")
+            sheet.cell(table_row, column).number_format = "@"
+        sheet.cell(table_row, 2).alignment = wrapped
+        sheet.row_dimensions[table_row].height = 15 * max(1, ceil(len(line[1] or "") / _PROBLEMS_WIDTH))
     sheet.freeze_panes = "C2"
     sheet.auto_filter.ref = sheet.dimensions
     sheet.page_setup.orientation, sheet.page_setup.fitToHeight = "landscape", 0
     sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
     sheet.print_title_rows = "1:1"
-    rows = {row: row_number for row_number, row in enumerate(table["row"], start=2)}
-    findings = [
-        replace(finding, row=rows[finding.row], sheet_row=finding.row)
-        for finding in _list_problems(validated, location)
-        if finding.row in rows
+    table_rows = {row: table_row for table_row, row in enumerate(table["row"], start=2)}
+    problems = [
+        replace(problem, row=table_rows[problem.row], sheet_row=problem.row)
+        for problem in _list_problems(validated, location)
+        if problem.row in table_rows
     ]
-    _mark_cells(sheet, findings, location)
-    add_problems(book, sheet, findings)
+    _mark_cells(sheet, problems, location)
+    _add_problem_list(book, sheet, problems)
     return save_workbook(book)
 
 
 def _existing_cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
-    """Return the existing cells by (row, column). Public methods would create the cells between them."""
+    """Return the existing cells by (row, column). Public methods would create the missing ones."""
     return sheet._cells  # noqa: SLF001 (see above)
 
 
 def _list_problems(validated: Validated, location: SheetLocation) -> list[Problem]:
-    """List all findings about rows, by row. A finding about a whole row is shown in its country's cell."""
+    """List the problems of all rows, in order. A problem with a whole row is shown in the row's country cell."""
     frames = [
         validated.defects.with_columns(kind=pl.lit(PROBLEM)),
         validated.warnings.with_columns(kind=pl.lit(WARNING)),
     ]
-    columns = {name: number for number, name in enumerate(location.names, start=1)}
+    column_numbers = {name: number for number, name in enumerate(location.names, start=1)}
     headings = validated.sheet.headers
     return [
         Problem(
             row,
-            columns.get(name, columns["country"]),
-            headings.get(name, name) if name in columns else say("(whole row)"),
+            column_numbers.get(name, column_numbers["country"]),
+            headings.get(name, name) if name in column_numbers else say("(whole row)"),
             value or "",
             kind,
             message,
@@ -252,7 +250,7 @@ def _list_problems(validated: Validated, location: SheetLocation) -> list[Proble
 
 
 def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
-    """Remove the marks of an earlier copy. A workbook without them keeps its own colours."""
+    """Remove the marks of an earlier copy. A workbook without marks keeps its own colours."""
     cells = _existing_cells(sheet).values()
     lists = [other for other in book.worksheets if other is not sheet and _is_problem_list(other)]
     if not lists and not any(cell.comment is not None and _OUR_COMMENT.search(cell.comment.text) for cell in cells):
@@ -262,8 +260,8 @@ def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
     for cell in cells:
         if cell.has_style and cell.fill.fill_type == "solid" and cell.fill.fgColor.rgb in set(COLOURS.values()):
             cell.fill = PatternFill()
-        if cell.comment is not None and (our_text := _OUR_COMMENT.search(cell.comment.text)):
-            sender_text = cell.comment.text[: our_text.start()].rstrip()
+        if cell.comment is not None and (our_comment := _OUR_COMMENT.search(cell.comment.text)):
+            sender_text = cell.comment.text[: our_comment.start()].rstrip()
             cell.comment = _build_comment(sender_text, cell.comment.author or "") if sender_text else None
 
 
@@ -272,7 +270,7 @@ def _is_problem_list(sheet: Worksheet) -> bool:
 
 
 def _write_edits(sheet: Worksheet, edits: Sequence[CellEdit], location: SheetLocation) -> None:
-    """Write corrected cells as text. Raises the library's own exception for a merged cell."""
+    """Write corrected cells as text. For a merged cell, the library raises its own exception."""
     for edit in edits:
         column = location.names.index(edit.column) + 1
         write_text(sheet, edit.row, column, edit.now or "")
@@ -283,44 +281,44 @@ def _write_edits(sheet: Worksheet, edits: Sequence[CellEdit], location: SheetLoc
 
 
 def _replace_dates(
-    sheet: Worksheet, findings: Sequence[Problem], validated: Validated, location: SheetLocation
+    sheet: Worksheet, problems: Sequence[Problem], validated: Validated, location: SheetLocation
 ) -> None:
-    """Replace dates in marked cells with the text as read, because a number typed over a date would become a date."""
+    """Replace dates in marked cells with their text. A number typed over a date would become a date."""
     dates = {
-        (finding.row, finding.column)
-        for finding in findings
-        if isinstance(_problem_cell(sheet, finding).value, date | time | timedelta)
+        (problem.row, problem.column)
+        for problem in problems
+        if isinstance(_problem_cell(sheet, problem).value, date | time | timedelta)
     }
     if not dates:
         return
     date_rows = validated.sheet.frame.filter(pl.col("row").is_in([row for row, _ in dates]))
-    texts = {line["row"]: line for line in date_rows.iter_rows(named=True)}
+    lines = {line["row"]: line for line in date_rows.iter_rows(named=True)}
     for row, column in dates:
         sheet.cell(row, column).number_format = "General"
-        write_text(sheet, row, column, texts[row][location.names[column - 1]])
+        write_text(sheet, row, column, lines[row][location.names[column - 1]])
 
 
-def _mark_cells(sheet: Worksheet, findings: Sequence[Problem], location: SheetLocation) -> None:
+def _mark_cells(sheet: Worksheet, problems: Sequence[Problem], location: SheetLocation) -> None:
     by_cell: dict[tuple[int, int], list[Problem]] = defaultdict(list)
-    for finding in findings:
-        by_cell[finding.row, finding.column].append(finding)
+    for problem in problems:
+        by_cell[problem.row, problem.column].append(problem)
     fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
-    for count, (address, cell_findings) in enumerate(by_cell.items()):
-        cell = _problem_cell(sheet, cell_findings[0])
+    for index, (address, cell_problems) in enumerate(by_cell.items()):
+        cell = _problem_cell(sheet, cell_problems[0])
         name = location.names[address[1] - 1]
-        cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in cell_findings) else WARNING]
+        cell.fill = fills[PROBLEM if any(problem.kind == PROBLEM for problem in cell_problems) else WARNING]
         if name in known_columns() and name != "amount" and cell.data_type not in {"f", "d"}:
-            cell.number_format = "@"  # typed values keep their zeros
-        if count < MAX_COMMENTS:
-            _add_comment(cell, [finding.message for finding in cell_findings])
-    _unhide_problems(sheet, findings)
+            cell.number_format = "@"  # so that typed values keep leading zeros
+        if index < MAX_COMMENTS:
+            _add_comment(cell, [problem.message for problem in cell_problems])
+    _unhide_problems(sheet, problems)
 
 
-def _unhide_problems(sheet: Worksheet, findings: Sequence[Problem]) -> None:
-    """Show hidden rows and columns that contain a problem, unless being hidden is the problem."""
-    defects = [finding for finding in findings if finding.kind == PROBLEM and finding.code not in _SHOWN_IN_SPREADSHEET]
-    columns = {finding.column for finding in defects}
-    for row in {finding.row for finding in defects}:
+def _unhide_problems(sheet: Worksheet, problems: Sequence[Problem]) -> None:
+    """Unhide rows and columns that contain a defect, unless the defect is that they are hidden."""
+    defects = [problem for problem in problems if problem.kind == PROBLEM and problem.code not in _DISPLAY_CODES]
+    columns = {problem.column for problem in defects}
+    for row in {problem.row for problem in defects}:
         if row in sheet.row_dimensions:
             sheet.row_dimensions[row].hidden = False
     for dimension in sheet.column_dimensions.values():
@@ -328,9 +326,9 @@ def _unhide_problems(sheet: Worksheet, findings: Sequence[Problem]) -> None:
             dimension.hidden = False
 
 
-def _problem_cell(sheet: Worksheet, finding: Problem) -> Cell:
-    """Return the cell that shows a finding: in merged cells, the first one, which has the value."""
-    cell = sheet.cell(finding.row, finding.column)
+def _problem_cell(sheet: Worksheet, problem: Problem) -> Cell:
+    """Return the cell that shows a problem. Of merged cells, this is the first one, which holds the value."""
+    cell = sheet.cell(problem.row, problem.column)
     if isinstance(cell, MergedCell):
         merged = next(merged for merged in sheet.merged_cells.ranges if cell.coordinate in merged)
         cell = sheet.cell(merged.min_row, merged.min_col)

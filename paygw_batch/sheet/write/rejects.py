@@ -1,4 +1,4 @@
-"""Writes refused rows, or a whole sheet, for correction: as a table, or in the sender's own workbook with marks."""
+"""Writes refused rows or a whole sheet for correction, as a table or as a marked copy of the sender's workbook."""
 
 import importlib.util
 from collections import defaultdict
@@ -24,7 +24,7 @@ from paygw_batch.sheet.write.table import rejected_rows, write_frame
 MAX_MARKED_CELLS = 300_000
 """The maximum number of cells of a marked table. The library creates an object for each cell."""
 NO_MARKED_WORKBOOK = mark(
-    "This sheet has no marked workbook, because it has too many cells or can't be written as one."
+    "This sheet has no marked workbook, because it has too many cells or cannot be written as a workbook."
 )
 _FormulaCells = Mapping[str, Collection[int]]
 """A column of the sheet's frame -> the rows whose cell contains a formula."""
@@ -32,7 +32,7 @@ _FormulaCells = Mapping[str, Collection[int]]
 
 @dataclass(frozen=True, slots=True)
 class RejectsFile:
-    """A written file. `is_workbook` is true for the sender's marked workbook, and false for a table."""
+    """What `write_rejects` wrote: a marked copy of the sender's workbook (`is_workbook`), or a table."""
 
     is_workbook: bool
     notes: tuple[str, ...] = ()
@@ -41,25 +41,24 @@ class RejectsFile:
 def write_rejects(validated: Validated, source: Path, options: ReadOptions, path: Path) -> RejectsFile:
     """Write the refused rows of the sheet at `source` to `path`.
 
-    If both files are workbooks and the sheet can be annotated, the result is an annotated copy, otherwise a table of
-    the refused rows. Raises `OutputError`, also if `path` is the sheet itself, and `SheetError` if the sheet has
-    changed since it was read.
+    The file is a marked copy of the sheet if both are workbooks and the sheet can be marked, otherwise a table. Raises
+    `OutputError`, for example if `path` is the sheet itself. Raises `SheetError` if the sheet has changed.
     """
     table_format(path, must_be_readable=True)
     check_writable(path)
     if ProtectedFile(say("the sheet"), source).is_overwritten_by(path):
         raise OutputError(
             say("{path} is the sheet itself.", path=path),
-            hint=say("Choose another file: the sheet is never overwritten."),
+            hint=say("Choose another file. The sheet is never overwritten."),
         )
     if {source.suffix.lower(), path.suffix.lower()} != {".xlsx"}:
         return RejectsFile(is_workbook=False, notes=_write_table(validated, path))
-    copy = _annotate_copy(source, validated, options)
-    if isinstance(copy, str):
+    result = _try_marked_copy(source, validated, options)
+    if isinstance(result, str):
         write_frame(rejected_rows(validated), path)
-        sentence = mark("{name} is a table of the refused rows, not an annotated copy of the workbook: {why}.")
-        return RejectsFile(is_workbook=False, notes=(say(sentence, name=path.name, why=copy),))
-    data, notes = copy
+        template = mark("{name} is a table of the refused rows, not a marked copy of the workbook: {why}.")
+        return RejectsFile(is_workbook=False, notes=(say(template, name=path.name, why=result),))
+    data, notes = result
     write_atomically(path, data)
     return RejectsFile(is_workbook=True, notes=notes)
 
@@ -69,14 +68,14 @@ def write_marked_workbook(
 ) -> None:
     """Write the whole sheet at `source` to a workbook, with `edits` applied and every defect marked.
 
-    The result is an annotated copy if `source` is a workbook that can be annotated, otherwise a table of all rows.
+    The file is a marked copy if `source` is a workbook that can be marked, otherwise a table of all rows.
     Raises `OutputError` if the table would be too large, and `SheetError` if the file has changed since it was read.
     """
-    copy = _annotate_copy(source, validated, options, edits) if source.suffix.lower() == ".xlsx" else ""
-    if not isinstance(copy, str):
-        write_atomically(path, copy[0])
+    result = _try_marked_copy(source, validated, options, edits) if source.suffix.lower() == ".xlsx" else ""
+    if not isinstance(result, str):
+        write_atomically(path, result[0])
         return
-    table = rejected_rows(validated, with_valid=True)
+    table = rejected_rows(validated, include_valid=True)
     if importlib.util.find_spec("openpyxl") is None or table.height * table.width > MAX_MARKED_CELLS:
         raise OutputError(say(NO_MARKED_WORKBOOK))
     from paygw_batch.sheet.write.marked_workbook import build_marked_table  # noqa: PLC0415 (needs the extra)
@@ -85,81 +84,78 @@ def write_marked_workbook(
 
 
 def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
-    """Write the refused rows as a table, marked if it is a workbook. Returns notes for a person."""
+    """Write the refused rows as a table. In a workbook, wrong cells are marked. Returns notes for the user."""
     table = rejected_rows(validated)
     if path.suffix.lower() != ".xlsx" or importlib.util.find_spec("openpyxl") is None:
         write_frame(table, path)
         return ()
     if table.height * table.width > MAX_MARKED_CELLS:
         write_frame(table, path)
-        return (say("{name} has no marks: it has more than {most:,} cells.", name=path.name, most=MAX_MARKED_CELLS),)
+        return (say("{name} is not marked: it has more than {most:,} cells.", name=path.name, most=MAX_MARKED_CELLS),)
     from paygw_batch.sheet.write.marked_workbook import build_marked_table  # noqa: PLC0415 (needs the extra)
 
     write_atomically(path, build_marked_table(table, validated, title=say("Refused rows")))
     return ()
 
 
-def _annotate_copy(
+def _try_marked_copy(
     source: Path, validated: Validated, options: ReadOptions, edits: Sequence[CellEdit] = ()
 ) -> tuple[bytes, tuple[str, ...]] | str:
-    """Return the annotated copy and notes for a person, or a clause with the reason if there is none."""
+    """Return a marked copy and notes about it, or the reason (a clause) why there is none."""
     if importlib.util.find_spec("openpyxl") is None:
-        return say("that needs the extra `excel`: {command}", command=install_command("excel"))
+        return say("a marked copy needs the extra `excel`: {command}", command=install_command("excel"))
     from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
-    from paygw_batch.sheet.write.marked_workbook import annotate_workbook  # noqa: PLC0415 (as above)
+    from paygw_batch.sheet.write.marked_workbook import build_marked_copy  # noqa: PLC0415 (as above)
 
     data = reread_sheet(source, validated.sheet, options)
     if obstacle := workbook_copy.find_copy_obstacle(data):
         return obstacle
-    # Our marks make the copy larger. It is reread here even if it exceeds the limit for sheets.
+    # Our marks make the copy larger, so it may exceed the limit for sheets when it is read again.
     max_bytes = options.max_sheet_bytes + 4 * workbook_copy.MAX_UNPACKED_BYTES
     options = replace(options, file=source.name, max_sheet_bytes=max_bytes)
     location = locate_sheet(data, options)
     try:
-        workbook, cells = annotate_workbook(data, location, validated, edits)
-    except Exception as error:  # noqa: BLE001 (the library raises many kinds; then a table is written)
+        copy, formula_cells = build_marked_copy(data, location, validated, edits)
+    except Exception as error:  # noqa: BLE001 (the library raises many kinds; a table is written instead)
         return say("the workbook cannot be copied ({kind})", kind=type(error).__name__)
     names, formulas = dict(enumerate(location.names, start=1)), defaultdict[str, list[int]](list)
-    for row, column in cells:
+    for row, column in formula_cells:
         formulas[names.get(column, f"column {column}")].append(row)
-    if not _is_read_alike(workbook, formulas, validated.sheet, options):
-        return say("it would read differently from the workbook")
+    if not _reads_alike(copy, formulas, validated.sheet, options):
+        return say("a copy would be read differently from the workbook")
     notes = []
-    if cells:
+    if formula_cells:
         notes.append(
             say(
-                "Cells with formulas: {cells:,}. They have no values in the copy: open it in a spreadsheet and "
-                "save it there before you submit it.",
-                cells=len(cells),
+                "Cells with formulas: {cells:,}. They have no values in the copy. Open and save the copy in a "
+                "spreadsheet program before you submit it.",
+                cells=len(formula_cells),
             )
         )
-    if lost := workbook_copy.lost_parts(data, workbook):
+    if lost := workbook_copy.lost_parts(data, copy):
         notes.append(say("The copy does not have the workbook's {lost}.", lost=", ".join(say(part) for part in lost)))
-    return workbook, tuple(notes)
+    return copy, tuple(notes)
 
 
-def _is_read_alike(copy: bytes, formulas: _FormulaCells, original: Sheet, options: ReadOptions) -> bool:
-    """Return whether the copy reads exactly like the sheet, except for cells with formulas.
-
-    Formulas have no value, and are defects, until a spreadsheet has opened the copy.
-    """
+def _reads_alike(copy: bytes, formulas: _FormulaCells, original: Sheet, options: ReadOptions) -> bool:
+    """Return whether the copy reads like the sheet. Formula cells are ignored, because they have no values yet."""
     try:
         table = read_workbook(copy, options)
-        copied = to_sheet(table, replace(options, max_rows=table.frame.height), sha256="")
+        copied_sheet = to_sheet(table, replace(options, max_rows=table.frame.height), sha256="")
     except SheetError:
         return False
-    expected, actual = _clear_formulas(original.frame, formulas), _clear_formulas(copied.frame, formulas)
+    expected, actual = _clear_formulas(original.frame, formulas), _clear_formulas(copied_sheet.frame, formulas)
     new_columns = [name for name in actual.columns if name not in expected.columns]
     return (
         set(expected.columns) <= set(actual.columns)
         and expected.equals(actual.select(expected.columns))
         and all(actual[name].null_count() == actual.height for name in new_columns)
-        and _defects_outside_formulas(original, formulas).equals(_defects_outside_formulas(copied, formulas))
+        and _defects_outside_formulas(original, formulas).equals(_defects_outside_formulas(copied_sheet, formulas))
     )
 
 
 def _clear_formulas(frame: pl.DataFrame, formulas: _FormulaCells) -> pl.DataFrame:
-    """Replace formulas by null and drop rows that are then empty."""
+    """Replace formula cells with null and drop rows that become empty."""
     cleared = frame.with_columns(
         pl.when(pl.col("row").is_in(rows)).then(None).otherwise(pl.col(name)).alias(name)
         for name, rows in formulas.items()
@@ -169,7 +165,7 @@ def _clear_formulas(frame: pl.DataFrame, formulas: _FormulaCells) -> pl.DataFram
 
 
 def _defects_outside_formulas(sheet: Sheet, formulas: _FormulaCells) -> pl.DataFrame:
-    """Return the defects that reading found outside formulas. Rows left out don't count."""
+    """Return the defects outside formula cells. Rows left out are not counted as defects."""
     defects = sheet.defects.filter(pl.col("code") != LEFT_OUT)
     in_formula = [(pl.col("column") == name) & pl.col("row").is_in(rows) for name, rows in formulas.items()]
     return defects.filter(~pl.any_horizontal(in_formula)) if in_formula else defects

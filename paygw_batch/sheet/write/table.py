@@ -8,7 +8,7 @@ from typing import IO
 import polars as pl
 
 from paygw_batch.errors import OutputError
-from paygw_batch.files import atomic_file, write_error
+from paygw_batch.files import atomic_file, build_output_error
 from paygw_batch.language import say, spreadsheet_separators
 from paygw_batch.sheet.clean import guard_columns, guard_names, wrap_for_spreadsheets
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
@@ -16,32 +16,32 @@ from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.model import Validated
 
 _UNWRAPPED_COLUMNS = frozenset({"amount", "first_sent_at", "updated_at"})
-"""Columns of the reconciliation that spreadsheets convert correctly, so they are not wrapped."""
+"""Columns of the reconciliation that are not wrapped, because spreadsheets convert them correctly."""
 _EXCEL_AMOUNT = r"^([0-9]{1,15})\.([0-9]+)$"
 _POINTS_PER_LINE = 15
 _LETTERS_PER_DIGIT = 1.1
-"""Letters are narrower than digits on average, and column widths are in digits."""
+"""Column widths are in digits, and the average letter is narrower than a digit."""
 
 
 def write_frame(frame: pl.DataFrame, path: Path) -> None:
     """Write a frame to a .csv, .parquet or .xlsx file (the last with the `excel` extra).
 
-    The file is written atomically with mode 0600, and is durable on return. An older file is replaced only then. CSV is
-    UTF-8 with formulas guarded. In .xlsx, strings are text cells. Raises `OutputError`.
+    The file is written atomically, with mode 0600, and is durable on return. CSV is UTF-8 with formulas guarded. In
+    .xlsx, strings are text cells. Raises `OutputError`.
     """
     if (max_rows := table_format(path).max_rows) is not None and frame.height > max_rows:
         raise OutputError(
             say("{name}: a workbook holds at most {workbook_rows} rows.", name=path.name, workbook_rows=max_rows),
-            hint=say("Write .csv or .parquet."),
+            hint=say("Write a .csv or .parquet file instead."),
         )
     write_pieces([frame], path)
 
 
 def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool = False) -> None:
-    """Write the pieces of a frame, like `write_frame`. A workbook needs all pieces in memory.
+    """Write a frame that comes in pieces, like `write_frame`. A workbook needs all pieces in memory.
 
-    A CSV file written `for_excel` opens correctly with a double click (see `_write_csv_for_excel`). No file is written
-    if `pieces` raises an error.
+    If `for_excel`, CSV is written so that Excel opens it correctly (`_write_csv_for_excel`). No file is written if
+    `pieces` raises an error.
     """
     output_format = table_format(path)
     output = map(_guard_piece, pieces) if output_format.is_guarded and not for_excel else pieces
@@ -49,17 +49,17 @@ def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool 
         try:
             (_write_csv_for_excel if for_excel and output_format.is_guarded else output_format.write)(output, file)
         except pl.exceptions.PolarsError as error:
-            raise write_error(path, error) from error
+            raise build_output_error(path, error) from error
 
 
-def rejected_rows(validated: Validated, *, with_valid: bool = False) -> pl.DataFrame:
-    """Return the invalid rows, or all rows, for correction.
+def rejected_rows(validated: Validated, *, include_valid: bool = False) -> pl.DataFrame:
+    """Return the invalid rows, or all rows (`include_valid`), for correction.
 
-    `row` (UInt32) and `problems` (all messages about the row) come first, then the sender's columns, headings and
-    values. When the file is read, our two columns are dropped.
+    `row` (UInt32) and `problems` (all messages about the row) come first, then the sender's columns under their own
+    headings. Reading the file drops `row` and `problems`.
     """
     sheet = validated.sheet
-    rows = validated.rows.filter(~pl.col("valid") | with_valid).select("row", problems="message")
+    rows = validated.rows.filter(~pl.col("valid") | include_valid).select("row", problems="message")
     names = {
         name: heading if heading and heading not in REJECTS_COLUMNS else name for name, heading in sheet.headers.items()
     }
@@ -67,7 +67,7 @@ def rejected_rows(validated: Validated, *, with_valid: bool = False) -> pl.DataF
 
 
 def row_height_points(texts: Iterable[str], widths: Iterable[int]) -> int:
-    """Return the height of a row of wrapped cells in points, which not every spreadsheet computes."""
+    """Return the height in points of a row of wrapped cells, which some spreadsheets don't compute."""
     lines = (ceil(len(text) / (width * _LETTERS_PER_DIGIT)) for text, width in zip(texts, widths, strict=True))
     return _POINTS_PER_LINE * max(1, *lines)
 
@@ -79,10 +79,7 @@ def _guard_piece(piece: pl.DataFrame) -> pl.DataFrame:
 
 
 def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
-    """Write CSV that Excel shows unchanged, with a byte order mark, and long numbers, zeros and dates as text.
-
-    Amounts are numbers with the separators of the current language, which Excel probably uses as well.
-    """
+    """Write CSV that Excel displays unchanged. Amounts have the separators that Excel probably expects."""
     decimal, delimiter = spreadsheet_separators()
     for position, piece in enumerate(pieces):
         frame = guard_columns(piece)

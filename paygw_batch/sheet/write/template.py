@@ -1,7 +1,7 @@
 """Writes templates: empty sheets with the columns that the chosen countries need.
 
-The worksheet of payees is empty, and the help sheet has an example for each column. So nothing has to be deleted before
-the sheet is submitted, and no example can be paid by mistake.
+The worksheet of payees is empty, and the help sheet has an example for each column. So no example has to be deleted
+before the sheet is submitted, and none can be paid by mistake.
 """
 
 import csv
@@ -27,23 +27,20 @@ from paygw_batch.sheet.write.table import row_height_points
 
 _EXAMPLE_AMOUNT = Decimal("1500.50")
 _FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
-"""Fields that the rules and the configuration fill in."""
-
-
-GUIDE_HEADINGS = (mark("Column"), mark("Country"), mark("Needed"), mark("What to write"), mark("Example"))
+GUIDE_HEADINGS = (mark("Column"), mark("Country"), mark("Required"), mark("What to write"), mark("Example"))
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnGuide:
-    """The instructions for one column. `example` is valid, or empty if the cell should be empty.
+    """How to fill in one column. `example` is a valid value, or empty if the cell should be empty.
 
-    `width` is the column's width in a template, in characters. It is 0 if another guide to the column has it.
+    `width` is the column's width in a template, in characters, or 0 if another guide to the column sets it.
     """
 
     column: str
     countries: tuple[str, ...]
-    needed: bool
-    words: str
+    is_required: bool
+    help_text: str
     example: str
     width: int = attribute(default=0, compare=False)
 
@@ -53,35 +50,35 @@ class ColumnGuide:
         return (
             self.column,
             ", ".join(self.countries),
-            say("yes") if self.needed else say("no"),
-            self.words,
+            say("yes") if self.is_required else say("no"),
+            self.help_text,
             self.example,
         )
 
 
 def build_guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
-    """Build guides to all columns that are useful for these countries, in column order.
+    """Build the guides to the columns that these countries use, in column order.
 
-    Each rule must have a form. Columns that the rules fill (`ipaddress`, `receiver_country_code`) are omitted, and
-    countries with the same instructions share a guide.
+    Each rule must have a form. Columns that the rules fill in (`ipaddress`, `receiver_country_code`) are omitted.
+    Countries with the same instructions share a guide.
     """
-    unordered = [guide for rule in rules for guide in _country_guides(rule)]
-    names = {guide.column for guide in unordered}
-    empty = say("Leave it empty.")
-    unordered += [
-        ColumnGuide(name, (rule.code,), needed=False, words=empty, example="")
+    all_guides = [guide for rule in rules for guide in _country_guides(rule)]
+    names = {guide.column for guide in all_guides}
+    leave_empty = say("Leave it empty.")
+    all_guides += [
+        ColumnGuide(name, (rule.code,), is_required=False, help_text=leave_empty, example="")
         for rule in rules
         for name in names & rule.omitted
     ]
-    guides = [guide for column in known_columns() if column in names for guide in unordered if guide.column == column]
-    together: dict[ColumnGuide, list[str]] = {}
+    guides = [guide for column in known_columns() if column in names for guide in all_guides if guide.column == column]
+    countries_by_guide: dict[ColumnGuide, list[str]] = {}
     for guide in guides:
-        together.setdefault(replace(guide, countries=()), []).extend(guide.countries)
-    return [replace(guide, countries=tuple(countries)) for guide, countries in together.items()]
+        countries_by_guide.setdefault(replace(guide, countries=()), []).extend(guide.countries)
+    return [replace(guide, countries=tuple(countries)) for guide, countries in countries_by_guide.items()]
 
 
 def guide_columns(column_guides: Sequence[ColumnGuide]) -> list[str]:
-    """Return the columns of the guides, in their order."""
+    """Return the columns of the guides, in order and without duplicates."""
     return list(dict.fromkeys(guide.column for guide in column_guides))
 
 
@@ -89,8 +86,8 @@ def _country_guides(rule: CountryRule) -> Iterator[ColumnGuide]:
     yield ColumnGuide(
         COUNTRY_COLUMN,
         (rule.code,),
-        needed=True,
-        words=say("{code}, for {name}.", code=rule.code, name=say(rule.name)),
+        is_required=True,
+        help_text=say("{code}, for {name}.", code=rule.code, name=say(rule.name)),
         example=rule.code,
         width=KINDS[FieldKind.COUNTRY].width,
     )
@@ -99,10 +96,10 @@ def _country_guides(rule: CountryRule) -> Iterator[ColumnGuide]:
             continue
         if field.name in rule.defaults or (field.kind is FieldKind.PURPOSE and rule.purpose is None):
             continue
-        entry = KINDS[field.kind]
-        words, example = _field_help(rule, field)
+        kind = KINDS[field.kind]
+        help_text, example = _field_help(rule, field)
         yield ColumnGuide(
-            field.name, (rule.code,), field.name in rule.required and not entry.is_filled, words, example, entry.width
+            field.name, (rule.code,), field.name in rule.required and not kind.is_filled, help_text, example, kind.width
         )
 
 
@@ -117,40 +114,41 @@ def _field_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
         case FieldKind.PURPOSE:
             return say("{purpose}, or empty.", purpose=rule.purpose), rule.purpose or ""
         case _:
-            entry = KINDS[field.kind]
+            kind = KINDS[field.kind]
             max_characters = rule.max_characters.get(field.name, TEXT_CHARACTERS)
-            words = say(entry.words, order_id_characters=ORDER_ID_CHARACTERS, text_characters=max_characters)
-            return words, entry.example[:max_characters].strip()
+            help_text = say(kind.words, order_id_characters=ORDER_ID_CHARACTERS, text_characters=max_characters)
+            return help_text, kind.example[:max_characters].strip()
 
 
 def _amount_help(rule: CountryRule) -> tuple[str, str]:
-    units = rule.decimals
-    words = (
+    decimals = rule.decimals
+    help_text = (
         say(
-            "{currency} above zero, in plain digits: a decimal point, at most {units} decimals, no thousands "
-            "separators.",
+            "An amount in {currency} greater than zero, in digits only, with at most {units} decimals after a "
+            "decimal point. Do not use thousands separators.",
             currency=rule.currency,
-            units=units,
+            units=decimals,
         )
-        if units
+        if decimals
         else say(
-            "{currency} above zero, in plain digits: no decimals, no thousands separators.", currency=rule.currency
+            "An amount in {currency} greater than zero, without decimals. Do not use thousands separators.",
+            currency=rule.currency,
         )
     )
-    example = _EXAMPLE_AMOUNT if units > 1 else _EXAMPLE_AMOUNT.to_integral_value()
+    example = _EXAMPLE_AMOUNT if decimals > 1 else _EXAMPLE_AMOUNT.to_integral_value()
     if rule.min_amount is not None:
-        words += " " + say("At least {amount:f}.", amount=rule.min_amount)
+        help_text += " " + say("At least {amount:f}.", amount=rule.min_amount)
         example = max(example, rule.min_amount)
     if rule.max_amount is not None:
-        words += " " + say("At most {amount:f}.", amount=rule.max_amount)
+        help_text += " " + say("At most {amount:f}.", amount=rule.max_amount)
         example = min(example, rule.max_amount)
-    return words, f"{example:f}"
+    return help_text, f"{example:f}"
 
 
 def _number_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
     numbers = rule.numbers
     demonym = say(rule.demonym)
-    number = (
+    phrase = (
         say("An {demonym} mobile number", demonym=demonym)
         if rule.demonym[0] in "AEIOU"
         else say("A {demonym} mobile number", demonym=demonym)
@@ -162,22 +160,21 @@ def _number_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
         if is_account
         else mark("{number}, in international ({abroad}) or national format ({inside}).")
     )
-    words = say(template, number=number, abroad=international, inside=national)
-    return words, PhoneColumn.for_field(rule, field.name, field.kind).example
+    help_text = say(template, number=phrase, abroad=international, inside=national)
+    return help_text, PhoneColumn.for_field(rule, field.name, field.kind).example
 
 
 _LAST_ROW = 1_048_576
 _INSTRUCTIONS = (
     mark(
-        "Write one payment per row on the sheet Payees, below its headings. Cells there are text, so leading "
-        "zeros stay."
+        "Write one payment per row on the worksheet Payees, below its headings. Its cells are text, so leading zeros "
+        "are kept."
     ),
     mark("You can add your own columns; they are copied to the reconciliation. Columns can be in any order."),
-    mark("Then check it: paygw-batch validate, and the name of this file. It lists the problems row by row."),
-    mark("This sheet is never read as payments, so its examples are never paid."),
+    mark("To check the file, run paygw-batch validate with its name. It lists the problems row by row."),
+    mark("This worksheet is never read as payments, so its examples are never paid."),
 )
 _DROP_DOWN_COLUMNS = tuple(name for name, kind in COMMON_COLUMNS.items() if KINDS[kind].is_filled)
-"""Columns with few possible values, which cells offer as a list."""
 _HELP_WIDTHS = (22, 16, 9, 98, 34)
 
 
@@ -190,13 +187,14 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
     check_writable(path)
     if path.suffix.lower() not in {".xlsx", ".csv"}:
         raise OutputError(
-            say("{name}: a template is a .xlsx or a .csv file.", name=path.name),
+            say("{name}: a template must be a .xlsx or .csv file.", name=path.name),
             hint=say("Use one of these extensions."),
         )
     table_format(path)
     if path.exists():
         raise OutputError(
-            say("{path} already exists.", path=path), hint=say("Choose a new file: this one may have been filled in.")
+            say("{path} already exists.", path=path),
+            hint=say("Choose a new file. Someone may have filled in this one."),
         )
     column_guides = build_guides(rules)
     if path.suffix.lower() == ".csv":
@@ -214,46 +212,46 @@ def _build_workbook(rules: Sequence[CountryRule], column_guides: Sequence[Column
         payees, help_sheet = workbook.add_worksheet(say("Payees")), workbook.add_worksheet(say("Help"))
         _add_payees(workbook, payees, column_guides)
         _add_help(workbook, help_sheet, rules, column_guides)
-        _add_lists(workbook, payees, column_guides)
+        _add_drop_down_lists(workbook, payees, column_guides)
     return file.getvalue()
 
 
 def _add_payees(workbook: Any, sheet: Any, column_guides: Sequence[ColumnGuide]) -> None:
-    """Add the headings, with text cells below them. Required columns are bold."""
-    text = workbook.add_format({"num_format": "@"})
-    required = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
-    optional = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
+    """Add the headings, bold if required, with text cells below them."""
+    text_format = workbook.add_format({"num_format": "@"})
+    required_format = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
+    optional_format = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
     for i, column in enumerate(guide_columns(column_guides)):
-        is_needed = any(guide.needed for guide in column_guides if guide.column == column)
-        sheet.set_column(i, i, max(guide.width for guide in column_guides if guide.column == column), text)
-        sheet.write_string(0, i, column, required if is_needed else optional)
+        is_required = any(guide.is_required for guide in column_guides if guide.column == column)
+        sheet.set_column(i, i, max(guide.width for guide in column_guides if guide.column == column), text_format)
+        sheet.write_string(0, i, column, required_format if is_required else optional_format)
     sheet.freeze_panes(1, 0)
     sheet.ignore_errors({"number_stored_as_text": f"A1:XFD{_LAST_ROW}"})
 
 
 def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], column_guides: Sequence[ColumnGuide]) -> None:
-    bold = workbook.add_format({"bold": True, "font_size": 14})
-    head = workbook.add_format({"bold": True, "bg_color": "#DDEBF7", "bottom": 1})
-    wrapped = workbook.add_format({"text_wrap": True, "valign": "top", "num_format": "@"})
-    sheet.write_string(0, 0, say(HELP_TITLE), bold)
+    title_format = workbook.add_format({"bold": True, "font_size": 14})
+    heading_format = workbook.add_format({"bold": True, "bg_color": "#DDEBF7", "bottom": 1})
+    cell_format = workbook.add_format({"text_wrap": True, "valign": "top", "num_format": "@"})
+    sheet.write_string(0, 0, say(HELP_TITLE), title_format)
     sheet.write_string(0, len(_HELP_WIDTHS) - 1, generator_marks.HELP, workbook.add_format({"font_color": "#808080"}))
     notes = [f"{rule.code}: {say(note)}" for rule in rules for note in (*rule.notes, *rule.confused_codes.values())]
     for row, sentence in enumerate((*map(say, _INSTRUCTIONS), *notes), start=1):
         sheet.write_string(row, 0, sentence)
-    top = len(_INSTRUCTIONS) + len(notes) + 2
+    heading_row = len(_INSTRUCTIONS) + len(notes) + 2
     for index, (heading, width) in enumerate(zip(GUIDE_HEADINGS, _HELP_WIDTHS, strict=True)):
         sheet.set_column(index, index, width)
-        sheet.write_string(top, index, say(heading), head)
-    for row, guide in enumerate(column_guides, start=top + 1):
+        sheet.write_string(heading_row, index, say(heading), heading_format)
+    for row, guide in enumerate(column_guides, start=heading_row + 1):
         sheet.set_row(row, row_height_points(guide.cells, _HELP_WIDTHS))
         for index, cell in enumerate(guide.cells):
-            sheet.write_string(row, index, cell, wrapped)
-    sheet.freeze_panes(top + 1, 0)
+            sheet.write_string(row, index, cell, cell_format)
+    sheet.freeze_panes(heading_row + 1, 0)
     sheet.set_landscape()
     sheet.fit_to_pages(1, 0)
 
 
-def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide]) -> None:
+def _add_drop_down_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide]) -> None:
     """Add drop-down lists with values from a hidden worksheet."""
     lists = workbook.add_worksheet("Lists")
     lists.hide()
@@ -267,26 +265,23 @@ def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide])
             lists.write_string(row, index, value)
         letter = "ABC"[index]
         column_index = guide_columns(column_guides).index(column)
-        rule = {
+        validation = {
             "validate": "list",
             "source": f"=Lists!${letter}$1:${letter}${len(values)}",
             "error_title": column,
-            "error_message": say("Choose one from the list. The sheet Help explains them."),
+            "error_message": say("Choose one from the list. The worksheet Help explains them."),
         }
-        payees.data_validation(1, column_index, _LAST_ROW - 1, column_index, rule)
+        payees.data_validation(1, column_index, _LAST_ROW - 1, column_index, validation)
 
 
 def write_example(rules: Sequence[CountryRule], path: Path) -> int:
-    """Write a CSV sheet with one example row per country and return the number of rows.
-
-    Each rule must have a form. Raises `OutputError`.
-    """
+    """Write a CSV sheet with an example row for each rule, and return the number of rows. Rules must have a form."""
     column_guides = build_guides(rules)
-    text = io.StringIO()
-    lines = csv.DictWriter(text, guide_columns(column_guides), restval="", lineterminator="\n")
-    lines.writeheader()
+    file = io.StringIO()
+    writer = csv.DictWriter(file, guide_columns(column_guides), restval="", lineterminator="\n")
+    writer.writeheader()
     for rule in rules:
         row = {guide.column: guide.example for guide in column_guides if rule.code in guide.countries}
-        lines.writerow({**row, "client_orderid": f"EXAMPLE-{rule.code}"})
-    write_atomically(path, text.getvalue().encode())
+        writer.writerow({**row, "client_orderid": f"EXAMPLE-{rule.code}"})
+    write_atomically(path, file.getvalue().encode())
     return len(rules)

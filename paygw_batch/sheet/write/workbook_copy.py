@@ -38,49 +38,49 @@ _UNCOPIED_PARTS = {
 
 
 def find_copy_obstacle(data: bytes) -> str:
-    """Return a clause with the reason if the library must not load this workbook, or "".
+    """Return the reason (a clause) why the library must not load this workbook, or "" if there is none.
 
-    The library unpacks all parts, resolves document types, and creates an object for each cell of a range, so a small
-    file could use up all memory.
+    The library unpacks all parts, resolves document types, and creates an object for each cell in a range. So a small
+    file could exhaust the memory.
     """
     cell_count = 0
 
-    def start(name: str, attributes: Mapping[str, str]) -> None:
+    def count_range(name: str, attributes: Mapping[str, str]) -> None:
         nonlocal cell_count
         cell_count += _range_size(attributes.get("ref", "")) if name in _RANGE_TAGS else 0
 
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as parts:
-            unpacked = sum(info.file_size for info in parts.infolist())
-            if unpacked > MAX_UNPACKED_BYTES:
+            unpacked_bytes = sum(info.file_size for info in parts.infolist())
+            if unpacked_bytes > MAX_UNPACKED_BYTES:
                 return say(
-                    "the workbook is {unpacked} MiB unpacked, more than {most}",
-                    unpacked=unpacked >> 20,
+                    "the workbook is {unpacked} MiB when unpacked, which is more than {most}",
+                    unpacked=unpacked_bytes >> 20,
                     most=MAX_UNPACKED_BYTES >> 20,
                 )
             for info in parts.infolist():
                 if info.filename.endswith((".xml", ".rels")):
-                    Handlers(start=start).parser().Parse(parts.read(info), True)
+                    Handlers(start=count_range).create_parser().Parse(parts.read(info), True)
     except (expat.ExpatError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError):
-        return say("a part of the workbook is damaged, or has a document type")
+        return say("a part of the workbook is damaged, or contains a document type declaration (DTD)")
     if cell_count > _MAX_RANGED_CELLS:
-        return say("merged cells or links of the workbook span too many cells")
+        return say("merged cells or links in the workbook span too many cells")
     return ""
 
 
 def _range_size(ref: str) -> int:
-    """Return the number of cells of a range such as `A1:C3`. Raises `ValueError` for other strings."""
+    """Return the number of cells in a range such as `A1:C3`. Raises `ValueError` for other strings."""
     left, top, right, bottom = range_boundaries(ref)
     if left is None or top is None or right is None or bottom is None:
-        return _MAX_RANGED_CELLS + 1  # the range has whole rows or columns
+        return _MAX_RANGED_CELLS + 1  # whole rows or columns
     return (right - left + 1) * (bottom - top + 1)
 
 
 def load_workbook_copy(data: bytes) -> Workbook:
     """Load a workbook with its formulas, but without their values.
 
-    Raises `ValueError` for a table without column names, because `save_workbook` would create all cells of its range to
-    find them.
+    Raises `ValueError` for a table without column names, because `save_workbook` would create every cell of the table
+    to find them.
     """
     book = load_workbook(io.BytesIO(data), rich_text=True)
     if not all(table.tableColumns for sheet in book.worksheets for table in sheet.tables.values()):
@@ -89,20 +89,20 @@ def load_workbook_copy(data: bytes) -> Workbook:
 
 
 def save_workbook(book: Workbook) -> bytes:
-    """Save a workbook to bytes. The library's own `save` would write payees' data to disk."""
+    """Save a workbook as bytes. The library's own `save` would write payees' data to temporary files."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        _WriterInMemory(book, archive).save()
+        _InMemoryWriter(book, archive).save()
     return file.getvalue()
 
 
 def lost_parts(original: bytes, copy: bytes) -> list[str]:
-    """Return the kinds of parts that the copy `copy` lacks."""
+    """Return the kinds of parts that are missing from `copy`."""
     old, new = _part_names(original), _part_names(copy)
-    return [words for prefix, words in _UNCOPIED_PARTS.items() if _count_parts(old, prefix) > _count_parts(new, prefix)]
+    return [kind for prefix, kind in _UNCOPIED_PARTS.items() if _count_parts(old, prefix) > _count_parts(new, prefix)]
 
 
-class _WriterInMemory(ExcelWriter):
+class _InMemoryWriter(ExcelWriter):
     _archive: zipfile.ZipFile
 
     def write_worksheet(self, ws: Any) -> None:

@@ -31,7 +31,7 @@ from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, SendGuard, TransportFault
 from paygw_batch.gateway.sign import Draft, Signer
 from paygw_batch.gateway.signing import key, signers
-from paygw_batch.journal import ForgettablePayments, RemainingData, file_place, outbox, sent_log
+from paygw_batch.journal import ForgettablePayments, RemainingData, file_location, outbox, sent_log
 from paygw_batch.journal.sqlite import connect, sqlite_journal
 from paygw_batch.notices import delivery, webhook
 from paygw_batch.opening.open_journal import journal_location
@@ -73,7 +73,7 @@ def notifications_not_synced() -> None:
             connection.pragma("synchronous", 0)
         return connection
 
-    _replace_part(file_place, "connect", careless)
+    _replace_part(file_location, "connect", careless)
 
 
 def sent_log_not_synced() -> None:
@@ -91,7 +91,7 @@ def backup_not_synced() -> None:
     _replace_part(sqlite_journal, "os", _WithoutSync())
     _replace_part(sqlite_journal, "sync_directory", lambda _directory: None)
     # The note about the copy, next to it.
-    _replace_part(file_place, "write_atomically", lambda path, data: path.write_bytes(data))
+    _replace_part(file_location, "write_atomically", lambda path, data: path.write_bytes(data))
 
 
 def body_in_a_log_line() -> None:
@@ -204,7 +204,7 @@ def rows_in_flight_are_put_back() -> None:
     mark_interrupted = fact_writer.FactWriter.mark_interrupted
 
     def put_back(writer: Any, at: str) -> int:
-        writer.ask(_answer_for_others)
+        writer.retry(_answer_for_others)
         return mark_interrupted(writer, at)
 
     _replace_part(fact_writer.FactWriter, "mark_interrupted", put_back)

@@ -403,5 +403,5 @@ def open_as_configured(machine: Machine) -> SqliteJournal:
         try:
             return place.open_to_write("campaign")
         except JournalMissing:  # its creation was interrupted, so it can be repeated, and has no batch
-            place.make("campaign")
+            place.create("campaign")
             return place.open_to_write("campaign")

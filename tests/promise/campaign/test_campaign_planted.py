@@ -40,7 +40,7 @@ def test_reconciliation_written_in_place_is_detected(machine: Machine, slow_gate
 
 
 @pytest.mark.parametrize("planted", [None, "plants:reconciliation_with_the_time"])
-def test_repeated_reconciliation_is_identical_unless_bug_planted(machine: Machine, planted: str | None) -> None:
+def test_repeated_reconciliation_differs_only_with_planted_bug(machine: Machine, planted: str | None) -> None:
     sheet = machine.sheet(12)
     assert machine.run("submit", sheet) in ENDS
     made = []
@@ -51,7 +51,7 @@ def test_repeated_reconciliation_is_identical_unless_bug_planted(machine: Machin
 
 
 @pytest.mark.parametrize("planted", [None, "plants:amounts_as_floats"])
-def test_amounts_arrive_with_digits_of_sheet(
+def test_amounts_are_sent_with_digits_from_sheet(
     machine: Machine, slow_gateway: GatewayProcess, planted: str | None
 ) -> None:
     sheet = machine.sheet(3)

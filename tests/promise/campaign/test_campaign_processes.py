@@ -22,7 +22,7 @@ ROWS = 30
     ("behaviour", "seed", "kills"),
     [(SLOW, 1, 5), long(SLOW, 1, 50), long(SLOW, 2, 50), long(FAST, 3, 10), long(FAST, 3, 50), long(FAST, 4, 50)],
 )
-def test_random_kills_repeat_or_lose_no_row(
+def test_random_kills_neither_repeat_nor_lose_rows(
     tmp_path: Path, spawner: Spawner, behaviour: str, seed: int, kills: int
 ) -> None:
     with gateway(tmp_path / "gateway", behaviour) as at:
@@ -39,7 +39,7 @@ def test_random_kills_repeat_or_lose_no_row(
         *((kill_with_notices, "slow_gateway", 2), long(kill_with_notices, "slow_gateway", 40)),
     ],
 )
-def test_kills_beside_companion_double_or_lose_nothing(
+def test_kills_with_companion_neither_repeat_nor_lose_rows(
     tmp_path: Path,
     spawner: Spawner,
     request: pytest.FixtureRequest,
@@ -52,7 +52,7 @@ def test_kills_beside_companion_double_or_lose_nothing(
 
 
 @pytest.mark.parametrize("seed", [4, long(1), long(2)])
-def test_killed_forget_order_still_forgets_people(machine: Machine, slow_gateway: GatewayProcess, seed: int) -> None:
+def test_kill_during_forget_order_forgets_people(machine: Machine, slow_gateway: GatewayProcess, seed: int) -> None:
     rng, tally = Random(seed), KillTally()  # noqa: S311 (dice)
     kill_until_done(machine, slow_gateway, rng, Pace(), tally)
     forget_until_done(machine, slow_gateway, rng, Pace(), tally)
@@ -100,7 +100,7 @@ def test_signal_during_commit_ends_run_cleanly(
     judge_end(machine, slow_gateway, ROWS)
 
 
-def test_second_signal_ends_at_once_without_loss(machine: Machine, slow_gateway: GatewayProcess) -> None:
+def test_second_signal_ends_run_immediately_without_loss(machine: Machine, slow_gateway: GatewayProcess) -> None:
     sheet = machine.sheet(ROWS)
     run = machine.start("submit", sheet)
     wait_for_orders(machine, slow_gateway, 1)
@@ -111,7 +111,7 @@ def test_second_signal_ends_at_once_without_loss(machine: Machine, slow_gateway:
     judge_end(machine, slow_gateway, ROWS)
 
 
-def test_paused_run_excludes_second_run_and_continues(machine: Machine, slow_gateway: GatewayProcess) -> None:
+def test_paused_run_blocks_second_run_and_continues(machine: Machine, slow_gateway: GatewayProcess) -> None:
     sheet = machine.sheet(ROWS)
     run = machine.start("submit", sheet)
     wait_for_orders(machine, slow_gateway, 1)
@@ -126,7 +126,7 @@ def test_paused_run_excludes_second_run_and_continues(machine: Machine, slow_gat
     judge_end(machine, slow_gateway, ROWS)
 
 
-def test_stopped_process_ends_with_spawner(tmp_path: Path, slow_gateway: GatewayProcess) -> None:
+def test_suspended_process_ends_with_spawner(tmp_path: Path, slow_gateway: GatewayProcess) -> None:
     with Spawner() as own:
         machine = Machine.create(tmp_path / "home", own, slow_gateway)
         run = machine.start("submit", machine.sheet(2), stopped=True)
@@ -241,5 +241,5 @@ PEOPLE: Mapping[str, Callable[[Machine], None]] = {
 
 
 @pytest.mark.parametrize("name", share(PEOPLE, every=2))
-def test_human_mistakes_pay_no_row_twice(machine: Machine, slow_gateway: GatewayProcess, name: str) -> None:
+def test_human_mistakes_never_cause_double_payment(machine: Machine, slow_gateway: GatewayProcess, name: str) -> None:
     play_people_story(machine, slow_gateway, PEOPLE[name])

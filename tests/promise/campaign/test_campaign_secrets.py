@@ -103,7 +103,7 @@ def kill_in_the_middle(machine: Machine) -> None:
 
 def fail_by_an_error_of_our_own(machine: Machine) -> None:
     assert submit(machine, "-v", planted="plants:an_error_of_our_own") == 1
-    assert "Trace, innermost last" in machine.said()
+    assert "Traceback (innermost call last)" in machine.said()
 
 
 def fail_to_write_the_journal(machine: Machine) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.sandbox.compare import compare, read_reconciliation
@@ -38,7 +38,7 @@ from tests.support.wire_proxy import WireProxy
 HOSTS = ("north", "south")
 WINDOW = 4
 INTENT_LIVES_S = 5
-PRELOADED: tuple[str, ...] = ("psycopg", "paygw_batch.cluster.work_command", "paygw_batch.cluster.database_place")
+PRELOADED: tuple[str, ...] = ("psycopg", "paygw_batch.cluster.work_command", "paygw_batch.cluster.database_location")
 """The modules that a process imports if its journal is in PostgreSQL."""
 _INTENDED = """SELECT f.order_id FROM fact f
     WHERE f.kind = 'intended' AND NOT EXISTS (SELECT FROM contradiction c WHERE c.fact = f.number)"""
@@ -151,7 +151,7 @@ class Company:
             raise Broken("; ".join(differences))
 
 
-def host(home: Path, name: str, url: str, **more: object) -> DatabasePlace:
+def host(home: Path, name: str, url: str, **more: object) -> DatabaseLocation:
     (home / name).mkdir(mode=0o700, exist_ok=True)
     server = Server(url, commit_limit_s=60.0, **more)  # type: ignore[arg-type]  # figures of a test
     return replace(postgres_place(url, home / name), server=server)
@@ -167,7 +167,7 @@ class SplitCompany:
         for host in (NORTH, SOUTH):
             (home / host).mkdir(mode=0o700)
 
-    def host(self, name: str) -> DatabasePlace:
+    def host(self, name: str) -> DatabaseLocation:
         return postgres_place(self.server.url(self.name), self.home / name)
 
     def opens(self, monkeypatch: pytest.MonkeyPatch, name: str) -> PostgresJournal:

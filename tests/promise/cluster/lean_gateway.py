@@ -21,7 +21,7 @@ import uvloop
 
 from benchmarks.bare_server import RequestAssembler
 from paygw_batch.sandbox.record import Record, RecordLine
-from paygw_batch.sandbox.throw_away_key import sandbox_key
+from paygw_batch.sandbox.throw_away_key import ensure_sandbox_key
 from tests.promise.campaign.machine import ROOT, GatewayProcess
 from tests.support.ports import free_port, wait_for_server
 
@@ -66,7 +66,7 @@ def _line(body: bytes, number: int, *, approves_all: bool) -> RecordLine:
 def lean_gateway(directory: Path, *, approves_all: bool = False) -> Iterator[GatewayProcess]:
     """Run the gateway in a separate process, with its record and a merchant's key in a directory."""
     directory.mkdir(mode=0o700, exist_ok=True)
-    sandbox_key(directory)
+    ensure_sandbox_key(directory)
     port = free_port()
     command = [sys.executable, "-m", "tests.promise.cluster.lean_gateway", str(directory / RECORD), str(port)]
     command += ["--approves-all"] * approves_all

@@ -99,7 +99,7 @@ byte intended[2];                      /* and the newest attempt whose intent wa
 #ifdef NO_LIFE
 #define may_note true
 #else
-#define may_note (noted_life[me] == seen_life[me])                       /* `HostLife.lock_life` */
+#define may_note (noted_life[me] == seen_life[me])                       /* `lock_incarnation` */
 #endif
 
 inline answer(host) { answered[host] = true; noted_life[host] = life }   /* `RollCall.answer` */
@@ -209,7 +209,7 @@ note:                                  /* `ProcessSentLog.note`: a line in the f
     if
     :: atomic { may_note -> noted[2 * me + r] = attempt; unsent[2 * me + r] = false }
     :: atomic { !may_note && (lacks(me, 0) || lacks(me, 1)) -> goto start }
-    :: atomic { !may_note && !lacks(me, 0) && !lacks(me, 1) ->           /* `LifeOver`: connect again; is the commit there? */
+    :: atomic { !may_note && !lacks(me, 0) && !lacks(me, 1) ->           /* `IncarnationChanged`: connect again; is the commit there? */
             seen_life[me] = life; answer(me);
             if
             :: chain_is_as_left -> keep(); goto note

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import Concluded, Resolution, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -28,7 +28,7 @@ from paygw_batch.gateway.message import SendGuard
 from paygw_batch.journal.postgres import session, workers
 from paygw_batch.journal.postgres.fact_writer import FactWriter, StagedFacts
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, SingleRun
-from paygw_batch.journal.postgres.workers import SignsOfLife
+from paygw_batch.journal.postgres.workers import Heartbeat
 from paygw_batch.journal.values import DueRow, Entry, MoveResult
 from tests.promise.cluster.baton import (
     COMMIT,
@@ -80,7 +80,7 @@ PlayTally = Counter[str]
 """The totals of a series of runs. `late` are commits that arrived after their connections were lost."""
 
 
-class PlayedSigns(SignsOfLife):
+class PlayedSigns(Heartbeat):
     """Sends no heartbeats, so that a process lives on its commits alone."""
 
     def __init__(self, server: session.Server, number: int, intent_lives_s: float) -> None:
@@ -134,7 +134,7 @@ class Scenario:
         self._frozen_until: dict[Actor, int] = {}
 
     @staticmethod
-    def _place(url: str, home: Path) -> DatabasePlace:
+    def _place(url: str, home: Path) -> DatabaseLocation:
         return postgres_place(url, home, intent_lives_s=INTENT_LIVES_S)
 
     # The processes.
@@ -179,7 +179,7 @@ class Scenario:
     def _connected(self) -> Any:
         return session.connect(self.places[HOSTS[0]].server, write=True)
 
-    def _place_of(self, actor: Actor) -> DatabasePlace:
+    def _place_of(self, actor: Actor) -> DatabaseLocation:
         actor.host = actor.rng.choice(HOSTS)
         return self.places[actor.host]
 
@@ -442,7 +442,7 @@ def make_batch(server: PostgresServer, template: str, home: Path) -> str:
 def _plant(url: str, bug: ProtocolBug, patching: pytest.MonkeyPatch) -> None:
     patching.setattr(session, "connect", connect_unpaced)
     patching.setattr(session, "_LimitedConnection", PacedConnection)
-    patching.setattr(workers, "SignsOfLife", PlayedSigns)
+    patching.setattr(workers, "Heartbeat", PlayedSigns)
     patching.setattr(socket, "gethostname", _host_here)
     for path, value in bug.patches:
         patching.setattr(path, value)
@@ -464,7 +464,7 @@ def plant_sql(url: str, bug: ProtocolBug) -> None:
 
 
 _WRITER = "paygw_batch.journal.postgres.fact_writer"
-_NOT_MISSED = (("paygw_batch.journal.postgres.verify._UNIQUE_WANTED", [("order_id_pkey",), ("run_unfinished",)]),)
+_NOT_MISSED = (("paygw_batch.journal.postgres.verify._EXPECTED_UNIQUE", [("order_id_pkey",), ("run_unfinished",)]),)
 _WRONG_CLAIM = {
     "m.before = state.state AND": "(m.attempts = 1 OR m.before = state.state) AND",
     "NEW.attempt = state.attempt + m.attempts": "(m.attempts = 1 OR NEW.attempt = state.attempt)",

@@ -25,7 +25,7 @@ from tests.support.wire_proxy import ProxyFault
 DESK = "desk"
 FROZEN_S = INTENT_LIVES_S * 1.3
 TURN_S = 0.02
-LOOK_EVERY_S = 0.2
+CHECK_INTERVAL_S = 0.2
 HANDED_OVER = {0, 4, 5}
 KILLED_OPENINGS = 0.3
 KILLED_WITH_CHILDREN = 0.5
@@ -170,7 +170,7 @@ class _Shift(Ordeal):
             if count >= struck and not self.stop.is_set():
                 self.strike()
                 struck = self.soon()
-            if now_s > looked_s + LOOK_EVERY_S:
+            if now_s > looked_s + CHECK_INTERVAL_S:
                 looked_s = now_s
                 is_on, left = self.left()
                 if not is_on and not left and self.is_picked_up():

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import psycopg
 import pytest
 
-from paygw_batch.cluster.database_place import AcceptedLoss
+from paygw_batch.cluster.database_location import AcceptedLoss
 from paygw_batch.core.evidence import EvidenceSource
 from paygw_batch.core.lifecycle import Intended, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
@@ -136,7 +136,7 @@ def test_only_lost_sent_rows_are_in_doubt(lossy: Lossy) -> None:
     with pytest.raises(OpenRollCall):
         lossy.south()
     accepted = lossy.accepts()
-    assert (accepted.rows.in_doubt, accepted.rows.not_sent, accepted.is_guess) == (3, 0, False)
+    assert (accepted.rows.in_doubt, accepted.rows.not_sent, accepted.is_estimate) == (3, 0, False)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
     assert [one.name for one in accepted.missing] == []  # south has answered
     assert lossy.due_after_roll_call() == [7, 8, 9]
@@ -165,7 +165,7 @@ def _record_as_unsent(journal: PostgresJournal, due: DueRow) -> None:
     send_rows(journal, [due], OutcomeKind.NOT_SENT)
 
 
-def test_rows_known_as_unsent_are_ready(lossy: Lossy) -> None:
+def test_rows_known_to_be_unsent_are_ready(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
         first, second, third, *_ = due_rows(journal, 1)
         send_rows(journal, [first], None)
@@ -222,9 +222,9 @@ def _due_after_each_decision(journal: PostgresJournal, *, suffix: bool) -> set[i
 @pytest.mark.share(3)
 @pytest.mark.parametrize("suffix", [True, False])
 @pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
-def test_attempt_after_lost_decisions_holds_row(lossy: Lossy, suffix: bool, known: OutcomeKind | None) -> None:
+def test_attempt_resent_after_lost_decision_holds_row(lossy: Lossy, suffix: bool, known: OutcomeKind | None) -> None:
     accepted = _resend_by_lost_decisions(lossy, known, suffix=suffix)
-    assert (accepted.rows.in_doubt, accepted.rows.held, accepted.is_guess) == (0, 1, False)
+    assert (accepted.rows.in_doubt, accepted.rows.held, accepted.is_estimate) == (0, 1, False)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
     repeated = lossy.accepts()
     assert (repeated.commits, repeated.rows.held) == (0, 0)
@@ -277,7 +277,7 @@ def test_sent_order_is_held_despite_partial_records(lossy: Lossy, monkeypatch: p
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
         send_rows(journal, due_rows(journal, 2))
     accepted = lossy.accepts()
-    assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
+    assert (accepted.is_estimate, accepted.rows.in_doubt) == (True, 9)
     assert accepted.rows.unknown_orders
     assert set(accepted.rows.unknown_orders) < {f"LATE-{row}" for row in range(2, 14)}
     with closing(lossy.south()) as journal:
@@ -286,15 +286,15 @@ def test_sent_order_is_held_despite_partial_records(lossy: Lossy, monkeypatch: p
         assert due == {f"LATE-{row}" for row in range(2, 14)} - set(accepted.rows.unknown_orders)
 
 
-def test_interrupted_acceptance_is_finished_by_repeating(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeating_interrupted_acceptance_completes_it(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     with lossy.losing() as journal:
         send_rows(journal, due_rows(journal, 1)[:5])
     crash = Mock(side_effect=KeyboardInterrupt)
     for place in (
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._append",
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._record_holds",
-        "paygw_batch.cluster.database_place.record_accepted_loss",
-        "paygw_batch.cluster.database_place.log_accepted_loss",
+        "paygw_batch.cluster.database_location.record_accepted_loss",
+        "paygw_batch.cluster.database_location.log_accepted_loss",
     ):
         with monkeypatch.context() as broken:
             broken.setattr(place, crash)
@@ -314,7 +314,7 @@ def test_interrupted_acceptance_is_finished_by_repeating(lossy: Lossy, monkeypat
 def test_repeated_acceptance_counts_held_row(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     crash = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as broken:
-        broken.setattr("paygw_batch.cluster.database_place.record_accepted_loss", crash)
+        broken.setattr("paygw_batch.cluster.database_location.record_accepted_loss", crash)
         with pytest.raises(KeyboardInterrupt):
             _resend_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=True)
     again = lossy.accepts().rows
@@ -344,12 +344,12 @@ def test_incomplete_host_records_put_every_row_in_doubt(lossy: Lossy, spoil: Cal
     with pytest.raises(JournalError):
         lossy.north()
     accepted = lossy.accepts()
-    assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 7)
+    assert (accepted.is_estimate, accepted.rows.in_doubt) == (True, 7)
     assert lossy.due_after_roll_call() == []
     lossy.north().close()
 
 
-def test_guessed_loss_holds_rows_known_as_sent(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimated_loss_holds_rows_known_to_be_sent(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rejected row was released and sent again. Older lines of the host are overwritten."""
     monkeypatch.setattr(sent_log, "MAX_BYTES", 600)
     with closing(lossy.north()) as journal:
@@ -361,7 +361,7 @@ def test_guessed_loss_holds_rows_known_as_sent(lossy: Lossy, monkeypatch: pytest
         send_rows(journal, due_rows(journal, 1))
     lossy.restore(backup)
     accepted = lossy.accepts()
-    assert (accepted.is_guess, accepted.rows.in_doubt, accepted.rows.held) == (True, 8, 1)
+    assert (accepted.is_estimate, accepted.rows.in_doubt, accepted.rows.held) == (True, 8, 1)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
     with closing(lossy.south()) as journal:
         assert _due_after_each_decision(journal, suffix=True) == set()
@@ -396,14 +396,14 @@ def test_breaker_stop_outlasts_loss_and_retirement(lossy: Lossy, retires: bool) 
     assert lossy.query("SELECT stop_kind, stop_text FROM gate") == [("rejected", "51")], "a person lifts it by a run"
 
 
-def test_accepting_and_retiring_refuse_wrong_host(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acceptance_and_retirement_require_correct_host(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     with lossy.losing() as journal:
         send_rows(journal, due_rows(journal, 1)[:1])
     with pytest.raises(JournalTooOld):
         lossy.north()  # it is alive, and reports its missing commits
     for name in (SOUTH, NORTH):
         monkeypatch.setattr("socket.gethostname", lambda name=name: name)
-        with pytest.raises(UsageError, match="is alive"):
+        with pytest.raises(UsageError, match="is still running"):
             replace(lossy.host(name), now=lambda: LATER).retire(NORTH, by="amina")
     assert lossy.in_doubt() == set()
     lossy.query("UPDATE host SET seen_at = seen_at - interval '11 minutes'")
@@ -412,7 +412,7 @@ def test_accepting_and_retiring_refuse_wrong_host(lossy: Lossy, monkeypatch: pyt
         lossy.accepts()
 
 
-def test_loss_is_refused_while_process_may_send(lossy: Lossy) -> None:
+def test_accepting_loss_is_refused_while_process_may_send(lossy: Lossy) -> None:
     frozen = lossy.north()
     backup = lossy.backup_of(frozen)
     send_rows(frozen, due_rows(frozen, 1)[:1])
@@ -423,7 +423,7 @@ def test_loss_is_refused_while_process_may_send(lossy: Lossy) -> None:
     assert lossy.accepts().rows.in_doubt == 1
 
 
-def test_host_without_loss_only_answers(lossy: Lossy) -> None:
+def test_host_without_loss_only_answers_roll_call(lossy: Lossy) -> None:
     lossy.restore(lossy.backup())
     accepted = lossy.accepts()
     assert (accepted.commits, accepted.rows.in_doubt) == (0, 0)
@@ -446,7 +446,7 @@ def test_unsent_intent_is_not_in_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyP
 
 
 def fails(writer: FactWriter, _entries: object) -> None:
-    raise writer._guarded.give_up("a test")
+    raise writer._guarded.disable_writes("a test")
 
 
 # Planted bugs.
@@ -491,7 +491,7 @@ def _last_two(
     ],
     ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],
 )
-def test_sent_row_wrongly_ready_is_detected(
+def test_sent_row_wrongly_marked_ready_is_detected(
     lossy: Lossy, monkeypatch: pytest.MonkeyPatch, name: str, bug: object
 ) -> None:
     with monkeypatch.context() as planted:
@@ -509,8 +509,8 @@ def test_sent_row_wrongly_ready_is_detected(
 
 
 def test_planted_loss_without_holds_is_detected(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = LostRows.judge
-    monkeypatch.setattr(LostRows, "judge", lambda self, numbers: (judge(self, numbers)[0], []))
+    decide = LostRows.decide
+    monkeypatch.setattr(LostRows, "decide", lambda self, numbers: (decide(self, numbers)[0], []))
     _resend_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=False)
     with closing(lossy.south()) as journal:
         assert 1 in _due_after_each_decision(journal, suffix=False), "the judge sees it"
@@ -540,7 +540,7 @@ def test_lagging_standby_loses_only_sent_rows(tmp_path: Path, monkeypatch: pytes
             with pytest.raises(JournalTooOld):
                 journal.append([outcome_of(7, 1, OutcomeKind.PAID), intent(due[7])])
         accepted = replace(host(tmp_path, NORTH, url), now=lambda: LATER).accept_loss(by="amina")
-        assert (accepted.rows.in_doubt, accepted.is_guess) == (5, False)
+        assert (accepted.rows.in_doubt, accepted.is_estimate) == (5, False)
         monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
         assert list(host(tmp_path, SOUTH, url).roll_call()) == []
         with closing(open_postgres(host(tmp_path, SOUTH, url))) as journal:

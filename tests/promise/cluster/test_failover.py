@@ -84,7 +84,7 @@ def send_first(journal: PostgresJournal) -> None:
     journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])
 
 
-def test_only_comparison_stops_sending_after_lagging_failover(
+def test_only_log_comparison_stops_sending_after_lagging_failover(
     pair: tuple[PostgresServer, PostgresServer, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     primary, standby, home = pair
@@ -178,7 +178,7 @@ def test_state_after_crash_is_durable_before_sending(
         monkeypatch.setattr(GuardedSession, "flush", lambda _: None)
     with new_server() as server, waiting(tmp_path, server) as (journal, intended):
         if is_planted:
-            journal.writer._guarded._roll = None  # its answer is a durable write too
+            journal.writer._guarded._roll_call = None  # its answer is a durable write too
         server.stop("immediate")
         server.start()
         if not is_planted:

@@ -24,7 +24,7 @@ HUNTED = 40
 
 
 @pytest.mark.parametrize("lives", [6, long(12)])
-def test_event_orders_repeat_or_lose_no_row(postgres_server: PostgresServer, open_batch: str, lives: int) -> None:
+def test_no_event_order_repeats_or_loses_row(postgres_server: PostgresServer, open_batch: str, lives: int) -> None:
     played = PlayTally()
     for seed in range(lives):
         played.update(play(postgres_server, open_batch, seed))
@@ -64,7 +64,7 @@ def unguarded(postgres_server: PostgresServer, postgres_template: str) -> str:
     return url
 
 
-def test_index_refuses_second_intent(unguarded: str, tmp_path: Path) -> None:
+def test_unique_index_refuses_second_intent(unguarded: str, tmp_path: Path) -> None:
     with pytest.raises(JournalUnwritable, match="fact_one_intent"):
         send_by_both(unguarded, tmp_path)
 
@@ -100,7 +100,7 @@ def check_model(place: Path, *defined: str) -> str:
 
 @needs_spin
 @pytest.mark.parametrize("troubles", [1, long(2)])
-def test_model_repeats_no_payment_and_loses_no_row(tmp_path: Path, troubles: int) -> None:
+def test_model_neither_repeats_nor_loses_payments(tmp_path: Path, troubles: int) -> None:
     report = check_model(tmp_path, f"TROUBLES={troubles}")
     assert "errors: 0" in report, report
     assert "not completed" not in report, report

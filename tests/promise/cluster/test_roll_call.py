@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import psycopg
 import pytest
 
-from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import (
@@ -51,7 +51,7 @@ def restored(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> SplitCom
     return company
 
 
-def test_host_without_sending_waits_for_sender(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_host_waits_for_sending_host(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         with pytest.raises(OpenRollCall, match=r"restored, or a standby took over.*Missing: north \(last seen"):
             restored.opens(monkeypatch, SOUTH)
@@ -114,7 +114,7 @@ def test_retired_host_leaves_sendable_rows_in_doubt(restored: SplitCompany, monk
     with pytest.raises(OpenRollCall):
         restored.opens(monkeypatch, SOUTH)
     for wrong in ("east", SOUTH):
-        with pytest.raises(UsageError, match=f"No host called {wrong} is missing"):
+        with pytest.raises(UsageError, match=f"No missing host is called {wrong}"):
             restored.host(SOUTH).retire(wrong, by="amina")
     host, rows = restored.host(SOUTH).retire(NORTH, by="amina")
     assert (host.name, rows) == (NORTH, 5)
@@ -130,7 +130,7 @@ def test_retired_host_leaves_sendable_rows_in_doubt(restored: SplitCompany, monk
 def test_live_host_accepts_loss_instead_of_retirement(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JournalTooOld):
         restored.opens(monkeypatch, NORTH)
-    with pytest.raises(UsageError, match="is alive"):
+    with pytest.raises(UsageError, match="is still running"):
         restored.host(NORTH).retire(NORTH, by="amina")
     accepted = restored.host(NORTH).accept_loss(by="amina")
     assert (accepted.rows.in_doubt, [host.name for host in accepted.missing]) == (1, [SOUTH])
@@ -146,7 +146,7 @@ def test_live_host_accepts_loss_instead_of_retirement(restored: SplitCompany, mo
 def test_crash_during_retirement_keeps_roll_call_open(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     crash = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as broken:
-        broken.setattr("paygw_batch.cluster.database_place.record_retirement", crash)
+        broken.setattr("paygw_batch.cluster.database_location.record_retirement", crash)
         with pytest.raises(KeyboardInterrupt):
             restored.host(SOUTH).retire(NORTH, by="amina")
     with pytest.raises(OpenRollCall, match="Missing: north"):
@@ -170,7 +170,7 @@ def test_row_in_flight_blocks_retirement(company: SplitCompany, monkeypatch: pyt
         company.replace()
         with pytest.raises(OpenRollCall):
             company.opens(monkeypatch, SOUTH)
-        with pytest.raises(JournalHeld, match="still sends"):
+        with pytest.raises(JournalHeld, match="is still sending"):
             company.host(SOUTH).retire(NORTH, by="amina")
         with pytest.raises(OpenRollCall, match="Missing: north"):
             company.opens(monkeypatch, SOUTH)
@@ -193,7 +193,7 @@ def test_returning_retired_host_is_refused(company: SplitCompany, monkeypatch: p
     company.opens(monkeypatch, NORTH).close()
 
 
-def test_roll_call_omits_host_absent_30_days(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roll_call_omits_host_absent_for_30_days(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     with psycopg.connect(restored.server.url(restored.name), autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         connection.execute("UPDATE host SET seen_at = seen_at - interval '31 days'")
@@ -217,7 +217,7 @@ def test_run_with_replaced_database_waits_and_stops(company: SplitCompany, monke
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_intent_missing_on_host_needs_database_record(
+def test_intent_missing_from_host_needs_database_record(
     company: SplitCompany, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
     """A process freezes between commit and record. Another process of its host answers the roll-call."""
@@ -257,14 +257,14 @@ def test_restarted_server_does_not_start_roll_call(company: SplitCompany, monkey
         assert connection.execute("SELECT count(*) FROM paygw.roll_call").fetchall() == calls
 
 
-def as_worker(company: SplitCompany, name: str) -> DatabasePlace:
+def as_worker(company: SplitCompany, name: str) -> DatabaseLocation:
     login = f"{company.name}_{name}"
     company.host(name).grant_rights()
     company.server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {company.name}_worker")
     return replace(company.host(name), server=Server(company.server.url(company.name, user=login)))
 
 
-def test_host_with_lost_first_write_is_awaited(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roll_call_awaits_host_with_lost_write(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its login is a worker's, and nobody has seen it. Any run would lift a stop."""
     with closing(company.opens(monkeypatch, SOUTH)) as journal:
         open_sheet(journal, new=5)
@@ -297,13 +297,13 @@ def follows(company: SplitCompany) -> None:
         )
 
 
-def synchronously(place: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> DatabasePlace:
+def synchronously(place: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> DatabaseLocation:
     monkeypatch.setattr("paygw_batch.journal.postgres.session._check_durable", lambda *_, **__: None)
     return replace(place, server=replace(place.server, replication="synchronous"))
 
 
 @pytest.fixture
-def taken_over(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> DatabasePlace:
+def taken_over(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> DatabaseLocation:
     """A synchronous standby took over, and south's worker saw it first."""
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         open_sheet(journal, new=5)
@@ -316,8 +316,8 @@ def taken_over(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> Databa
     return south
 
 
-def test_desk_waives_roll_call_after_synchronous_takeover(
-    company: SplitCompany, taken_over: DatabasePlace, monkeypatch: pytest.MonkeyPatch
+def test_roll_call_is_waived_after_synchronous_takeover(
+    company: SplitCompany, taken_over: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(OpenRollCall, match="Missing: north"):
         synchronously(taken_over, monkeypatch).open_to_work("work")
@@ -335,7 +335,7 @@ def test_roll_call_is_not_waived_for_incomplete_host(company: SplitCompany, monk
     assert [host.name for host in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
 
 
-def test_roll_call_of_restored_copy_is_not_waived(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restored_copy_still_requires_roll_call(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     company.opens(monkeypatch, NORTH).close()
     company.opens(monkeypatch, SOUTH).close()
     south = as_worker(company, SOUTH)

@@ -43,7 +43,7 @@ order_id = ".*3"
 status = "declined"
 commits = false
 """
-LOOK_EVERY_S = 0.01
+CHECK_INTERVAL_S = 0.01
 RUN_LIMIT_S = 600.0
 """The time limit of a run of any size."""
 
@@ -92,7 +92,7 @@ def wait_for(company: Company, run: Run, count: int) -> bool:
     """Wait for this number of orders. Return False if the run ended before."""
     give_up_s = time.monotonic() + PATIENCE_S
     while len(company.orders()) < count:
-        if run.wait(LOOK_EVERY_S) is not None:
+        if run.wait(CHECK_INTERVAL_S) is not None:
             return False
         if time.monotonic() > give_up_s:
             run.send(signal.SIGUSR1)  # it writes its stack (see `spawner.py`)

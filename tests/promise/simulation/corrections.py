@@ -23,7 +23,7 @@ from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.journal import journal as journal_of_all
-from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.sheet.check import validate as checking
 from paygw_batch.sheet.check.repeats import REWRITTEN
 from paygw_batch.sheet.check.validate import validate

@@ -20,7 +20,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld, JournalNotAdopted
 from paygw_batch.journal.adopt import find_present_lines
-from paygw_batch.journal.file_place import empty_database, examine
+from paygw_batch.journal.file_location import empty_database, examine
 from paygw_batch.journal.lost import Loss, LostRows, find_loss
 from paygw_batch.journal.sent_log import RUN, LoggedAttempt, SentLog, SentLogLine
 from paygw_batch.journal.sqlite.connect import MAX_CACHED_STATEMENTS, chain_end, check_tables, configure
@@ -109,7 +109,7 @@ class Disk:
         record = partial(append_facts, connection)
         lost = LostRows(SqliteTables(connection), self._loss(connection), by="amina", at=at)
         connection.execute("BEGIN")
-        for facts in lost.judge(lost.numbers) if lost.numbers else ():
+        for facts in lost.decide(lost.numbers) if lost.numbers else ():
             record(facts)
         lost.record_unknown_orders(record)
         record([Remark(AdoptionNote("amina", str(_PATH)), at)])

@@ -27,7 +27,7 @@ from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import ApprovalError, InternalError, PaygwError
-from paygw_batch.journal.file_place import empty_database
+from paygw_batch.journal.file_location import empty_database
 from paygw_batch.journal.sent_log import NoSentLog
 from paygw_batch.journal.sqlite.connect import configure
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal

@@ -86,11 +86,11 @@ class SimulatedInbox:
     def record_arrivals(self, journal: SqliteJournal) -> None:
         """Record waiting notifications, as a run does at its start and every two seconds."""
         judge = self._scenario.judge
-        before = journal.head().last_judged_arrival
+        before = journal.head().last_processed_arrival
         for notification in self.heard:  # an arrival may be shown before it is judged
             if notification.number > before:
                 judge.tell(row_of(notification.order_id), MEANS[notification.word])
-        journal.judge_arrivals(WORDS, at=self._scenario.at())
-        after = journal.head().last_judged_arrival
+        journal.process_arrivals(WORDS, at=self._scenario.at())
+        after = journal.head().last_processed_arrival
         if self.heard and self.heard[-1].is_about_ready and before < self.heard[-1].number <= after:
             judge.held.add(row_of(self.heard[-1].order_id))

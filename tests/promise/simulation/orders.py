@@ -12,7 +12,7 @@ from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, RowState
-from paygw_batch.settle.match_statement import StatementReader
+from paygw_batch.settle.match_statement import StatementMatcher
 from paygw_batch.settle.resolve import Settlement, check_releasable, check_settlements, settle
 from paygw_batch.settle.row_order import Decision, RowAct, RowOrder, order_in_force, row_content, unsigned_order
 from paygw_batch.settle.statement import Statement, read_statement
@@ -160,8 +160,8 @@ class Orders:
                 return one
         return None
 
-    def _reader(self, journal: SqliteJournal, batch: BatchRecord) -> StatementReader:
-        return StatementReader(
+    def _reader(self, journal: SqliteJournal, batch: BatchRecord) -> StatementMatcher:
+        return StatementMatcher(
             journal, batch, words=WORDS, minor_units=MINOR_UNITS, quarantine_h=QUARANTINE_H, now=self._scenario.now
         )
 

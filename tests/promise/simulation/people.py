@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.countries.load import load_enquiry
-from paygw_batch.engine.quarantine import DateWatch, JournalClock
+from paygw_batch.engine.quarantine import ClockComparer, JournalClock
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.enquiry import EnquiryAnswer, parse_answer
 from paygw_batch.gateway.message import ExpectedReply, RawReply
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.values import BatchRecord, RowState, StatementNote
-from paygw_batch.settle.match_statement import StatementReader
+from paygw_batch.settle.match_statement import StatementMatcher
 from paygw_batch.settle.refresh import Clock, EnquiryLimits, Refresh
 from paygw_batch.settle.resolve import Settlement, check_releasable, check_settlements, settle
 from paygw_batch.settle.statement import parse_time_span, read_statement
@@ -192,7 +192,7 @@ def release(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -
 
 
 def refresh(scenario: "Scenario", journal: SqliteJournal) -> None:
-    dates = DateWatch(scenario.now)
+    dates = ClockComparer(scenario.now)
     dates.observe_reply(scenario.add_date(RawReply(200, (), b"")))
     dates.record_in(journal)
     scenario.clock_is_unknown = False
@@ -254,7 +254,7 @@ def apply_statement(scenario: "Scenario", journal: SqliteJournal, record: BatchR
         statement = read_statement(file.path, {}, encoding=None, rule=scenario.statement_rule)
     except SheetError:  # a signature that does not fit
         return
-    reader = StatementReader(
+    reader = StatementMatcher(
         journal,
         record,
         words=WORDS,
@@ -281,7 +281,7 @@ def apply_statement(scenario: "Scenario", journal: SqliteJournal, record: BatchR
         if any(row_of(line.order_id) == number for line in statement.lines if MEANS.get(line.status or "") == "paid"):
             scenario.judge.held.add(number)
     try:
-        JournalClock.read(journal, scenario.now()).require_sound()
+        JournalClock.read(journal, scenario.now()).require_plausible()
     except UsageError:
         return
     attempts = tuple(matched.attempts.items())
@@ -301,7 +301,7 @@ async def refresh_rows(process: Process) -> int:
     """Ask about rows that are accepted or in doubt. The gateway does not know its later executions yet."""
     scenario = process.scenario
     journal = await open_for_run(process)
-    dates = DateWatch(scenario.now)
+    dates = ClockComparer(scenario.now)
 
     async def ask(expected: ExpectedReply, _endpoint_id: str | None) -> EnquiryAnswer:
         await asyncio.sleep(scenario.rng.random())

@@ -45,14 +45,14 @@ from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import DueRow, Entry, KnownRow, Link, MoveResult, NewInstruction, RowState, UsedSpelling
 from paygw_batch.settle import match_statement, resolve, row_order
-from paygw_batch.settle.match_statement import StatementReader
+from paygw_batch.settle.match_statement import StatementMatcher
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.settle.statement import StatementLine, StatementProof
 from paygw_batch.show import batch_status
 from paygw_batch.submit import approvals
 from paygw_batch.submit import plan as submit
 from paygw_batch.submit import submission as plan_document
-from paygw_batch.submit.changes import CHANGED_ACCOUNT, Change, _CurrentSheet, _PastPayments
+from paygw_batch.submit.changes import CHANGED_ACCOUNT, Change, _ChangeFinder, _PastPayments
 from tests.promise.simulation import corrections
 from tests.promise.simulation.forging import ForgeryScenario
 from tests.promise.simulation.gateway import SimGateway
@@ -200,7 +200,7 @@ class EarlyNoteJournal(SqliteJournal):
 
 
 class RollbackIgnoringJournal(SqliteJournal):
-    def _give_up(self, reason: str) -> JournalUnwritable:
+    def _disable_writes(self, reason: str) -> JournalUnwritable:
         return JournalUnwritable(reason)
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
@@ -224,8 +224,8 @@ class SingleFactRetryingJournal(SqliteJournal):
         finally:
             self._is_single = False
 
-    def _give_up(self, reason: str) -> JournalUnwritable:
-        return JournalUnwritable(reason) if self._is_single else super()._give_up(reason)
+    def _disable_writes(self, reason: str) -> JournalUnwritable:
+        return JournalUnwritable(reason) if self._is_single else super()._disable_writes(reason)
 
 
 def journal(kind: type[SqliteJournal]) -> Callable[[Scenario], None]:
@@ -270,21 +270,21 @@ def release_at_once(scenario: Scenario) -> None:
     scenario.patch(resolve, "quarantined_rows", lambda *_, **__: {})
 
 
-def settle_by_any_answer(self: StatementReader, line: StatementLine) -> Resolution | None:
+def settle_by_any_answer(self: StatementMatcher, line: StatementLine) -> Resolution | None:
     meaning = self._words.get(line.status or "")
     return Resolution.PAID if meaning is OutcomeKind.PAID else Resolution.REJECTED
 
 
-def match_own_ids(self: StatementReader, order_ids: Mapping[str, int]) -> Any:
+def match_own_ids(self: StatementMatcher, order_ids: Mapping[str, int]) -> Any:
     named, doubtful = _rows(self, order_ids)
     rows = self._journal.rows(self._batch.number)
     return {**{row.client_orderid: row for row in rows if row.client_orderid in order_ids}, **named}, doubtful
 
 
-_rows = StatementReader._named_rows
+_rows = StatementMatcher._named_rows
 
 
-def block_nothing(self: StatementReader, read: object) -> Mapping[str, StatementLine]:
+def block_nothing(self: StatementMatcher, read: object) -> Mapping[str, StatementLine]:
     del self, read
     return {}
 
@@ -543,7 +543,7 @@ def compare_with_newest_batch(past: _PastPayments, candidates: pl.DataFrame, *ke
     return candidates.group_by(keys).agg(latest=pl.col("batch").max(), alike=pl.col("batch").max())
 
 
-def show_new_amount(self: _CurrentSheet, code: str, *given: Any) -> Change:
+def show_new_amount(self: _ChangeFinder, code: str, *given: Any) -> Change:
     made = _build_change(self, code, *given)
     return replace(made, before=replace(made.before, amount=made.amount)) if code == CHANGED_ACCOUNT else made
 
@@ -569,7 +569,7 @@ def require_nothing(*_: object, **__: object) -> None:
 
 
 _same_content = approval.require_same_content
-_build_change = _CurrentSheet._build_change
+_build_change = _ChangeFinder._build_change
 
 
 def bug(plant: Callable[[Any], None], *found_by: str, from_seed: int = 0, kind: str = RUNS) -> Bug:
@@ -601,13 +601,13 @@ BUGS: Mapping[str, Bug] = {
     "the quarantine is counted from the first attempt": bug(
         patch_part(resolve, "quarantine_end", count_from_first_attempt), "I1", from_seed=571
     ),
-    "no quarantine": bug(patch_part(resolve, "quarantine_sentence", skip_quarantine), "I1", "I5", from_seed=16),
+    "no quarantine": bug(patch_part(resolve, "quarantine_message", skip_quarantine), "I1", "I5", from_seed=16),
     "a clock that is behind is believed": bug(
         patch_part(quarantine_clock, "_behind_s", lambda _: 0), "I1", "I5", from_seed=1_241
     ),
     "a row called rejected may leave at once": bug(release_at_once, "I1", from_seed=44),
     "a statement's line settles whichever attempt": bug(
-        patch_part(match_statement, "other_attempt_sentence", lambda *_, **__: None), "I1", "I5", "I3", from_seed=5_435
+        patch_part(match_statement, "attempt_mismatch", lambda *_, **__: None), "I1", "I5", "I3", from_seed=5_435
     ),
     "spellings are not compared": bug(journal(SpellingBlindJournal), "I1", "I7"),
     "a sheet that repeats a batch is opened": bug(
@@ -624,12 +624,12 @@ BUGS: Mapping[str, Bug] = {
         patch_part(row_order, "require_unchanged", require_nothing), "I17", from_seed=123
     ),
     "a statement's accepted is taken for rejected": bug(
-        patch_part(StatementReader, "_stated_resolution", settle_by_any_answer), "I5", "I1", from_seed=494
+        patch_part(StatementMatcher, "_stated_resolution", settle_by_any_answer), "I5", "I1", from_seed=494
     ),
     "a statement settles rows by their first order id": bug(
-        patch_part(StatementReader, "_named_rows", match_own_ids), "I1", "I5", "error", from_seed=420
+        patch_part(StatementMatcher, "_named_rows", match_own_ids), "I1", "I5", "error", from_seed=420
     ),
-    "a statement holds nothing": bug(patch_part(StatementReader, "_blocking_lines", block_nothing), "I1"),
+    "a statement holds nothing": bug(patch_part(StatementMatcher, "_blocking_lines", block_nothing), "I1"),
     "the maker's own approval is counted": bug(let_maker_approve, "I12"),
     "an approval never grows old": bug(
         patch_part(signed_document, "_find_approver", ignore_approval_age), "I12", from_seed=53
@@ -647,7 +647,12 @@ BUGS: Mapping[str, Bug] = {
     "release while the owner lives": bug(release_living_lock, "I6"),
     "outcome without compare-and-set": bug(journal(OverwritingJournal), "I11", "I5", "error", from_seed=7),
     "people are forgotten before all is over": bug(
-        patch_part(journal_of_all.JournalReader, "_is_over", lambda *_: True), "I18", "I3", "I1", "error", from_seed=14
+        patch_part(journal_of_all.JournalReader, "_is_finished", lambda *_: True),
+        "I18",
+        "I3",
+        "I1",
+        "error",
+        from_seed=14,
     ),
     "the index of forgotten payees is not made again": bug(
         patch_part(sqlite_journal, "rebuild_payee_index", lambda _: None), "I18", "error"
@@ -677,7 +682,7 @@ BUGS: Mapping[str, Bug] = {
         patch_part(_PastPayments, "reference_batches", compare_with_newest_batch), "I17", from_seed=199, kind=FORGED
     ),
     "a changed account is shown beside its new amount": bug(
-        patch_part(_CurrentSheet, "_build_change", show_new_amount), "I17", kind=FORGED
+        patch_part(_ChangeFinder, "_build_change", show_new_amount), "I17", kind=FORGED
     ),
     "approvals of another plan count": bug(unbind_approvals, "I17", from_seed=100, kind=FORGED),
     "the maker approves with a second key": bug(let_second_key_approve, "I17", kind=FORGED),

@@ -16,7 +16,7 @@ from paygw_batch.core.outcome import Verdict
 from paygw_batch.engine.engine import Engine
 from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import Runtime
-from paygw_batch.engine.quarantine import MAX_AHEAD_S, DateWatch, JournalClock
+from paygw_batch.engine.quarantine import CLOCK_TOLERANCE_S, ClockComparer, JournalClock
 from paygw_batch.errors import (
     ApprovalError,
     JournalError,
@@ -247,11 +247,11 @@ async def resume(process: Process, batch: str) -> int:
 async def send(process: Process, journal: SqliteJournal, record: BatchRecord) -> int:
     """Send the due rows of a batch, and show the result to a person."""
     scenario, away = process.scenario, process.scenario.threads_of(process)
-    if journal.tallies(record.number, kind=TallyKind.DUE) and JournalClock.read(
-        journal, scenario.now()
-    ).behind_sentence(at_most_s=MAX_AHEAD_S):
+    if journal.tallies(record.number, kind=TallyKind.DUE) and JournalClock.read(journal, scenario.now()).behind_message(
+        tolerance_s=CLOCK_TOLERANCE_S
+    ):
         return 6
-    dates, heard_date = DateWatch(scenario.now), False
+    dates, heard_date = ClockComparer(scenario.now), False
 
     def judge(came_back: RawReply | TransportFault, expected: ExpectedReply) -> Verdict:
         nonlocal heard_date
@@ -263,10 +263,10 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
         journal=SlowEngineJournal(journal, away),
         gateway=scenario.gateway_type(process),
         prepare=away.prepare,
-        judge=judge,
+        assess=judge,
         pace=process.pace,
         runtime=Runtime(
-            now=scenario.now, elapsed_s=scenario.elapsed_s, nonce=scenario.nonce, chance=scenario.rng.random
+            now=scenario.now, elapsed_s=scenario.elapsed_s, nonce=scenario.nonce, random=scenario.rng.random
         ),
         progress=SilentProgress(),
         send_within_s=DEPARTS_WITHIN_S,

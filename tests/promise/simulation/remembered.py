@@ -16,7 +16,7 @@ from paygw_batch.core.batch import InstructionTotals
 from paygw_batch.journal import new_batch
 from paygw_batch.sheet import instructions
 from paygw_batch.sheet.check.contract import payable_rows
-from paygw_batch.sheet.check.repeats import normalize_ids
+from paygw_batch.sheet.check.repeats import normalise_ids
 from paygw_batch.sheet.check.validate import with_defects
 from paygw_batch.sheet.instructions import InstructionColumns, from_pages, to_pages
 from paygw_batch.sheet.model import Validated, ValidatedPart
@@ -109,7 +109,7 @@ class ImmediateExecutor:
 
 
 REMEMBERED: tuple[tuple[ModuleType | type, str, object], ...] = (
-    (Validated, "payable", property(lambda validated: _PAYABLE(validated.counts))),
+    (Validated, "payable_count", property(lambda validated: _PAYABLE(validated.counts))),
     (submit, "InstructionColumns", _CachedColumns),
     (submit, "payable_rows", _cached(payable_rows)),
     (compare_sheet, "exclude_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
@@ -117,7 +117,7 @@ REMEMBERED: tuple[tuple[ModuleType | type, str, object], ...] = (
     (submit, "select_rows", _cached(select_rows)),
     (new_batch, "ThreadPoolExecutor", ImmediateExecutor),
     (instructions, "to_pages", _pages),
-    (compare_sheet, "normalize_ids", _cached(normalize_ids)),
+    (compare_sheet, "normalise_ids", _cached(normalise_ids)),
     (submit, "with_defects", _cached(with_defects)),
     (changes, "payment_rows", _cached(changes.payment_rows)),
     (reconcile, "from_pages", _cached(from_pages)),

@@ -26,7 +26,7 @@ from paygw_batch.engine.pacing import Pace
 from paygw_batch.errors import JournalError, JournalNotAdopted, JournalTooOld
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, ExpectedReply, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal import file_place
+from paygw_batch.journal import file_location
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.values import LINE_COLUMNS, BatchRecord
 from paygw_batch.settle.statement import SignedStatements
@@ -36,7 +36,7 @@ from paygw_batch.sheet.write import table
 from paygw_batch.show.totals import BatchTotals
 from paygw_batch.submit import plan as submit
 from paygw_batch.submit.plan import Plan
-from paygw_batch.submit.results import batch_result, summary_after
+from paygw_batch.submit.results import batch_result, summary_after_run
 from tests.promise.simulation.approvals import Approvals
 from tests.promise.simulation.disk import Disk
 from tests.promise.simulation.gateway import HONEST, MEANS, OPERATIONS, USUAL, WORDS, AnswerMeaning, SimGateway
@@ -76,7 +76,7 @@ class Scenario:
         self.row_count = rng.randrange(1, 9)
         self._directory: Path | None = None
         self.patch(submit, "ContractGate", CachedGate)
-        self.patch(file_place, "check_tables", self.disk.check_tables)
+        self.patch(file_location, "check_tables", self.disk.check_tables)
         for owner, name, value in REMEMBERED:
             self.patch(owner, name, value)
         self.pace = Pace(
@@ -253,7 +253,7 @@ class Scenario:
         if known:
             raise self.judge.found("I3", f"the journal has rows {sorted(known)} of {sheet}, which has none such")
         totals = BatchTotals(states, {"KES": {state: str(amount) for state, amount in sums.items()}}, ())
-        summary = summary_after(journal, record, totals, end)
+        summary = summary_after_run(journal, record, totals, end)
         return ShownBatch(sheet, self.row_count, lines, summary.as_json())
 
     def directory(self) -> Path:

@@ -83,7 +83,7 @@ class _CapturedTerminal:
     lines: list[str] = field(default_factory=list)
     as_json: ClassVar[bool] = False
 
-    def pages(self, lines: Sequence[str]) -> None:
+    def print_pages(self, lines: Sequence[str]) -> None:
         self.lines += lines
 
 
@@ -147,7 +147,7 @@ class ScreenLines:
         return _FIRST_RUN in self._lines
 
     def sums_up(self, total: Decimal) -> bool:
-        return f"In all: {_money(total)}." in self._lines
+        return f"Total: {_money(total)}." in self._lines
 
     def names_repeat(self, batch: str, count: int) -> bool:
         """Return whether a line says that the sheet repeats a batch, with the number of rows."""

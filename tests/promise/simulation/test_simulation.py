@@ -25,7 +25,7 @@ SEEDS_FOR_A_BUG = 2_000
 
 @pytest.mark.share(40)
 @pytest.mark.parametrize("piece", share(range(PIECES), every=20))
-def test_simulated_runs_repeat_or_lose_no_row(piece: int) -> None:
+def test_simulated_runs_neither_repeat_nor_lose_rows(piece: int) -> None:
     size = SEEDS // PIECES
     _, failure = first_failure(range(piece * size, (piece + 1) * size))
     assert failure is None
@@ -45,25 +45,25 @@ def test_corrected_sheets_pay_each_person_once(piece: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [102_352, 302_874, 309_703, 310_687, 315_406, 376_706])
-def test_formerly_failing_forging_seed_passes(seed: int) -> None:
+def test_previously_failing_forging_seed_passes(seed: int) -> None:
     """102,352: a payment seen only by its maker hid who is missing. Others: tests/promise/campaign/RESULTS.md."""
     play_forging(seed)
 
 
 @pytest.mark.long
-def test_simulated_forgers_try_every_danger() -> None:
+def test_simulated_forgers_try_every_dangerous_change() -> None:
     scenarios = [play_forging(seed) for seed in range(SCENARIOS_OF_EVERY_DANGER)]
     assert sum(scenario.judge.judged for scenario in scenarios) > SCENARIOS_OF_EVERY_DANGER / 10
     assert {"account", "amount", "new"} <= set().union(*(scenario.judge.dangers for scenario in scenarios))
 
 
 @pytest.mark.parametrize("seed", [900_519, 7_032_239, 7_037_040, 8_007_912])
-def test_formerly_failing_seed_passes(seed: int) -> None:
+def test_previously_failing_seed_passes(seed: int) -> None:
     """Their causes are in docs/decisions/0208; that of 900,519 is in tests/promise/campaign/RESULTS.md."""
     play(seed)
 
 
-def test_planted_bugs_replace_existing_parts() -> None:
+def test_every_planted_bug_replaces_existing_function() -> None:
     scenario = Mock()
     scenario.patch.side_effect = lambda owner, name, _: getattr(owner, name)
     for bug in BUGS.values():
@@ -91,7 +91,7 @@ def test_seed_reproduces_its_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_scenarios_cover_every_event_of_run() -> None:
+def test_scenarios_cover_every_run_event() -> None:
     scenarios = [play(seed) for seed in range(200)]
     assert sum(row.left for scenario in scenarios for row in scenario.judge.rows.values()) > 500
     kinds, findings, sources, operations = set[str](), set[str](), set[str](), set[str]()

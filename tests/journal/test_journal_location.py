@@ -14,14 +14,14 @@ import pytest
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalMissing
-from paygw_batch.journal import file_place as file_places
+from paygw_batch.journal import file_location as file_places
 from paygw_batch.journal import lock as places
 from paygw_batch.journal.sqlite import connect, verify
 from tests.support.journal_disk import failing_disk
 from tests.support.journal_rows import (
     ENDPOINT,
     create_journal_at,
-    file_place,
+    file_location,
     journal_path,
     open_journal_at,
     open_sheet,
@@ -93,13 +93,13 @@ def replace_by_directory(path: Path) -> None:
         (replace_by_link, "is a symbolic link", "Give the path of the file itself."),
         (add_hard_link, "has a second name", "Remove the other name."),
         (replace_by_directory, "is not a file", ""),
-        (lambda path: path.chmod(0o640), "can be read or written by others", "chmod 600 {path}"),
-        (lambda path: path.chmod(0o602), "can be read or written by others", "chmod 600 {path}"),
-        (lambda path: path.parent.chmod(0o770), "can be written by others", "chmod go-w {parent}"),
-        (lambda path: path.parent.chmod(0o1777), "can be written by others", "chmod go-w {parent}"),
+        (lambda path: path.chmod(0o640), "Other users can read or change", "chmod 600 {path}"),
+        (lambda path: path.chmod(0o602), "Other users can read or change", "chmod 600 {path}"),
+        (lambda path: path.parent.chmod(0o770), "Other users can write to the directory", "chmod go-w {parent}"),
+        (lambda path: path.parent.chmod(0o1777), "Other users can write to the directory", "chmod go-w {parent}"),
         (
             lambda path: path.with_name(path.name + "-wal").chmod(0o644),
-            "can be read or written",
+            "Other users can read or change",
             "chmod 600 {path}-wal",
         ),
         (lambda path: path.write_text("client_orderid;amount\n" * 500), "not the expected kind of file", ""),
@@ -121,7 +121,7 @@ def test_linked_directory_resolves_to_real_journal_path(place: Path) -> None:
     path = make_journal(place)
     (place / "short").symlink_to(path.parent)
     linked = place / "short" / path.name
-    with closing(file_place(place, linked).open_to_write("a test")) as journal:
+    with closing(file_location(place, linked).open_to_write("a test")) as journal:
         assert journal.path == path
         assert journal.notes == ()
 
@@ -145,7 +145,7 @@ def test_journal_of_another_merchant_is_refused(place: Path) -> None:
     with pytest.raises(JournalError, match="belongs to another merchant"):
         open_journal_at(place, endpoint=other)
     with pytest.raises(JournalError, match="belongs to another merchant"):
-        file_place(place, endpoint=other).open_to_read()
+        file_location(place, endpoint=other).open_to_read()
 
 
 def test_endpoint_may_change_one_part(place: Path) -> None:
@@ -154,18 +154,18 @@ def test_endpoint_may_change_one_part(place: Path) -> None:
     third = EndpointIdentity.create("gateway.example", "9", "another login")
     for endpoint in (second, third, ENDPOINT):
         open_journal_at(place, endpoint=endpoint).close()
-    (entry,) = file_place(place).known_journals.entries()
+    (entry,) = file_location(place).known_journals.entries()
     assert set(entry.names) == {ENDPOINT, second, third}
 
 
-def test_endpoint_between_two_merchants_is_refused(place: Path) -> None:
+def test_endpoint_matching_two_merchants_is_refused(place: Path) -> None:
     """One merchant's journal does not know the payments of the other."""
     make_journal(place)
     other = EndpointIdentity.create("gateway.example", "9", "another login")
-    second = replace(file_place(place, place / "second.sqlite3"), endpoint=other)
-    second.make("a test")
+    second = replace(file_location(place, place / "second.sqlite3"), endpoint=other)
+    second.create("a test")
     between = EndpointIdentity.create("gateway.example", ENDPOINT.endpoint_id, "another login")
-    for at_place in (second, file_place(place)):
+    for at_place in (second, file_location(place)):
         with pytest.raises(JournalError, match="already has a journal"):
             replace(at_place, endpoint=between).open_to_write("a test")
     second.open_to_write("a test").close()
@@ -186,8 +186,8 @@ def test_journal_is_created_in_empty_file(place: Path) -> None:
 
 def test_undecodable_path_is_refused(place: Path) -> None:
     odd = place / "caf\udce9" / "journal.sqlite3"
-    with pytest.raises(JournalError, match="is not written in UTF-8"):
-        file_place(place, odd)
+    with pytest.raises(JournalError, match="is not valid UTF-8"):
+        file_location(place, odd)
 
 
 def test_lost_journal_log_blocks_new_journal(place: Path) -> None:
@@ -219,7 +219,7 @@ MOUNTS = """\
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.anything"])
 def test_network_file_system_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind=kind))
-    with pytest.raises(JournalError, match="cannot be relied on") as raised:
+    with pytest.raises(JournalError, match="are not reliable") as raised:
         open_journal_at(place)
     assert f"({kind})" in str(raised.value)
     assert "--journal" in raised.value.hint

@@ -21,11 +21,11 @@ RecordNotes = Callable[[Sequence[ConcurrentNote]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalPlace(ABC):
-    """The location of an endpoint's journal. Each method opens the journal itself. Nothing stays open between calls.
+class JournalLocation(ABC):
+    """The location of an endpoint's journal. Each method that needs the journal opens it again.
 
-    `known_dir` has a folder for each journal that this user knows. `now` returns the time in UTC, ISO 8601 with `Z`.
-    While a process holds the journal, other processes see the `command` that it passed.
+    `known_dir` has a folder for each journal known to this user. `now` returns the time in UTC, ISO 8601 with `Z`.
+    While a process holds the journal, errors in other processes show the `command` that it passed.
     """
 
     endpoint: EndpointIdentity
@@ -33,89 +33,89 @@ class JournalPlace(ABC):
     now: Callable[[], str]
 
     def __post_init__(self) -> None:
-        """Make the directory absolute and canonical. Raises `JournalError` for a path that is not text."""
+        """Make `known_dir` absolute and canonical. Raises `JournalError` if it is not UTF-8."""
         object.__setattr__(self, "known_dir", canonical_path(self.known_dir))
 
     @property
     def known_journals(self) -> KnownJournals:
-        """The journals that this user knows."""
+        """The journals known to this user."""
         return KnownJournals(self.known_dir)
 
     @abstractmethod
     def may_exist(self) -> bool:
-        """Return whether a journal may exist here. Checks only files, not databases."""
+        """Return False if there is certainly no journal here. Does not connect to a database."""
 
     @abstractmethod
-    def make(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Create the merchant's journal. Returns its identity, or None if a journal already exists.
+    def create(self, command: str, *, beside: str | None = None) -> Identity | None:
+        """Create the merchant's journal. Returns its identity, or None if a journal already exists here.
 
-        `beside` is the id of the merchant's newest other journal, if there is one. Raises `JournalError` if another
-        journal of the merchant is known and `beside` does not name it.
+        `beside` is the id of the merchant's newest journal elsewhere, if any. Raises `JournalError` if the merchant has
+        another known journal that `beside` does not name.
         """
 
     @abstractmethod
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> Journal:
-        """Open the journal for a run and hold it until `close`. It must exist, and this host must know it.
+        """Open the journal for a run and hold it until its `close`. It must exist and be known to this user.
 
         Raises `JournalMissing` if there is no journal, `JournalHeld` if another run holds it, `JournalTooOld` if this
-        host has seen newer facts of it, and `JournalError` if it cannot be used for another reason.
+        host has seen newer facts, and `JournalError` if the journal cannot be used for another reason.
         """
 
     @abstractmethod
     def open_to_read(self, *, must_be_known: bool = False) -> JournalReader:
-        """Open one snapshot of the journal for reading, even while a run holds it.
+        """Open a snapshot of the journal for reading, even while a run holds the journal.
 
-        A journal that this host does not know can be read, which is mentioned in `notes`, unless `must_be_known`.
-        Raises the errors of `open_to_write`, except `JournalHeld`.
+        A journal unknown to this user can be read unless `must_be_known`. Its `notes` then say so. Raises the same
+        errors as `open_to_write`, except `JournalHeld`.
         """
 
     @abstractmethod
     def holder(self) -> LockHolder | None:
-        """Return the live process that holds the journal, or None. Takes no lock and changes nothing."""
+        """Return the live process that holds the journal, or None. Takes no lock."""
 
     @abstractmethod
     def outbox(self, *, write: bool) -> AbstractContextManager[Outbox]:
         """Open the journal's outbox for the block, even while a run holds the journal."""
 
-    def _require_own(self, journal_id: str, names: Collection[EndpointIdentity]) -> bool:
-        """Return whether our endpoint is new to the journal, which has `names` for its merchant.
+    def _check_new_endpoint(self, journal_id: str, known_endpoints: Collection[EndpointIdentity]) -> bool:
+        """Return whether our endpoint is missing from the endpoints recorded in the journal.
 
-        Raises `JournalError` if another journal of this user pays for the endpoint, because the new name would join two
-        merchants.
+        Raises `JournalError` if another journal of this user pays for the endpoint, because recording the endpoint here
+        would join two merchants.
         """
-        if self.endpoint in names or not self.endpoint.consumer_key_sha256:
+        if self.endpoint in known_endpoints or not self.endpoint.consumer_key_sha256:
             return False
         journals = self.known_journals.merchant_journals((self.endpoint,), except_id=journal_id)
         check_other_journals(journals, None, command="journal new")
         return True
 
     def add_audit_entry(self, note: AuditNote, at: str) -> None:
-        """Add an action to the audit trail durably, even while a run holds the journal.
+        """Add an entry to the audit trail durably, even while a run holds the journal.
 
-        Raises `AuditUnwritable`. The action must then not be done.
+        If it raises `AuditUnwritable`, the action must not be performed.
         """
         try:
             with self._audit_transaction() as tables:
                 lines = tables.run("trail", before=NO_ENTRY, limit=1)
-                last = AuditEntry(*lines[0]) if lines else trail_start(tables.identity.journal_id)
-                tables.run("add_entry", **next_audit_entry(last, note, at)._asdict())
+                previous = AuditEntry(*lines[0]) if lines else trail_start(tables.identity.journal_id)
+                tables.run("add_entry", **next_audit_entry(previous, note, at)._asdict())
         except PaygwError as error:
-            sentence = f"{error.message} {say('Nothing was done.')}"
-            raise AuditUnwritable(sentence, hint=error.hint, for_terminal=True) from None
+            message = f"{error.message} {say('Nothing was done.')}"
+            raise AuditUnwritable(message, hint=error.hint, for_terminal=True) from None
 
     @abstractmethod
     def _audit_transaction(self) -> AbstractContextManager[Tables]:
-        """Run the block in a durable transaction that excludes other writers of the audit trail."""
+        """Run the block in a durable transaction during which no other process can write to the audit trail."""
 
     @contextmanager
     def open_note_recorder(self) -> Iterator[RecordNotes]:
         """Yield a function that records notes atomically and durably, even while a run holds the journal.
 
-        The function reopens a broken connection. If the answer to a write was lost, it records the notes again, which
-        is harmless, because judging a notification twice changes nothing. It raises `JournalHeld` if a write by the run
-        takes too long, and `JournalError`.
+        If the function loses the connection, it reconnects and records the notes again. That is harmless, because
+        processing a notification twice changes nothing. It raises `JournalHeld` if a run blocks the write for too long,
+        and `JournalError` if it fails for another reason.
         """
-        with ExitStack() as connections:
+        with ExitStack() as stack:
             recorders: list[RecordNotes] = []
 
             def record_notes(notes: Sequence[ConcurrentNote]) -> None:
@@ -124,15 +124,15 @@ class JournalPlace(ABC):
                         recorders[0](notes)
                         return
                     recorders.clear()
-                    connections.close()
-                recorders.append(connections.enter_context(self._connect_note_recorder()))
+                    stack.close()
+                recorders.append(stack.enter_context(self._connect_note_recorder()))
                 recorders[0](notes)
 
             yield record_notes
 
     @abstractmethod
     def _connect_note_recorder(self) -> AbstractContextManager[RecordNotes]:
-        """Yield a function that records notes on one connection. It may fail at any call."""
+        """Yield a function that records notes on a single connection. It fails once the connection is lost."""
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Record the withdrawal of a signed plan or order durably, even while a run holds the journal."""

@@ -1,7 +1,7 @@
-"""Opens a journal in a file, after examining it, or in memory.
+"""Examines, creates and opens a journal in a file, or creates one in memory.
 
-A journal in memory is for commands that read before any journal exists, for tests and for benchmarks. It has the same
-tables, statements and chain, but it is not durable, and no other run can use it.
+A journal in memory is for tests, benchmarks, and commands that read before a journal exists. It has the same tables,
+statements and chain as a file, but is not durable, and no other run can use it.
 """
 
 import os
@@ -28,6 +28,7 @@ from paygw_batch.errors import (
 )
 from paygw_batch.files import create_temporary_file, read_regular, sync_directory, write_atomically
 from paygw_batch.journal.known_journals import KnownJournal, KnownJournals, check_other_journals, journal_list_sentence
+from paygw_batch.journal.location import JournalLocation, RecordNotes
 from paygw_batch.journal.lock import (
     LockHolder,
     RunLock,
@@ -40,7 +41,6 @@ from paygw_batch.journal.lock import (
     lock_path,
     make_directory,
 )
-from paygw_batch.journal.place import JournalPlace, RecordNotes
 from paygw_batch.journal.sent_log import (
     RUN,
     NoSentLog,
@@ -57,44 +57,44 @@ from paygw_batch.journal.sqlite.connect import (
     check_tables,
     configure,
     connect,
+    create_tables,
     fact_hash,
     failure_reason,
     load_identity,
-    make_tables,
     migrate,
     migrations,
     prevent_writes_on_close,
     tables_version,
     transaction_without_lock,
 )
-from paygw_batch.journal.sqlite.sqlite_journal import WAITS_FOR_OTHERS_MS, FileOutbox, SqliteJournal, SqliteReader
+from paygw_batch.journal.sqlite.sqlite_journal import WRITER_TIMEOUT_MS, FileOutbox, SqliteJournal, SqliteReader
 from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, append_facts, evidence_log
 from paygw_batch.journal.sqlite.verify import check_tail
 from paygw_batch.journal.values import ConcurrentNote, EndpointNote, Identity, Link, Remark
 from paygw_batch.language import mark, say
 
 _RESTORE_HINT = mark(
-    "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for "
-    "good, run `paygw-batch journal adopt` to continue with this one. It puts the rows that were sent "
-    "since then in doubt."
+    "Restore the newest journal file, because sending without it could pay rows twice. Only if it is permanently "
+    "lost, run `paygw-batch journal adopt` to continue with this one. The rows that were sent since then are put in "
+    "doubt."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ExaminedJournal:
-    """A journal that passed examination and a quick check."""
+    """A journal that `examine` found usable."""
 
     version: int
     identity: Identity
     end: Link
-    names: tuple[EndpointIdentity, ...]
-    """The endpoints of the journal's merchant, by every name that it knows, oldest first."""
+    endpoints: tuple[EndpointIdentity, ...]
+    """The merchant's endpoints recorded in the journal, oldest first."""
 
 
 def check_journal_files(path: Path) -> bool:
-    """Return whether a journal is at `path`.
+    """Return whether a file is at `path`.
 
-    Raises `JournalError` unless the file and SQLite's files next to it are regular, private and on this machine.
+    Raises `JournalError` unless the file and SQLite's files next to it are regular, private and on a local disk.
     """
     check_directory(path.parent)
     for suffix in ("-wal", "-shm"):
@@ -108,15 +108,14 @@ def examine(
     *,
     endpoint: EndpointIdentity,
     sent_log: Callable[[Identity], Sequence[SentLogLine]],
-    is_any_name_fine: bool = False,
+    allow_other_host: bool = False,
 ) -> ExaminedJournal | None:
     """Examine the database at `path` without changing it. Returns its journal, or None for an empty file.
 
-    A journal of the same merchant at another host is refused unless `is_any_name_fine`, because a person has to confirm
-    the host. `sent_log` returns the newest lines of a journal's sent log. It is called before the end of the chain is
-    read, because a run may commit in between. Raises `JournalError` if the file is not a journal, belongs to another
-    merchant or is from a newer version, `JournalCorrupt` if it is damaged, and `JournalTooOld` if it lacks a fact in
-    the sent log.
+    A journal of the same merchant at another gateway host is refused unless `allow_other_host`. `sent_log` returns the
+    newest lines of the journal's sent log. It is called before the end of the chain is read, because a run may commit
+    in between. Raises `JournalError` if the file is not a journal, belongs to another merchant or has a newer version,
+    `JournalCorrupt` if it is damaged, and `JournalTooOld` if it lacks a fact that is in the sent log.
     """
     try:
         version = tables_version(connection, path)
@@ -124,10 +123,10 @@ def examine(
             return None
         identity = load_identity(connection)
         log_lines = sent_log(identity)
-        names = evidence_log(connection).names(identity)
-        examined = ExaminedJournal(version, identity, chain_end(connection), names)
-        if not is_any_name_fine or not endpoint.matches_merchant(names):
-            check_endpoint(names, endpoint, str(path))
+        known_endpoints = evidence_log(connection).endpoints(identity)
+        examined = ExaminedJournal(version, identity, chain_end(connection), known_endpoints)
+        if not allow_other_host or not endpoint.matches_merchant(known_endpoints):
+            check_endpoint(known_endpoints, endpoint, str(path))
         if version == len(migrations()):
             check_tables(connection, path)
         require_not_older(log_lines, examined.end, partial(fact_hash, connection), say(_RESTORE_HINT))
@@ -142,19 +141,19 @@ def examine(
 
 
 def check_home(path: Path, identity: Identity, known_journal: KnownJournal | None) -> None:
-    """Raise `JournalTooOld` if the journal still exists at its last path, or was moved to a database."""
+    """Raise `JournalTooOld` if the file at `path` is a copy whose original exists or was moved to a database."""
     homes = {identity.home} if known_journal is None else {identity.home, known_journal.path}
-    for place in homes:
-        home = Path(place)
+    for location in homes:
+        home = Path(location)
         if not home.is_absolute():
             raise JournalTooOld(
-                say("This is a copy of a journal that was moved to the database {place}.", place=place),
+                say("This is a copy of a journal that was moved to the database {place}.", place=location),
                 hint=say("Set [journal] url to that database, and keep this file as an archive."),
             )
         if home != path and not _is_same_file(home, path) and journal_exists(home, identity.journal_id):
             raise JournalTooOld(
                 say(
-                    "This is a copy of the journal {home}, which still exists: sending from both could pay rows twice.",
+                    "This is a copy of the journal {home}, which still exists. Sending from both could pay rows twice.",
                     home=home,
                 ),
                 hint=say("Use {home}. To move a journal, move its file instead of copying it.", home=home),
@@ -169,7 +168,7 @@ def _is_same_file(home: Path, path: Path) -> bool:
 
 
 def journal_exists(home: Path, journal_id: str) -> bool:
-    """Return whether the journal with this id is at `home`. An unreadable file counts as this journal."""
+    """Return whether the journal with this id is at `home`. An unreadable file counts as a match."""
     if not os.path.lexists(home):
         return False
     try:
@@ -186,23 +185,22 @@ _JOURNAL_ID = "0" * 32
 def in_memory_journal(
     *, endpoint: str = "memory", created_at: str = "1970-01-01T00:00:00.000Z", notes: tuple[str, ...] = ()
 ) -> SqliteJournal:
-    """Return an empty journal in memory, which does not outlive this process."""
     identity = Identity(_JOURNAL_ID, endpoint, created_at, _MEMORY_NAME)
     connection = apsw.Connection(_MEMORY_NAME)
     connection.deserialize("main", empty_database(identity))
     configure(connection)
-    no_lock = ExitStack()  # no other process can reach the journal
+    lock = ExitStack()  # locks nothing, because no other process can reach the journal
     path = Path(_MEMORY_NAME)
-    return SqliteJournal(connection, path, end=identity.start, sent_log=NoSentLog(), lock=no_lock, notes=notes)
+    return SqliteJournal(connection, path, end=identity.start, sent_log=NoSentLog(), lock=lock, notes=notes)
 
 
 @cache
 def empty_database(identity: Identity) -> bytes:
-    """Return the database of an empty journal. Copying it is ten times faster than creating one."""
+    """Return the database of an empty journal as bytes. Loading them is ten times faster than creating tables."""
     connection = apsw.Connection(_MEMORY_NAME)
     try:
         connection.execute("BEGIN")
-        make_tables(connection, identity)
+        create_tables(connection, identity)
         connection.execute("COMMIT")
         return connection.serialize("main")
     finally:
@@ -213,14 +211,14 @@ _MAX_TIME_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class FilePlace(JournalPlace):
+class FileLocation(JournalLocation):
     """The location of a journal in the file at `path`, on one machine."""
 
     path: Path
 
     def __post_init__(self) -> None:
-        """Make paths absolute and canonical. Raises `JournalError` for a path that is not text."""
-        JournalPlace.__post_init__(self)
+        """Make all paths absolute and canonical. Raises `JournalError` for a path that is not UTF-8."""
+        JournalLocation.__post_init__(self)
         object.__setattr__(self, "path", canonical_path(self.path))
 
     def may_exist(self) -> bool:
@@ -230,7 +228,7 @@ class FilePlace(JournalPlace):
         return journal_holder(self.path)
 
     def record_backup(self) -> None:
-        """Record a backup at the present time. Raises `OutputError`."""
+        """Record the current time as that of the last backup. Raises `OutputError`."""
         write_atomically(backup_time_path(self.path), self.now().encode())
 
     def last_backup_at(self) -> str | None:
@@ -240,19 +238,19 @@ class FilePlace(JournalPlace):
         except (OSError, ValueError):
             return None
 
-    def make(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Create the journal (see `JournalPlace`). Also raises `JournalHeld` if another process holds its lock."""
+    def create(self, command: str, *, beside: str | None = None) -> Identity | None:
+        """Create the journal (see `JournalLocation`). Raises `JournalHeld` if another process holds its lock."""
         make_directory(self.path.parent)
         check_directory(self.path.parent)
         now = self.now()
         with ExitStack() as stack:
             stack.callback(RunLock(lock_path(self.path), now=now, command=command).close)
             stack.enter_context(self.known_journals.hold_lock(now))
-            _resolve_intentions(self.known_journals)
+            _resolve_interrupted_creations(self.known_journals)
             if check_journal_files(self.path) and self.path.stat().st_size > 0:
                 return None
             check_other_journals(self.known_journals.merchant_journals((self.endpoint,)), beside, command="journal new")
-            _require_no_log(self.path)
+            _check_no_wal(self.path)
             key = self.endpoint.consumer_key_sha256
             identity = Identity(secrets.token_hex(16), self.endpoint.name, now, str(self.path), key)
             try:
@@ -264,29 +262,29 @@ class FilePlace(JournalPlace):
         return identity
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:
-        """Open the journal and hold its lock (see `JournalPlace`).
+        """Open the journal and hold its lock (see `JournalLocation`).
 
-        Raises `JournalNotAdopted` if this user does not know the journal, and `JournalCorrupt` if it is damaged. Until
-        these checks pass, only the lock file is written.
+        Raises `JournalNotAdopted` if the journal is unknown to this user, and `JournalCorrupt` if it is damaged. Writes
+        only the lock file until these checks pass.
         """
         if not self._exists():
             raise self._missing_error()
         now = self.now()
-        with ExitStack() as undo:
+        with ExitStack() as stack:
             lock = RunLock(lock_path(self.path), now=now, command=command, kind=kind)
-            undo.callback(lock.close)
-            journal = self._open_locked(lock, undo, now)
-            undo.pop_all()
+            stack.callback(lock.close)
+            journal = self._open_locked(lock, stack, now)
+            stack.pop_all()
         return journal
 
     def open_to_read(self, *, must_be_known: bool = False) -> SqliteReader:
-        """Open the journal to read it (see `JournalPlace`). Takes no lock and writes nothing."""
+        """Open the journal for reading (see `JournalLocation`). Takes no lock and writes nothing."""
         if not self._exists():
             raise self._missing_error()
         connection = connect(self.path, write=False)
 
         def read_log_and_begin(identity: Identity) -> Sequence[SentLogLine]:
-            log_lines = self._log_lines(identity.journal_id)
+            log_lines = self._log_lines_for_reading(identity.journal_id)
             connection.execute("BEGIN")
             return log_lines
 
@@ -305,17 +303,17 @@ class FilePlace(JournalPlace):
 
     @contextmanager
     def _connect_note_recorder(self) -> Iterator[RecordNotes]:
-        """Yield a function that records notes while another process may hold the lock (see `JournalPlace`).
+        """Yield a function that records notes even while another process holds the lock (see `JournalLocation`).
 
-        This is safe: notes move no row, and SQLite serializes them with a run's transactions.
+        This is safe, because notes move no row, and SQLite serializes all transactions.
         """
         with self._connect_without_lock(must_be_known=True) as connection:
-            file_status, folder = self.path.stat(), self.known_journals.folder(load_identity(connection).journal_id)
+            original, folder = self.path.stat(), self.known_journals.folder(load_identity(connection).journal_id)
 
             def record_notes(notes: Sequence[ConcurrentNote]) -> None:
                 with self._translating_errors():
-                    if not samestat(file_status, self.path.stat()):
-                        raise self._missing_error()  # another file has replaced it
+                    if not samestat(original, self.path.stat()):
+                        raise self._missing_error()  # another file has replaced the journal
                     with transaction_without_lock(connection, self.path):
                         evidence_log(connection).record_notes(partial(append_facts, connection), *notes)
                         end = chain_end(connection)
@@ -330,7 +328,7 @@ class FilePlace(JournalPlace):
 
     @contextmanager
     def _connect_without_lock(self, *, write: bool = True, must_be_known: bool = False) -> Iterator[apsw.Connection]:
-        """Open the journal without its lock. Also raises `JournalHeld` and `JournalUnwritable`."""
+        """Check the journal as `open_to_read` does, then open it without its lock. Translates errors in the block."""
         self.open_to_read(must_be_known=must_be_known).close()
         with closing(connect(self.path, write=write)) as connection, self._translating_errors():
             yield connection
@@ -352,18 +350,18 @@ class FilePlace(JournalPlace):
         return self.path.parent.exists() and check_journal_files(self.path)
 
     def _missing_error(self) -> JournalError:
-        if journals_sent_here := self._journals_sent_here():
-            lost_id = journals_sent_here[-1].journal_id
+        if used_journals := self._used_journals():
+            lost_id = used_journals[-1].journal_id
             return JournalTooOld(
                 say(
-                    "The journal {journal} ({journal_id}) is gone, and rows were already sent from it.",
+                    "The journal {journal} ({journal_id}) is missing, but rows have already been sent from it.",
                     journal=self.path,
                     journal_id=lost_id,
                 ),
                 hint=say(
-                    "Put the newest journal file back: sending without it could pay rows twice. Only if "
-                    "it is lost for good and you have checked all payments with the gateway, create "
-                    "another one with `paygw-batch journal new --beside {journal_id}`.",
+                    "Restore the newest journal file, because sending without it could pay rows twice. Only if it is "
+                    "permanently lost and you have checked all payments with the gateway, create another one with "
+                    "`paygw-batch journal new --beside {journal_id}`.",
                     journal_id=lost_id,
                 ),
             )
@@ -375,25 +373,25 @@ class FilePlace(JournalPlace):
         return JournalMissing(
             message,
             hint=say(
-                "Use that one: --journal, or [journal] path. `paygw-batch journal new` creates only one journal for "
-                "each merchant, because a second one does not know the payments sent from the first."
+                "Use that journal, with --journal or [journal] path. `paygw-batch journal new` creates only one "
+                "journal for each merchant, because a second one would not know the payments sent from the first."
             ),
         )
 
-    def _log_lines(self, journal_id: str) -> Sequence[SentLogLine]:
-        """Return the newest lines of a journal's sent log, or none for a copy, because older copies may be read."""
+    def _log_lines_for_reading(self, journal_id: str) -> Sequence[SentLogLine]:
+        """Return the newest lines of the journal's sent log, or none for a copy, because an old copy may be read."""
         entry = self.known_journals.entry(journal_id)
         if entry is not None and entry.path != str(self.path) and journal_exists(Path(entry.path), journal_id):
             return ()
         return self.known_journals.newest_log_lines(journal_id)
 
-    def _log_lines_at_home(self, identity: Identity) -> Sequence[SentLogLine]:
-        """Return the newest lines of a journal's sent log. Raises `JournalTooOld` if this file is a copy."""
+    def _log_lines_for_writing(self, identity: Identity) -> Sequence[SentLogLine]:
+        """Return the newest lines of the journal's sent log. Raises `JournalTooOld` if this file is a copy."""
         check_home(self.path, identity, self.known_journals.entry(identity.journal_id))
         return self.known_journals.newest_log_lines(identity.journal_id)
 
-    def _journals_sent_here(self) -> Sequence[KnownJournal]:
-        """Return the journals at this path that were used for sending, oldest first."""
+    def _used_journals(self) -> Sequence[KnownJournal]:
+        """Return the known journals at this path from which rows were sent, oldest first."""
         here = (entry for entry in self.known_journals.entries() if entry.path == str(self.path))
         return [
             entry
@@ -420,65 +418,66 @@ class FilePlace(JournalPlace):
             )
         try:
             self._require_known(examined)
-        except JournalNotAdopted as unknown:
+        except JournalNotAdopted as error:
             if must_be_known:
                 raise
-            return (f"{unknown.message} {unknown.hint}",)
+            return (f"{error.message} {error.hint}",)
         return ()
 
     def _require_known(self, examined: ExaminedJournal) -> None:
-        """Raise `JournalNotAdopted` for an unknown journal, or `JournalTooOld` if another one was used here."""
+        """Raise `JournalNotAdopted` for an unknown journal, and `JournalTooOld` if another was in use at this path."""
         journal_id = examined.identity.journal_id
-        if [entry for entry in self._journals_sent_here() if not entry.is_lost and entry.journal_id != journal_id]:
+        if [entry for entry in self._used_journals() if not entry.is_lost and entry.journal_id != journal_id]:
             raise JournalTooOld(say("This is not the journal that this machine last sent rows from."))
         if is_known(self.known_journals, journal_id):
             return
         raise JournalNotAdopted(
             say(
                 "This user's state directory has never seen the journal {path} ({journal_id}). It could be an older "
-                "copy, and rows paid since then could be paid again.",
+                "copy, so rows paid since then could be paid again.",
                 path=self.path,
-                journal_id=examined.identity.journal_id,
+                journal_id=journal_id,
             )
         )
 
-    def _open_locked(self, lock: RunLock, cleanup: ExitStack, now: str) -> SqliteJournal:
+    def _open_locked(self, lock: RunLock, stack: ExitStack, now: str) -> SqliteJournal:
         path = self.path
         with closing(connect(path, write=False)) as connection:
-            examined = self._examine(connection, self._log_lines_at_home)
+            examined = self._examine(connection, self._log_lines_for_writing)
             self._require_known(examined)
         folder = self.known_journals.folder(examined.identity.journal_id)
         check_directory(folder)
         connection = connect(path, write=True)
-        cleanup.callback(connection.close)
-        connection.set_busy_timeout(WAITS_FOR_OTHERS_MS)
+        stack.callback(connection.close)
+        connection.set_busy_timeout(WRITER_TIMEOUT_MS)
         home, notes = examined.identity.home, list[str]()
         if home != str(path):
             notes.append(say("The journal was moved here from {home}.", home=home))
         try:
             sent_log = SentLog(folder, RUN, examined.end.log_fields)
-            cleanup.callback(sent_log.close)
+            stack.callback(sent_log.close)
             self._migrate(connection, examined, now)
             if (end := chain_end(connection)) != examined.end:
-                # The upgrade is a commit like any other. Without a line in the sent log, a copy from before the upgrade
+                # The upgrade committed facts. Without a line for them in the sent log, a copy made before the upgrade
                 # would be taken for the newest.
-                examined = replace(examined, end=end, names=evidence_log(connection).names(examined.identity))
+                endpoints = evidence_log(connection).endpoints(examined.identity)
+                examined = replace(examined, end=end, endpoints=endpoints)
                 sent_log.log_commit(*end.log_fields)
-            _remember(self.known_journals, path, examined, now)
+            _update_entry(self.known_journals, path, examined, now)
         except (apsw.Error, OSError) as error:
             prevent_writes_on_close(connection)
             raise JournalError(say("The journal {path} cannot be written: {error}.", path=path, error=error)) from None
         return SqliteJournal(connection, path, end=examined.end, sent_log=sent_log, lock=lock, notes=tuple(notes))
 
     def _migrate(self, connection: apsw.Connection, examined: ExaminedJournal, now: str) -> None:
-        """Upgrade the tables and record the journal's current path and name, in one transaction."""
-        is_name_recorded = not self._require_own(examined.identity.journal_id, examined.names)
-        if examined.version == len(migrations()) and examined.identity.home == str(self.path) and is_name_recorded:
+        """Upgrade the tables and record the journal's current path and endpoint, in one transaction."""
+        is_new_endpoint = self._check_new_endpoint(examined.identity.journal_id, examined.endpoints)
+        if examined.version == len(migrations()) and examined.identity.home == str(self.path) and not is_new_endpoint:
             return
         connection.execute("BEGIN IMMEDIATE")
         migrate(connection, examined.version, now=now)
         connection.execute("UPDATE identity SET home = ?", (str(self.path),))
-        if not is_name_recorded:
+        if is_new_endpoint:
             append_facts(connection, [Remark(EndpointNote(self.endpoint, ""), now)])
         connection.execute("COMMIT")
 
@@ -486,8 +485,8 @@ class FilePlace(JournalPlace):
         """Create the journal's file, its entry among the known journals, and its sent log."""
         journal_id = identity.journal_id
         entry = KnownJournal(journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
-        # The entry and the sent log come before the file. A crash in between leaves an intention, which the next
-        # command resolves. In the other order, a crash would leave a journal without a sent log.
+        # The entry and the sent log come before the file. A crash in between leaves an intended entry, which the next
+        # command resolves. In the opposite order, a crash would leave a journal without a sent log.
         self.known_journals.register(entry)
         SentLog(self.known_journals.folder(journal_id), RUN, identity.start.log_fields).close()
         _create_file(self.path, identity)
@@ -495,40 +494,39 @@ class FilePlace(JournalPlace):
 
 
 def is_known(known_journals: KnownJournals, journal_id: str) -> bool:
-    """Return whether this user has the journal's sent log, and nobody reported the journal as lost."""
+    """Return whether this user has the journal's sent log and has not replaced the journal as lost."""
     entry = known_journals.entry(journal_id)
     return entry is not None and not entry.is_lost and newest_line(known_journals.folder(journal_id), RUN) is not None
 
 
-def _remember(known_journals: KnownJournals, path: Path, examined: ExaminedJournal, now: str) -> None:
-    """Record a journal's present path, and its names for the merchant's endpoints."""
+def _update_entry(known_journals: KnownJournals, path: Path, examined: ExaminedJournal, now: str) -> None:
     identity = examined.identity
     previous = known_journals.entry(identity.journal_id)
-    # Names that only the entry has are kept, because the journal may be an older copy that a person adopted.
-    names = tuple(dict.fromkeys((*examined.names, *(() if previous is None else previous.names))))
-    known_journals.remember(KnownJournal(identity.journal_id, names, str(path), identity.created_at), now)
+    # Endpoints that only the entry has are kept, because the journal may be an older copy that a person adopted.
+    endpoints = tuple(dict.fromkeys((*examined.endpoints, *(() if previous is None else previous.names))))
+    known_journals.write_if_changed(KnownJournal(identity.journal_id, endpoints, str(path), identity.created_at), now)
 
 
-def _resolve_intentions(known_journals: KnownJournals) -> None:
+def _resolve_interrupted_creations(known_journals: KnownJournals) -> None:
     """Complete or remove the entries of journals whose creation was interrupted.
 
-    The caller holds the lock of the folders, so no creation is in progress. A journal whose file never got its final
-    name was never opened. If a file with its id is found later, a person has to adopt it first.
+    The caller holds the lock of all folders, so no creation is in progress. A journal whose file never got its final
+    name was never used. If such a file turns up later, a person must adopt it.
     """
     for entry in known_journals.entries():
         if entry.is_intended and journal_exists(Path(entry.path), entry.journal_id):
             known_journals.write(replace(entry, is_intended=False))
         elif entry.is_intended:
-            known_journals.forget(entry)
+            known_journals.remove(entry)
 
 
 def _create_file(path: Path, identity: Identity) -> None:
-    """Create an empty, private journal, under a temporary name first, so that a crash leaves no partial journal."""
+    """Create an empty, private journal. It gets its name last, so that a crash leaves no partial journal."""
     temporary = create_temporary_file(path)
     try:
         with closing(connect(temporary, write=True)) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            make_tables(connection, identity)
+            create_tables(connection, identity)
             connection.execute("COMMIT")
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
             if busy:
@@ -540,13 +538,13 @@ def _create_file(path: Path, identity: Identity) -> None:
             temporary.with_name(temporary.name + suffix).unlink(missing_ok=True)
 
 
-def _require_no_log(path: Path) -> None:
-    """Raise `JournalError` if the log of a lost journal exists, because SQLite would replay it into a new journal."""
+def _check_no_wal(path: Path) -> None:
+    """Raise `JournalError` if a lost journal left its write-ahead log. SQLite would apply it to the new journal."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size > 0:
         raise JournalError(
             say(
-                "The journal {path} is missing, but its log {log} still exists and has the last changes.",
+                "The journal {path} is missing, but its log {log} still exists and contains the last changes.",
                 path=path,
                 log=log,
             ),
