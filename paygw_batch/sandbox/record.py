@@ -5,6 +5,7 @@ because the gateway promises no idempotency: an order that arrives twice is paid
 """
 
 import csv
+import fcntl
 import io
 import os
 from dataclasses import dataclass, field, fields
@@ -70,7 +71,11 @@ class Record:
             raise OutputError(say("The sandbox's record could not be written earlier."))
         encoded_line = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))
         try:
-            written_bytes = os.write(self._descriptor, encoded_line)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            try:
+                written_bytes = os.write(self._descriptor, encoded_line)
+            finally:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         except OSError as error:
             self._is_broken = True
             raise OutputError(
@@ -128,6 +133,7 @@ def _require_complete_record(path: Path) -> None:
     header = _csv_line(RECORD_COLUMNS)
     hint = say("Move it to another folder. The sandbox then creates a new one.")
     with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # A line that is being appended may be visible in part.
         if file.read(len(header)) != header:
             raise ConfigurationError(say("{path} is not a sandbox record.", path=path), hint=hint)
         file.seek(-1, os.SEEK_END)
