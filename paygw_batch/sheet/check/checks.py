@@ -420,7 +420,7 @@ def _renumbering_reasons(column: PhoneColumn, rule: CountryRule) -> Iterator[Rea
 
 
 def _describe_number(rule: CountryRule) -> str:
-    starts_with_vowel = rule.demonym[0] in "AEIOU"
+    starts_with_vowel = rule.demonym[0] in "AEIO"  # but "a Ugandan"
     if rule.bank_account_pattern is None:
         template = mark("an {demonym} mobile number") if starts_with_vowel else mark("a {demonym} mobile number")
     else:
