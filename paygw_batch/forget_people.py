@@ -44,7 +44,7 @@ def forget_cutoff(settings: Settings, date_text: str | None) -> str:
     if date_text is None:
         if (years := settings.retention.years) is None:
             raise UsageError(
-                say("You must say who should be forgotten."),
+                say("Choose who should be forgotten."),
                 hint=say("Use --before DATE or --person TEXT, or set [retention] years in the configuration."),
                 for_terminal=True,
             )

@@ -40,7 +40,7 @@ class Order(SignedDocument):
 
     @property
     @abstractmethod
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """The number of rows that the order changes."""
 
     @abstractmethod
@@ -122,7 +122,7 @@ class ForgetOrder(Order):
     content: ForgetContent
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         return sum(batch.rows for batch in self.content.batches)
 
     def changes(self, _actual: ForgetContent) -> Sequence[str]:

@@ -340,7 +340,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
         mark("Apply a file that was already applied:"): "3f9c2a new.csv --yes --again --wait",
     },
     "status": {
-        mark("List the batches, with the most ready rows first:"): "--sort ready",
+        mark("List the batches, starting with those that have the most ready rows:"): "--sort ready",
         mark("Follow a running batch:"): "payroll.csv --watch",
         mark("Write the questions for the gateway's support about rows in doubt:"):
             "payroll.csv --in-doubt --out questions.csv --force",

@@ -200,7 +200,7 @@ def copy_journal(
         if tables_version(connection):
             step = move_step(connection)
             ((existing_id,),) = fetch(connection, "SELECT journal_id FROM identity")
-            if step is None or step.step != COPIED or existing_id != identity.journal_id:
+            if step is None or step.name != COPIED or existing_id != identity.journal_id:
                 raise JournalError(
                     say("There is already a journal in the database: {ours}. Nothing was moved.", ours=existing_id),
                     hint=say("A database can hold only one journal. Set [journal] url to an empty database."),
@@ -246,7 +246,7 @@ def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: 
         return False
     if (step.facts, step.hash) != (end.seq, end.hash):
         return False
-    if step.step == COPIED:
+    if step.name == COPIED:
         query = """INSERT INTO moved_here SELECT %s, %s, %s, home, facts, hash FROM moved_here WHERE step = %s
             ON CONFLICT DO NOTHING"""
         fetch(connection, query, (DONE, at, by, COPIED))

@@ -280,7 +280,7 @@ def _find_record(journal: "WorkerJournal", number: int) -> BatchRecord:
 )
 @click.pass_obj
 def work_command(invocation: Invocation, *, batch: str | None, once: bool, seconds: float | None) -> None:
-    """Send the rows that `submit`, `resume` and `retry` leave to the workers, together with other hosts.
+    """Work with other hosts to send the rows that `submit`, `resume` and `retry` hand over to workers.
 
     It waits for more rows until interrupted. It then finishes its rows in flight and ends with exit code 0.
 

@@ -68,7 +68,7 @@ _OFFICER_TEMPLATES: Mapping[str, str] = MappingProxyType(
 
 
 def encode_record(code: str, *values: str | int | None) -> str:
-    """Encode a code and its values for the journal. None stands for a missing value."""
+    """Encode a code and its values for the journal. A missing value is None."""
     cleaned = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
     return _encode([code, *cleaned])
 

@@ -406,7 +406,7 @@ def _field_problems(case: _CountryCase) -> Iterator[str]:
                 country=country,
             )
         elif case.sent_fields[name].kind in _ALWAYS_REQUIRED or not case.sent_fields[name].from_sheet:
-            yield say("{key}: every payment needs {name}. Remove it.", key=key, name=name)
+            yield say("{key}: every payment needs {name}. Remove this key.", key=key, name=name)
     yield from _extra_field_problems(case)
     for name, value in case.terms.defaults.items():
         if problem := _default_problem(case, name, value):
@@ -511,7 +511,7 @@ def _amount_problems(case: _CountryCase) -> Iterator[str]:
     low, high, decimals = case.terms.min_amount, case.terms.max_amount, case.decimals
     if decimals > case.country.minor_units:
         yield say(
-            "{key}: {currency} amounts have at most {units} decimals. Write a smaller number, or remove it.",
+            "{key}: {currency} amounts have at most {units} decimal places. Write a smaller number, or remove it.",
             key=f"{case.key}.decimals",
             currency=case.country.currency,
             units=case.country.minor_units,

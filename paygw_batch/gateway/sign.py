@@ -31,7 +31,7 @@ _ENCODED_TWICE = [text.replace("%", "%25") for text in _ENCODED]
 
 
 class SignatureProfile(StrEnum):
-    """What is signed besides method and URL. The interface does not say, so the operator configures it."""
+    """The signed part of a request besides method and URL. Configured, because the gateway does not document it."""
 
     JSON_PARAMS = "json-params"
     """The fields of the body and the `oauth_` parameters, sorted together, as RFC 5849 does with a form."""

@@ -210,5 +210,5 @@ def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: i
 
 
 def has_many_rows(tables: Tables, batch: int, states: list[str]) -> bool:
-    """Return whether so many rows of a batch are in `states` that scanning the batch is faster than sorting them."""
+    """Return whether scanning a batch is faster than sorting its rows in `states`, because there are so many."""
     return tables.run("many_in", batch=batch, states=states, limit=_SCAN_FROM_ROWS) == [(_SCAN_FROM_ROWS,)]

@@ -13,7 +13,7 @@ from paygw_batch.language import say
 from paygw_batch.opening.gateway_access import load_secret
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import NoticesSection, validate_webhook_url
-from paygw_batch.submit.notices import has_notices
+from paygw_batch.submit.notices import has_notice_recipients
 
 if TYPE_CHECKING:
     from paygw_batch.notices.mail import MailServer
@@ -32,7 +32,7 @@ class Channels:
 def build_channels(settings: Settings, environ: Mapping[str, str]) -> Channels:
     """Build the configured channels. Raises `ConfigurationError` if one of them cannot be used."""
     section = settings.notices
-    if not has_notices(settings):
+    if not has_notice_recipients(settings):
         return Channels()
     return Channels(_build_mail_server(section, environ), _build_webhook(section, environ))
 

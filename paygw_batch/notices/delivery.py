@@ -24,7 +24,13 @@ from paygw_batch.opening.open_journal import Echo, database_location, journal_lo
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import parse_sender
 from paygw_batch.show.batch_status import batch_summary
-from paygw_batch.submit.notices import WEBHOOK, has_notices, notice_recipients, page_url, replace_invalid_characters
+from paygw_batch.submit.notices import (
+    WEBHOOK,
+    has_notice_recipients,
+    notice_recipients,
+    page_url,
+    replace_invalid_characters,
+)
 
 if TYPE_CHECKING:
     from paygw_batch.notices.mail import Attachment
@@ -58,7 +64,7 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
     Mail and name servers may never respond, so notices are sent in a thread that ends with the process.
     """
     result = DeliveryResult()
-    if not has_notices(settings):
+    if not has_notice_recipients(settings):
         result.has_ended = True
         return result
     deadline_s = time.monotonic() + within_s

@@ -10,14 +10,14 @@ from paygw_batch.notices.words import FailureKind, describe_failure
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.health import Health, HealthCheck
 from paygw_batch.show.summary import ExitCode
-from paygw_batch.submit.notices import has_notices
+from paygw_batch.submit.notices import has_notice_recipients
 
 _NOTICES = mark("notices")
 
 
 def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
     """Yield checks of the mail server's sign-in and of waiting notices, without sending any."""
-    if not has_notices(settings):
+    if not has_notice_recipients(settings):
         return
     section = settings.notices
     try:

@@ -379,7 +379,7 @@ def _load_notification_secret(settings: Settings, environ: Mapping[str, str]) ->
 
 
 def _load_gateway_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
-    """Load the gateway's public key. The key is not secret, but whoever can change its file can forge notifications."""
+    """Load the gateway's public key. It is not secret, but anyone who can change its file can forge notifications."""
     section = settings.notifications
     algorithm = SignatureAlgorithm(section.hash_algorithm or "")
     if section.public_key_env is not None and (text := environ.get(section.public_key_env)):

@@ -165,10 +165,10 @@ class Expectations:
 
 
 def amount_form_problem(expectations: Expectations, value: str, *, is_number: bool) -> str:
-    """Return what is wrong with an amount's form, in words that follow the field's name, or an empty string."""
+    """Describe the error in an amount's form, in words that follow the field's name. Empty if there is none."""
     if not expectations.amount_is_text:
         return "" if is_number else "must be a number, not text"
-    return "must be text with two decimals" if is_number or not _TWO_DECIMALS.fullmatch(value) else ""
+    return "must be text with two decimal places" if is_number or not _TWO_DECIMALS.fullmatch(value) else ""
 
 
 def has_valid_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int) -> bool:
@@ -282,7 +282,7 @@ def _find_wrong_field(rule: CountryRule, form: Form, fields: Mapping[str, str]) 
 
 
 def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:
-    """Return what is wrong with a field's value, in words that follow the field's name, or an empty string."""
+    """Describe the error in a field's value, in words that follow the field's name. Empty if there is none."""
     match form_field.kind:
         case FieldKind.CURRENCY:
             return "" if value == rule.currency else f"must be {rule.currency}"
@@ -298,7 +298,7 @@ def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:
 def _amount_problem(rule: CountryRule, digits: str) -> str:
     amount = parse_amount(digits, minor_units=rule.decimals)
     if amount is None:
-        return f"must be plain digits with at most {rule.decimals} decimals"
+        return f"must be plain digits with at most {rule.decimals} decimal places"
     if amount == 0:
         return "must be above zero"
     if rule.min_amount is not None and amount < rule.min_amount:

@@ -68,7 +68,7 @@ class Record:
     def append(self, line: RecordLine) -> None:
         """Append one line. After an `OutputError`, every later call fails too, because the line may be incomplete."""
         if self._is_broken:
-            raise OutputError(say("The sandbox's record could not be written earlier."))
+            raise OutputError(say("An earlier write to the sandbox's record failed."))
         encoded_line = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)

@@ -37,7 +37,7 @@ _MIN_NONCE_CHARACTERS = 22
 
 
 class VerifiedProfile(StrEnum):
-    """What the signature covers. The gateway's interface does not define it."""
+    """The signed part of a request, which the gateway's interface does not define."""
 
     JSON_PARAMS = "json-params"
     """The body's fields together with the `oauth_` parameters, like a form in RFC 5849."""

@@ -691,7 +691,7 @@ def validate_webhook_url(text: str) -> str:
         raise ValueError(say("a webhook's address must not contain a name or password"))
     is_loopback = url.hostname in {"localhost", "127.0.0.1", "::1"}
     if url.scheme != "https" and not (url.scheme == "http" and is_loopback):
-        raise ValueError(say("a webhook must begin with https:// (http:// is allowed only for this host)"))
+        raise ValueError(say("a webhook must begin with https:// (http:// is allowed only on this machine)"))
     return text
 
 

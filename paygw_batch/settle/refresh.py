@@ -285,7 +285,9 @@ class FollowUp(_LimitedEnquirer):
         if order_id is None or order_id in self._waiting:
             return
         if len(self._waiting) >= MAX_WAITING:
-            problem = say("Too many unproven notifications are waiting, so the gateway is not asked about all of them.")
+            problem = say(
+                "Too many unproven notifications are waiting, so not all of them will be checked with the gateway."
+            )
             self._echo_if_new(problem)
             return
         self._waiting.add(order_id)

@@ -162,7 +162,7 @@ class RowOrder(Order):
         return self.content.batch
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         return len(self.content.rows)
 
     @property
@@ -191,7 +191,7 @@ class RowOrder(Order):
         return any(row.basis is Basis.GATEWAY for row in self.content.rows)
 
     def require_confirmed_by(self, statement: Statement | None, match: Callable[[Statement], StatementMatch]) -> None:
-        """Raise `ApprovalError` unless the statement confirms what the order attributes to the gateway."""
+        """Raise `ApprovalError` unless the statement confirms the gateway's results that the order quotes."""
         if statement is None or statement.sha256 != self.content.statement_sha256:
             raise ApprovalError(
                 say(

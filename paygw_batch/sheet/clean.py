@@ -313,7 +313,7 @@ class PhoneColumn:
 
     @property
     def _is_masked(self) -> pl.Expr:
-        """Whether a number has hidden digits, but not only hidden ones."""
+        """Whether some but not all digits of a number are hidden."""
         if self.kind is not FieldKind.MASKED_PHONE:
             return pl.lit(value=False)
         is_fully_masked = self._masked_number.str.contains(r"^\*+$")

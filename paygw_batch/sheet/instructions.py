@@ -243,7 +243,7 @@ _BATCH_ID_DIGITS = 16
 
 
 class _HashingWriter(io.RawIOBase):
-    """A file that hashes what is written to it."""
+    """A file that hashes the bytes written to it."""
 
     def __init__(self, digest: "hashlib._Hash") -> None:
         self._digest = digest

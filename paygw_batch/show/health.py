@@ -12,7 +12,7 @@ class Health(StrEnum):
     """The result of a check."""
 
     GOOD = mark("ok")
-    WARNING = mark("look")
+    WARNING = mark("warning")
     BAD = mark("wrong")
 
 

@@ -52,7 +52,7 @@ class NextStep:
     evidence that holds the row. `not_before` is when the row may be sent again, or empty if that is now.
     """
 
-    step: RowStep
+    kind: RowStep
     batch: str
     row: RowState
     verb: str
@@ -130,7 +130,7 @@ def step_sentence(step: NextStep) -> str:
         )
     )
     return say(
-        _STEP_SENTENCES[step.step],
+        _STEP_SENTENCES[step.kind],
         held="" if step.hold is None else f"{hold_sentence(step.hold)} ",
         verb=say(step.verb),
         batch=step.batch,

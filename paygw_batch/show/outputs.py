@@ -157,7 +157,7 @@ class OutputGuard:
         yield ProtectedFile(say("the journal or one of its files"), journal, has_neighbours=True)
         journals = settings.known_journals_directory()
         yield ProtectedFile(say("this computer's record of the payments it sent"), journals, is_directory=True)
-        description = say("a file of the program's own directory")
+        description = say("a file in the program's own directory")
         yield ProtectedFile(description, state_directory(), is_directory=True, exceptions=results)
         yield ProtectedFile(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))
         yield ProtectedFile(say("a key of the sandbox"), journal.with_name("sandbox-gateway"), has_neighbours=True)

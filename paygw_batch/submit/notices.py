@@ -33,7 +33,7 @@ def notice_recipients(settings: Settings, occasion: Occasion) -> list[str]:
     return [*dict.fromkeys(section.mailboxes(occasion.value)), *([WEBHOOK] if has_webhook else [])]
 
 
-def has_notices(settings: Settings) -> bool:
+def has_notice_recipients(settings: Settings) -> bool:
     """Return whether any notice has a recipient."""
     return settings.notices.has_webhook or bool(settings.notices.recipients())
 

@@ -127,7 +127,7 @@ class ClaimedSheet:
 
     def _refusal_text(self, summary: Summary) -> str:
         options = say(
-            "You can put options such as --worksheet or --reference in a file {file!r} next to "
+            "You can put options such as --worksheet or --reference in a file named {file!r} next to "
             "the sheet: see docs/cron.md.",
             file=f"{self.name}{NOTE_SUFFIX}",
         )
@@ -351,7 +351,7 @@ def _require_no_misplaced_files(folder: Path, guard: OutputGuard) -> None:
 
 
 def _misplaced_file_kind(path: Path) -> str | None:
-    """Return what a file is (a configuration, key or journal) if it does not belong in a drop folder, or None."""
+    """Describe a file that does not belong in a drop folder (a configuration, key or journal), or return None."""
     if not stat.S_ISREG(path.lstat().st_mode):
         return None
     head = read_head(path, _HEAD_BYTES)

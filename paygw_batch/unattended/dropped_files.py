@@ -174,7 +174,7 @@ def _stray_error(stray: str, sheet: str) -> PaygwError:
         )
     names["note"] = f"{sheet.rpartition('.')[0]}{PLAN_SUFFIX}"
     return ApprovalError(
-        say("{stray} looks like the plan of {sheet}, but this plan must be called {note}.", **names),
+        say("{stray} looks like the plan for {sheet}, but that plan must be called {note}.", **names),
         hint=say("Nothing was sent. Rename or remove the plan, then drop both files again."),
     )
 

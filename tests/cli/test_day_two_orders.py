@@ -142,7 +142,7 @@ def test_approver_sees_rows_states_reasons_and_sums(program: Program) -> None:
     write_approved_order(program)
     result = program.run("approve", order_path(program), "--key", key_path(program, "cleo"))
     output = " ".join(result.stdout.split())
-    parts = ("An order about 1 row of batch", "LOST-1", "doubt", "not-received", "9,008.00", "Ticket", "4711")
+    parts = ("An order for 1 row of batch", "LOST-1", "doubt", "not-received", "9,008.00", "Ticket", "4711")
     for part in (*parts, "Prepared by ada at ", "Approved by cleo. The order has 1 of 1 required approval."):
         assert part in output
 
@@ -305,7 +305,7 @@ def test_release_order_is_refused_after_new_attempt(program: Program) -> None:
 def test_approver_sees_rows_and_reason_of_order(program: Program) -> None:
     write_release_order(program, rows=(6,))
     output = " ".join(program.run("approve", order_path(program)).stdout.split())
-    for part in ("An order about 1 row of batch", "NO-1", "9,001.00", EVIDENCE, "Prepared by ada"):
+    for part in ("An order for 1 row of batch", "NO-1", "9,001.00", EVIDENCE, "Prepared by ada"):
         assert part in output
 
 

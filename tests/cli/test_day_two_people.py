@@ -150,7 +150,7 @@ def test_doctor_lists_permissions_and_keys_by_person(program: Program, keys: dic
     checks = {check["check"]: (check["state"], check["found"]) for check in program.json("doctor")["checks"]}
     assert checks["approval"] == ("ok", "approvals needed: 2; people who can prepare: 2; people who can approve: 2")
     state, found = checks["approval ada"]
-    assert (state, "not enough other people can approve" in found, found.count(",")) == ("look", True, 2)
+    assert (state, "not enough other people can approve" in found, found.count(",")) == ("warning", True, 2)
     assert checks["approval cleo"][0] == "ok"
     assert checks["approval ben"][1].startswith("can approve with ")
 

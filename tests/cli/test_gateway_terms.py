@@ -118,7 +118,7 @@ def test_doctor_and_validate_report_default_values(program: Program) -> None:
         ('order_desc = "A"\ndefaults = { order_desc = "B" }', "also sets this value"),
         ('also_numbers = ["0712"]', "countries.TZ.payout.also_numbers: '0712' is not a valid prefix"),
         ("also_numbers = [71]", "countries.TZ.payout.also_numbers"),
-        ("decimals = 3", "countries.TZ.payout.decimals: TZS amounts have at most 2 decimals"),
+        ("decimals = 3", "countries.TZ.payout.decimals: TZS amounts have at most 2 decimal places"),
         ("decimals = -1", "countries.TZ.payout.decimals"),
         ("former_numbers = true", "countries.TZ.payout.former_numbers: the numbers of Tanzania have not changed"),
         ('decimals = 0\nmin_amount = "0.50"', "countries.TZ.payout.min_amount: 0.50 is not a valid TZS amount"),

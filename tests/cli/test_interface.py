@@ -198,7 +198,7 @@ def test_doctor_reports_limits_on_speed(program: Program, monkeypatch: pytest.Mo
         (speed,) = [check for check in program.json("doctor")["checks"] if check["check"] == "speed"]
         return speed["state"], speed["found"]
 
-    for profiles, state in ((True, "ok"), (None, "ok"), (False, "look")):
+    for profiles, state in ((True, "ok"), (None, "ok"), (False, "warning")):
         build = PythonBuild(is_profile_guided=profiles, has_lto=None)
         monkeypatch.setattr("paygw_batch.cli.commands.doctor.python_build", lambda build=build: build)
         assert found()[0] == state

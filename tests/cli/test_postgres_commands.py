@@ -137,7 +137,7 @@ def test_database_without_replication_setting_is_refused(cluster: ClusterProgram
 def test_doctor_compares_replication_setting_with_server(cluster: ClusterProgram) -> None:
     url = journal_url(cluster)
     assert cluster.run("submit", cluster.sheet(kenyan_rows(1))).exit_code == 0
-    for word, state in (("none", "ok"), ("provider", "ok"), ("asynchronous", "look"), ("synchronous", "wrong")):
+    for word, state in (("none", "ok"), ("provider", "ok"), ("asynchronous", "warning"), ("synchronous", "wrong")):
         cluster.write_url(url, f'replication = "{word}"\n')
         summary = cluster.json("doctor")
         (replication_check,) = [check for check in summary["checks"] if check["check"] == "replication"]

@@ -229,7 +229,7 @@ def test_doctor_reports_how_statements_are_proven(program: Program) -> None:
     configure(program, 'statements = "folder:inbox"')
     assert doctor_check(program) == "wrong"
     folder.mkdir(mode=0o700)
-    assert doctor_check(program) == "look"  # anyone who can use this account can put a file there
+    assert doctor_check(program) == "warning"  # anyone who can use this account can put a file there
     folder.chmod(0o777)
     assert doctor_check(program) == "wrong"
 

@@ -86,7 +86,7 @@ def test_people_page_shows_last_backup(house: House, ada: Person) -> None:
 
 def test_health_page_runs_check_and_shows_result(house: House) -> None:
     summary = '{"exit_code": 2, "message": "1 of 2 checks failed.", "checks": ['
-    summary += '{"check": "room", "state": "wrong", "found": "The disk is full."}, '
+    summary += '{"check": "disk space", "state": "wrong", "found": "The disk is full."}, '
     summary += '{"check": "clock", "state": "ok", "found": "it is noon"}]}'
     house.console = replace(house.console, program=("/bin/sh", "-c", f"echo '{summary}'", "paygw-batch"))
     house.app = console_app(house.console)
@@ -95,7 +95,7 @@ def test_health_page_runs_check_and_shows_result(house: House) -> None:
     wait_until(lambda: not _is_running(house, "doctor"))
     page = tom.get("/people").text
     assert "1 of 2 checks failed." in page
-    assert "<strong>room</strong>: The disk is full." in page
+    assert "<strong>disk space</strong>: The disk is full." in page
     assert "it is noon" not in page
     assert tom.post("/people/check", check="submit").status_code == 404
 

@@ -259,8 +259,8 @@ def test_configuration_can_add_number_range(rules: Rules) -> None:
         ("KE", 0, "1500.00", "the gateway accepts only whole amounts in KES. Write 1500."),
         ("KE", 0, "1500.50", "the gateway accepts only whole amounts in KES. If it can be rounded, write 1501."),
         ("KE", 1, "1500.5", None),
-        ("KE", 1, "1500.50", "the gateway accepts fewer decimals than KES has. Write 1500.5."),
-        ("UG", 0, "1500.00", "UGX has no decimals. Write 1500."),
+        ("KE", 1, "1500.50", "the gateway accepts fewer decimal places than KES uses. Write 1500.5."),
+        ("UG", 0, "1500.00", "UGX has no decimal places. Write 1500."),
     ],
 )
 def test_operator_may_accept_fewer_decimals(country: str, decimals: int, amount: str, sentence: str | None) -> None:

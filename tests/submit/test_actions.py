@@ -216,7 +216,7 @@ def test_row_state_determines_next_step(
 ) -> None:
     row = standing(state, timestamp(NOW - timedelta(hours=left_h)), by_person=by_person)
     next_action = next_step(row, batch="abc", verb="pay", quarantine=Quarantine(24), now=NOW)
-    assert (next_action and next_action.step) == step
+    assert (next_action and next_action.kind) == step
     if next_action is not None:
         assert bool(next_action.not_before) is has_to_wait
         assert step_sentence(next_action)

@@ -363,7 +363,7 @@ def carry_out_command(
             record = _require_order_batch(settings, journal, order, batch)
             execution = carry_out_order(settings, journal, order, actor, folders=[folder])
             screen.say(settlement_message(order.settlements, execution.by))
-            report.summary = summary_after_settling(journal, record, {"resolved": order.rows})
+            report.summary = summary_after_settling(journal, record, {"resolved": order.row_count})
     screen.finish(report.summary)
 
 

@@ -58,7 +58,7 @@ from paygw_batch.submit.send import disk_space_problem, free_bytes
 _TEST_TEXT = "a test of paygw-batch doctor: no payment"
 _CONFIGURATION = mark("configuration")
 _CONFIGURATION_FILE = mark("configuration file")
-_PAYOUT_ADDRESS = mark("address of a payout")
+_PAYOUT_ADDRESS = mark("payout address")
 _COLLECTIONS = mark("collections")
 _APPROVAL = mark("approval")
 _STATEMENTS = mark("statements")
@@ -67,8 +67,8 @@ _JOURNAL = mark("journal")
 _CLOCK = mark("clock")
 _GATEWAY = mark("gateway")
 _PRIVATE_KEY = mark("private key")
-_KEY_LOCATION = mark("where the key is")
-_KEY_EXPIRY = mark("end of the key")
+_KEY_LOCATION = mark("key location")
+_KEY_EXPIRY = mark("key expiry")
 _SPEED = mark("speed")
 _TIMED_SIGNATURES = 20
 
@@ -413,7 +413,9 @@ def _check_journal(settings: Settings, now: datetime, clock_problems: list[str],
         elif problem := disk_space_problem(settings, due_count) or "":
             add_disk_notice(settings, free_bytes(settings), echo)
         free = say("{mib:,.0f} MiB free on the journal's disk", mib=free_bytes(settings) / 2**20)
-        yield HealthCheck(mark("room"), Health.BAD if problem else Health.GOOD, problem or free, ExitCode.STOPPED_EARLY)
+        yield HealthCheck(
+            mark("disk space"), Health.BAD if problem else Health.GOOD, problem or free, ExitCode.STOPPED_EARLY
+        )
 
 
 def _check_speed(key: SigningKey | None) -> HealthCheck:

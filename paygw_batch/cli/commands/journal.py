@@ -190,7 +190,9 @@ def create_journal(invocation: Invocation, *, beside: str | None, roles: bool) -
             say("There is already a file at {path}, so no journal was created.", path=path)
             if settings.journal.url is None
             else say("There is already a journal at {path}, so no journal was created.", path=path),
-            hint=say("If this is the merchant's journal, you need no other. To check it, run `paygw-batch doctor`."),
+            hint=say(
+                "If this is the merchant's journal, you do not need another one. To check it, run `paygw-batch doctor`."
+            ),
         )
     sentences, members = [], dict[str, object]()
     if identity is not None:

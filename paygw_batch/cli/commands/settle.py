@@ -327,7 +327,7 @@ def _apply_statement(
 def preview_statement(
     settings: Settings, screen: Screen, journal: JournalReader, record: BatchRecord, request: RequestedStatement
 ) -> tuple[StatementMatch, Summary]:
-    """Show what a statement would change, without applying it. Return the match and the summary."""
+    """Show the changes that a statement would make, without applying it. Return the match and the summary."""
     match = compare_statement(settings, journal, record, request)
     show_statement_match(screen, match)
     notes = [proof_message(request.statement.proof), request.reuse_message(journal, record)]

@@ -54,7 +54,7 @@ class SetupFiles:
 
 @dataclass(frozen=True, slots=True)
 class SetupResult:
-    """The result of `init`. `journal` is None if it already existed. `has_new_key` tells whether a key was created."""
+    """The result of `init`. `journal` is None if it already existed. `has_new_key` is True if a key was created."""
 
     settings: Settings
     files: SetupFiles

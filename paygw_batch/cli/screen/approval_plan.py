@@ -104,9 +104,9 @@ def _show_plan(screen: Screen, document: PlanDocument, *, lists_people: bool) ->
 def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None:
     content = order.content
     sentence = say_count(
-        order.rows,
-        "An order about {count:,} row of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
-        "An order about {count:,} rows of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
+        order.row_count,
+        "An order for {count:,} row of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
+        "An order for {count:,} rows of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
         batch=content.batch,
         sheet=content.sheet,
         endpoint=content.endpoint,
@@ -140,7 +140,7 @@ def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None
 
 def _show_forget_order(screen: Screen, document: ForgetOrder) -> None:
     content, before = document.content, document.content.before
-    rows = say_count(document.rows, "{count:,} row", "{count:,} rows")
+    rows = say_count(document.row_count, "{count:,} row", "{count:,} rows")
     who = say("everyone whose batch ended before {before}", before=before) if before else say("one person")
     sentence = say(
         "An order to forget {who}: {rows}, at {endpoint}, in the journal {journal}. This cannot be undone.",
@@ -179,11 +179,11 @@ def document_summary(document: SignedDocument, policy: ApprovalPolicy, message: 
             "people": [asdict(payee) for payee in listed_payees(document)],
         }
     if isinstance(document, RowOrder):
-        summary = replace(summary, batch=document.batch, sheet=document.content.sheet, rows=document.rows)
+        summary = replace(summary, batch=document.batch, sheet=document.content.sheet, rows=document.row_count)
         rows = [row.model_dump(mode="json") for row in document.content.rows]
         extra |= {"order_sha256": document.digest(), "releases" if document.is_release else "settlements": rows}
     if isinstance(document, ForgetOrder):
-        summary = replace(summary, rows=document.rows)
+        summary = replace(summary, rows=document.row_count)
         extra |= {"order_sha256": document.digest(), "forgets": document.content.model_dump(mode="json")}
     return replace(summary, extra=extra)
 

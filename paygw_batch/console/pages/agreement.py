@@ -531,7 +531,7 @@ def _has_same_approval(visit: Visit, document: SignedDocument, progress: Agreeme
 
 
 def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> Mapping[str, str] | None:
-    """Return the values of the passkey form, or None if the visitor cannot sign by passkey."""
+    """Return the values of the passkey form, or None if the visitor cannot sign with a passkey."""
     passkey, party = visit.passkey, visit.console.access.party
     if passkey is None or party is None:
         return None

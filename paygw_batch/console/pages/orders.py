@@ -425,7 +425,7 @@ def _archived_order(path: Path) -> tuple[str, str]:
 
 def order_summary(order: RowOrder) -> str:
     """Return what an order asks for, in a few words."""
-    rows = order.rows
+    rows = order.row_count
     if order.is_release:
         return say_count(rows, "Retry {count:,} rejected row", "Retry {count:,} rejected rows")
     return say_count(rows, "Settle {count:,} row", "Settle {count:,} rows")

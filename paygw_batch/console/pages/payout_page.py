@@ -357,9 +357,9 @@ _STEP_TEXTS: Mapping[RowStep, tuple[str, ...]] = {
 
 def _build_step(step: NextStep) -> StepView:
     row, earlier_attempt = step.row, step.row.possible_duplicate_of
-    heading, *sentences = (say(text, order=row.sent_orderid or row.client_orderid) for text in _STEP_TEXTS[step.step])
-    is_urgent = step.step not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}
-    if step.step is RowStep.SEND and earlier_attempt is not None:
+    heading, *sentences = (say(text, order=row.sent_orderid or row.client_orderid) for text in _STEP_TEXTS[step.kind])
+    is_urgent = step.kind not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}
+    if step.kind is RowStep.SEND and earlier_attempt is not None:
         sentences.append(
             say(
                 "The row may repeat attempt {attempt}. First make sure that this attempt was not paid.",

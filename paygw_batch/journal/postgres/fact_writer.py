@@ -199,7 +199,8 @@ class FactWriter:
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Store facts durably in one call and move their instructions. Returns each fact's effect.
 
-        Intents are HELD too if this process may no longer send, because its run has ended or all workers were stopped.
+        The effect of an intent is HELD if its instruction is held, or if this process may no longer send: its run has
+        ended, or all workers were stopped.
         """
         if not entries:
             return []

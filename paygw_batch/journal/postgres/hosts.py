@@ -166,7 +166,7 @@ def load_host_id(folder: Path) -> str:
 
 
 def public_id(host_id: str) -> str:
-    """Return a digest of a host's secret id. Whoever reads this public id cannot impersonate the host."""
+    """Return a digest of a host's secret id. Knowing this public id is not enough to impersonate the host."""
     return hashlib.sha256(f"paygw host {host_id}".encode()).hexdigest()[:32]
 
 

@@ -307,7 +307,7 @@ COPIED, DONE = "copied", "done"
 class MoveStep:
     """The progress of moving a journal from the file `home`. `facts` and `hash` give the end of the copied chain."""
 
-    step: str
+    name: str
     home: str
     facts: int
     hash: bytes
@@ -322,7 +322,7 @@ def move_step(connection: Connection[Row]) -> MoveStep | None:
 def check_move_finished(connection: Connection[Row]) -> None:
     """Raise `JournalError` if this journal was copied from a file, but the move was not finished."""
     step = move_step(connection)
-    if step is not None and step.step == COPIED:
+    if step is not None and step.name == COPIED:
         raise JournalError(
             say(
                 "The move of the journal {home} to this database was interrupted: nothing is paid from it yet.",

@@ -123,9 +123,10 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "amount of zero", "An amount must be greater than zero.", "Write the amount to pay."
         ),
         "amount.decimals": CodeMeaning(
-            "too many decimals",
-            "The amount has more decimals than the currency has or the gateway accepts.",
-            "Write the amount with the decimals given in the message. Round it only if that is the amount to pay.",
+            "too many decimal places",
+            "The amount has more decimal places than the currency uses or the gateway accepts.",
+            "Write the amount with the number of decimal places given in the message. Round it only if that is the "
+            "amount to pay.",
         ),
         "amount.minimum": CodeMeaning(
             "amount too small",
@@ -209,7 +210,8 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.damaged": CodeMeaning(
             "{column} damaged by a program",
-            "The name contains letters or words inserted by programs, such as AÃ¯cha for Aïcha, &#39; for ', ? or nan.",
+            "The name contains characters or words inserted by software, such as AÃ¯cha for Aïcha, &#39; for ', ? or "
+            "nan.",
             "Write the name as the person writes it.",
         ),
         "*.placeholder": CodeMeaning(

@@ -271,11 +271,11 @@ def _decimals_message(rule: CountryRule, rounded: pl.Expr) -> pl.Expr:
     parts = {"value": shortened_value("amount"), "currency": pl.lit(rule.currency), "suggestion": suggestion}
     if decimals < rule.minor_units:
         whole_only = mark("{value}: the gateway accepts only whole amounts in {currency}{suggestion}.")
-        fewer = mark("{value}: the gateway accepts fewer decimals than {currency} has{suggestion}.")
+        fewer = mark("{value}: the gateway accepts fewer decimal places than {currency} uses{suggestion}.")
         return build_message(fewer if decimals else whole_only, **parts)
     if not decimals:
-        return build_message("{value}: {currency} has no decimals{suggestion}.", **parts)
-    return build_message("{value}: {currency} has {units} decimals{suggestion}.", units=decimals, **parts)
+        return build_message("{value}: {currency} has no decimal places{suggestion}.", **parts)
+    return build_message("{value}: {currency} has {units} decimal places{suggestion}.", units=decimals, **parts)
 
 
 def _currency_check(rule: CountryRule) -> ColumnCheck:

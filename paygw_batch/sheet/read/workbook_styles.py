@@ -278,7 +278,7 @@ def _is_date_format(format_id: int, code: str) -> bool:
 
 
 def is_displayed_white(code: str, number: str) -> bool:
-    """Return whether a format displays a number in white, whatever the font."""
+    """Return whether a format displays a number in white regardless of the font."""
     if not any(section.is_white for section in _parse_sections(code)):
         return False
     value = Decimal(number)

@@ -124,14 +124,14 @@ def _amount_help(rule: CountryRule) -> tuple[str, str]:
     decimals = rule.decimals
     help_text = (
         say(
-            "An amount in {currency} greater than zero, in digits only, with at most {units} decimals after a "
+            "An amount in {currency} greater than zero, in digits only, with at most {units} decimal places after a "
             "decimal point. Do not use thousands separators.",
             currency=rule.currency,
             units=decimals,
         )
         if decimals
         else say(
-            "An amount in {currency} greater than zero, without decimals. Do not use thousands separators.",
+            "An amount in {currency} greater than zero, without decimal places. Do not use thousands separators.",
             currency=rule.currency,
         )
     )
