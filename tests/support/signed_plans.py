@@ -62,7 +62,9 @@ def plan() -> PlanDocument:
     return sign_document(build_plan(plan_content(), findings, ADA.public, NOW), ADA)
 
 
-def forge_approval(key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None) -> Approval:
+def forge_approval(
+    key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None, at: str = "2026-11-21T08:00:00.000Z"
+) -> Approval:
     """Return an approval with any key, as a forger would write it, bypassing all checks of `approve`."""
-    public, at = named or key.public, "2026-11-21T08:00:00.000Z"
+    public = named or key.public
     return Approval(key=public.text, approved_at=at, signature=key.sign(document.approval_text(public, at)))

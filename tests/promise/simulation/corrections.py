@@ -22,13 +22,11 @@ from paygw_batch.core.text import normalise_spelling
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import SheetError
-from paygw_batch.journal import journal as journal_of_all
 from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.sheet.check import validate as checking
 from paygw_batch.sheet.check.repeats import REWRITTEN
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet, Validated
-from paygw_batch.submit import plan as submit
 from paygw_batch.submit.open_questions import PAYEE_TWICE, USED_REFERENCE, OpenQuestion, UsedReference
 from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
 from tests.promise.simulation.judge import Violation
@@ -278,13 +276,3 @@ def derive_ids_from_rows(scenario: CorrectionScenario) -> None:
 def skip_reference_question(scenario: CorrectionScenario) -> None:
     """Pay everybody who is new under a used reference."""
     scenario.patch(UsedReference, "question", lambda *_: None)
-
-
-def skip_repeat_question(scenario: CorrectionScenario) -> None:
-    """Pay everybody who is on several rows."""
-    scenario.patch(submit, "repeated_payee_question", lambda *_: None)
-
-
-def accept_rewritten_ids(scenario: CorrectionScenario) -> None:
-    """Treat an id that a spreadsheet rewrote as a different id."""
-    scenario.patch(journal_of_all, "are_damaged_variants", lambda *_: False)

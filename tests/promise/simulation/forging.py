@@ -19,9 +19,9 @@ from typing import Any, cast
 import apsw
 import polars as pl
 
-from paygw_batch.approval.approval_keys import ApprovalKey, build_people
+from paygw_batch.approval.approval_keys import build_people
 from paygw_batch.approval.plan_document import PlanApproval, PlanDocument, PlanFinding
-from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, approve, sign_document
+from paygw_batch.approval.signed_document import ApprovalPolicy, approve, sign_document
 from paygw_batch.clock import timestamp
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import Concluded, Intended
@@ -60,6 +60,7 @@ from tests.promise.simulation.screens import (
     text_sha256,
 )
 from tests.promise.simulation.sheets import RULES, CachedGate
+from tests.support.signed_plans import forge_approval
 
 MAKER, SECOND_KEY = "amina", "amina's second"
 APPROVERS = ("brian", "carol")
@@ -207,7 +208,6 @@ def pay(journal: SqliteJournal, batch: int, at: datetime) -> None:
 
 # The scenario of one seed.
 
-MAX_COMPARED = 20_000
 _COMPARED: dict[object, Comparison] = {}
 """Cached comparisons of sheets with journals, shared by all scenarios of a process."""
 
@@ -268,7 +268,7 @@ class ForgeryScenario:
             against and against.number,
         )
         if key not in _COMPARED:
-            if len(_COMPARED) >= MAX_COMPARED:
+            if len(_COMPARED) >= 20_000:
                 _COMPARED.clear()
             _COMPARED[key] = compare_with_past(now, journal, batches, **named)
         return _COMPARED[key]
@@ -523,13 +523,8 @@ def _choose_submission(scenario: ForgeryScenario, made: MadePlan) -> tuple[Sheet
 
 
 def _self_approve(document: PlanDocument, scenario: ForgeryScenario) -> PlanDocument:
-    own = [_approval(document, key_of(name), scenario.now) for name in (SECOND_KEY, MAKER)]
+    own = [forge_approval(key_of(name), document, at=timestamp(scenario.now)) for name in (SECOND_KEY, MAKER)]
     return document.model_copy(update={"approvals": [*document.approvals, *own]})
-
-
-def _approval(document: PlanDocument, key: ApprovalKey, now: datetime) -> Approval:
-    at = timestamp(now)
-    return Approval(key=key.public.text, approved_at=at, signature=key.sign(document.approval_text(key.public, at)))
 
 
 def _submit(scenario: ForgeryScenario, sheet: Sheet, file: str | None) -> None:
