@@ -8,8 +8,6 @@ from pathlib import Path
 from tests.pins.outputs import GROUPS, LONG_ROWS, generated
 
 PINS = Path(__file__).with_name("pins.json")
-EXTRACT = 160
-"""How many characters of an output are kept in readable form."""
 HOW_TO_SEE = """\
 To see it, write the outputs of both commits and compare them:
     python -m tests.pins --save /tmp/after
@@ -30,7 +28,7 @@ def collect_outputs(groups: Sequence[str], *, long: bool = False) -> Iterator[tu
 
 def build_pin(text: str) -> dict[str, str | int]:
     """Return the pin of an output: its digest, its length, and its beginning."""
-    extract = " ".join(text.split())[:EXTRACT]
+    extract = " ".join(text.split())[:160]  # how many characters of an output are kept in readable form
     return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "lines": text.count("\n"), "begins": extract}
 
 

@@ -13,9 +13,7 @@ from tests.pins.machine import SAMPLES, Machine, machine, query_rows, workbook_p
 from tests.support.checkout import versioned_files
 
 Output = tuple[str, str]
-GENERATED_ROWS = 20_000
 LONG_ROWS = 100_000
-HOSTILE_SHEETS = 250
 
 COMMANDS = (
     *("approve", "backup", "collect", "doctor", "listen", "plan", "reconcile", "refresh", "resolve", "resume", "retry"),
@@ -87,7 +85,7 @@ def requests() -> Iterator[Output]:
                     yield f"sign/{folder}/{path.stem}/{profile}", own.run("--json", "sign", path, *words, *collect)
 
 
-def generated(rows: int = GENERATED_ROWS) -> Iterator[Output]:
+def generated(rows: int = 20_000) -> Iterator[Output]:
     """Yield every row, instruction, defect and warning of a large sheet."""
     with machine() as own:
         path = own.home / "generated.csv"
@@ -103,7 +101,7 @@ def hostile() -> Iterator[Output]:
 
     with machine() as own:
         told = []
-        for seed in range(HOSTILE_SHEETS):
+        for seed in range(250):
             sheet = hostile_sheet(seed)
             if sheet.ending == ".parquet":
                 continue  # how far a damaged one is decoded varies; tests/sheet/hostile.py covers these
@@ -115,8 +113,6 @@ def hostile() -> Iterator[Output]:
 
 
 _REFERENCE = "pins"
-_NOT_USED = f"the reference {_REFERENCE} is not used."
-"""The note on a sheet with its own ids, because every sheet gets a reference here."""
 
 
 def _validated(name: str, own: Machine, path: Path) -> Iterator[Output]:
@@ -128,7 +124,8 @@ def _validated(name: str, own: Machine, path: Path) -> Iterator[Output]:
         yield f"{name}/refused", own.masked(f"{type(error).__name__}: {error.message} {error.hint}\n")
         return
     totals = {currency: str(total) for currency, total in sorted((found.totals.sums or {}).items())}
-    of_sheet = [note for note in found.sheet.notes if not note.endswith(_NOT_USED)]
+    # The note on a sheet with its own ids, because every sheet gets a reference here.
+    of_sheet = [note for note in found.sheet.notes if not note.endswith(f"the reference {_REFERENCE} is not used.")]
     notes = [found.batch, str(found.totals.rows), json.dumps(totals), *of_sheet]
     yield f"{name}/batch", own.masked("\n".join(notes) + "\n")
     for part, frame in (

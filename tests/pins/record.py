@@ -24,9 +24,6 @@ from tests.support.ports import free_port, wait_for_server
 
 JOURNALS = Path(__file__).parent / "journals"
 CLOCK = Path(__file__).with_name("fixed_clock.py")
-MONDAY_S = 1_767_600_000
-"""The start of the recorded week: 2026-01-05, 08:00 UTC."""
-HOUR_S = 3600
 
 HEADING = "country,client_orderid,amount,currency,account_name,account_number,phone"
 AMOUNTS = (
@@ -58,10 +55,10 @@ class Recording:
     def __init__(self, checkout: Path, home: Path) -> None:
         self.checkout = checkout
         self.home = home
-        self.now_s = MONDAY_S
+        self.now_s = 1_767_600_000  # the start of the recorded week: 2026-01-05, 08:00 UTC
 
     def arguments(self, *words: str) -> list[str]:
-        self.now_s += HOUR_S
+        self.now_s += 3600
         return [sys.executable, str(CLOCK), str(self.now_s), "--config", str(self.home / "paygw.toml"), *words]
 
     def environ(self) -> dict[str, str]:

@@ -82,7 +82,6 @@ class Desk:
         assert not violations, violations  # pytest would show the values in a test module
 
 
-PHONES = (375, 320)
 _BEYOND = """() => [...document.querySelectorAll("main *")].filter(one => {
     const box = one.getBoundingClientRect();
     if (one.closest(".table:not(.stack)") || box.width <= 1 || box.height <= 1) return false;
@@ -97,15 +96,12 @@ def require_narrow(page: Page) -> None:
     """
     size = page.viewport_size
     assert size is not None
-    for width in PHONES:
+    for width in (375, 320):
         page.set_viewport_size({"width": width, "height": 667})
         beyond = page.evaluate(_BEYOND)
         assert not beyond, (page.url, width, beyond[:5])
         assert page.evaluate("document.documentElement.scrollWidth") <= width, (page.url, width)
     page.set_viewport_size(size)
-
-
-MAX_TABS = 400
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class Keyboard:
 
     def reach(self, control: Locator) -> Locator:
         """Press Tab until a control has the focus. Fails if Tab does not reach it."""
-        for _ in range(MAX_TABS):
+        for _ in range(400):
             if control.evaluate("one => one === document.activeElement"):
                 return control
             self.page.keyboard.press("Tab")

@@ -10,9 +10,6 @@ from typing import Any
 
 from tests.support.program import ROOT
 
-CATALOGUE = ROOT / "paygw_batch/languages/fr.mo"
-
-
 ENGLISH_WORDS = re.compile(r"(?i)\b(?:the|is|are|was|were|rows?|and|this|nothing|with|sheets?|batch|of)\b")
 
 
@@ -20,12 +17,9 @@ NOT_SENTENCES = re.compile(r"`[^`]*`|\S*/\S*|\w+(?:[._/]\w+)+|--[\w-]+|paygw-bat
 """Matches commands, codes, file names, options, and their placeholders."""
 
 
-OF_GATEWAY = "Declined by the sandbox."
-
-
 def find_english(text: str) -> list[str]:
     """Return the English that is left in a French text: pieces of source sentences, and words that are not French."""
-    with CATALOGUE.open("rb") as file:
+    with (ROOT / "paygw_batch/languages/fr.mo").open("rb") as file:
         translations = GNUTranslations(file)._catalog  # type: ignore[attr-defined]
     pieces = set()
     for message, output in translations.items():
@@ -33,7 +27,7 @@ def find_english(text: str) -> list[str]:
         piece = max((part for part, *_ in Formatter().parse(template)), key=len, default="").strip()
         if len(piece.split()) > 2 and piece not in output:
             pieces.add(piece)
-    plain = NOT_SENTENCES.sub(" ", text.replace(OF_GATEWAY, ""))
+    plain = NOT_SENTENCES.sub(" ", text.replace("Declined by the sandbox.", ""))
     return [piece for piece in pieces if piece in text] + [
         line for line in plain.splitlines() if ENGLISH_WORDS.search(line)
     ]

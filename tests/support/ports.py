@@ -21,10 +21,6 @@ from tests.support.patience import wait_until
 
 _PORTS = range(10_240, 32_768)
 """Linux assigns 32768 and above to outgoing connections (ip_local_port_range)."""
-_APART = 997
-"""The distance between the first ports of processes that start one after the other."""
-_MAX_KEPT = 200
-"""The maximum number of reserved ports. In a run of hours, the oldest ones are no longer used."""
 _kept: deque[socket.socket] = deque()
 
 
@@ -36,7 +32,8 @@ def _release_ports() -> None:
 
 @cache
 def _port_sequence(process: int) -> Iterator[int]:
-    return itertools.count(process * _APART)
+    # The distance between the first ports of processes that start one after the other.
+    return itertools.count(process * 997)
 
 
 def _reserve_port(port: int) -> socket.socket | None:
@@ -59,7 +56,8 @@ def free_port() -> int:
         port = _PORTS[turn % len(_PORTS)]
         if (kept := _reserve_port(port)) is not None:
             _kept.append(kept)
-            if len(_kept) > _MAX_KEPT:
+            # The maximum number of reserved ports. In a run of hours, the oldest ones are no longer used.
+            if len(_kept) > 200:
                 _kept.popleft().close()
             return port
     raise AssertionError("no port of loopback is free")

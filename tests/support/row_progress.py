@@ -32,7 +32,6 @@ from paygw_batch.core.shown_states import encode_record, encode_text
 from paygw_batch.journal.states import PROVEN_STATEMENT, storable_text
 from paygw_batch.journal.values import RowState
 
-_FRESH = Standing()
 _NOT_SENT, _UNKNOWN = OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN
 
 
@@ -45,7 +44,7 @@ class RowProgress(NamedTuple):
     """
 
     order_id: str
-    standing: Standing = _FRESH
+    standing: Standing = Standing()
     inherited_attempts: int = 0
     sent_orderid: str | None = None
     purpose: str | None = None

@@ -231,10 +231,7 @@ def kill_with_companion(
 kill_with_listener = partial(kill_with_companion, ListenerRun, "L")
 
 
-LETTER = "W"
 WORDS = {"Paid": "paid", "Rejected": "rejected", "In doubt": "in_doubt"}
-LIVES_S = (0.2, 3.0)
-"""The lifetime of a console, from its first answer."""
 
 
 class ConsoleWatcher(Companion):
@@ -285,7 +282,8 @@ class ConsoleWatcher(Companion):
     def _keep_on(self) -> None:
         while not self._over.is_set():
             run = self._started()
-            until_s = time.monotonic() + self._rng.uniform(*LIVES_S)
+            # The lifetime of a console, from its first answer.
+            until_s = time.monotonic() + self._rng.uniform(*(0.2, 3.0))
             while not self._over.is_set() and time.monotonic() < until_s:
                 self._look()
             self._kill(run)
@@ -328,15 +326,10 @@ class ConsoleWatcher(Companion):
                 return run
 
 
-kill_with_console = partial(kill_with_companion, ConsoleWatcher, LETTER)
+kill_with_console = partial(kill_with_companion, ConsoleWatcher, "W")
 
 
 NAMED = "plants:posts_name_their_process"
-NAMED_AT_ONCE = "plants:posts_name_their_process_and_wait_for_nothing"
-REFUSED_SHEET = 3
-STILL_WAITING = 6
-REFUSALS = 3
-"""The number of refused sheets after each batch."""
 
 
 @dataclass(frozen=True)
@@ -388,7 +381,7 @@ class NoticeSender(Companion):
         while not self._over.is_set():
             again = ["--again"] if self._rng.random() < 0.5 else []
             code = self._killed(machine, ("notices", "send", *again), pace, self._planted)
-            if code not in {0, STILL_WAITING, -signal.SIGKILL}:
+            if code not in {0, 6, -signal.SIGKILL}:
                 self._broken.append(f"it ended with {code}: {(machine.home / 'telling.txt').read_text()[-500:]}")
 
     def _killed(self, machine: Machine, command: tuple[str, ...], pace: Pace, planted: str) -> int:
@@ -403,11 +396,16 @@ class NoticeSender(Companion):
     def judge(self, rows: int, runs: int) -> None:
         """Check that every event was reported, and nothing twice except by a killed process."""
         pace = Pace()
-        for _ in range(REFUSALS):
+        for _ in range(3):  # the number of refused sheets after each batch
             code = self._killed(self._machine, (self._machine.command, "refused.csv"), pace, self._planted)
-            self._refused += code == REFUSED_SHEET
+            self._refused += code == 3
         for _ in range(MAX_STARTS):
-            code = self._killed(self._machine, ("notices", "send", "--again"), pace, NAMED_AT_ONCE)
+            code = self._killed(
+                self._machine,
+                ("notices", "send", "--again"),
+                pace,
+                "plants:posts_name_their_process_and_wait_for_nothing",
+            )
             if code == 0:
                 break
         else:

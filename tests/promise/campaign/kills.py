@@ -36,7 +36,6 @@ commits = false
 """
 ENDS = {0, 4, 5}
 SIGNED_IN_THREADS = "plants:key_known_to_be_sound"
-SIGNED_IN_PROCESSES = "plants:signed_in_processes"
 MAX_STARTS = 200
 
 
@@ -144,7 +143,7 @@ def kill(
         machine = Machine.create(
             directory / name, spawner, at, prefix=name, concurrency=concurrency, operation=operation
         )
-        planted = SIGNED_IN_PROCESSES if life % 5 == 4 else SIGNED_IN_THREADS
+        planted = "plants:signed_in_processes" if life % 5 == 4 else SIGNED_IN_THREADS
         try:
             kill_until_done(machine, at, rng, pace, tally, planted)
             if then is not None and life % 5 == 2:
@@ -159,8 +158,6 @@ def kill(
 KEPT = {"Jane": "Otieno", "Wanjiku": "Odhiambo", "254712345": "254733678"}
 """The replacements of the forgotten people's texts in the other batch."""
 FORGOTTEN_TEXTS = tuple(text.encode() for name in KEPT for text in (name, name.lower()))
-KEPT_ROWS = 4
-BY_A_TIME = "plants:forgotten_up_to_a_time"
 
 
 def forget_until_done(
@@ -176,7 +173,7 @@ def forget_until_done(
         ("order", "forget", "--before", before, "--out", order, "--key", machine.home / "ada.pem"),
         ("approve", order, "--key", machine.home / "cleo.pem"),
     ):
-        if (code := machine.run(*command, planted=BY_A_TIME)) != 0:
+        if (code := machine.run(*command, planted="plants:forgotten_up_to_a_time")) != 0:
             raise Broken(f"{command[0]} ended with {code}: {machine.said()}")
     for _ in range(MAX_STARTS):
         run = machine.start("carry-out", order, "--by", "Amina", planted=planted)
@@ -220,7 +217,7 @@ def _answer(machine: Machine, at: GatewayProcess, lines: list[dict[str, str]]) -
 
 
 def _kept_batch(machine: Machine) -> bytes:
-    sheet = machine.sheet(KEPT_ROWS, name="kept.csv", first=1000)
+    sheet = machine.sheet(4, name="kept.csv", first=1000)
     text = sheet.read_text()
     for old, new in KEPT.items():
         text = text.replace(old, new).replace(old.lower(), new.lower())

@@ -42,7 +42,6 @@ causes. A kill strikes at every call."""
 MAY_END = {0, 2, 3, 4, 5, 6, 7, -9}
 """The accepted exit codes of a struck run: all except that of an unexpected error."""
 ROWS = 4
-MAX_RESUMES = 5
 
 
 @dataclass
@@ -95,7 +94,7 @@ def _strike_once(machine: Machine, at: GatewayProcess, inject: str, call: str) -
     if code not in MAY_END:
         raise Broken(f"exit code {code}: {machine.said()}")
     judge_orders(machine, at) if machine.journal.exists() else None
-    for _ in range(MAX_RESUMES):
+    for _ in range(5):
         if machine.run("submit", sheet) in ENDS:
             break
     else:

@@ -28,8 +28,6 @@ from tests.promise.campaign.machine import Machine, Run, run_under_strace
 CALLS = "openat,pwrite64,write,fdatasync,fsync,ftruncate,rename,unlink,unlinkat,mkdir,link,sendto,writev,sendmsg"
 TRACE = ["-y", "-xx", "-s", "4000000", "-e", f"trace={CALLS}", "-e", "signal=none"]
 SENDS = {"sendto", "sendmsg", "write", "writev"}
-ALL_SUBSETS_UP_TO = 5
-RANDOM_SUBSETS = 24
 SECTOR_BYTES = 512
 
 
@@ -280,13 +278,13 @@ def _apply_writes(content: bytes, writes: list[Write | Truncate]) -> bytes:
 
 
 def _subsets(dirty: list[tuple[str, int]], rng: Random) -> Iterator[frozenset[tuple[str, int]]]:
-    if len(dirty) <= ALL_SUBSETS_UP_TO:
+    if len(dirty) <= 5:
         for size in range(len(dirty) + 1):
             yield from map(frozenset, itertools.combinations(dirty, size))
         return
     yield frozenset()
     yield frozenset(dirty)
-    for _ in range(RANDOM_SUBSETS):
+    for _ in range(24):
         yield frozenset(write for write in dirty if rng.random() < 0.5)
 
 

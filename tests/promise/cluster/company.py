@@ -35,7 +35,7 @@ from tests.support.postgres_server import (
 )
 from tests.support.wire_proxy import WireProxy
 
-HOSTS = ("north", "south")
+HOSTS = NORTH, SOUTH = ("north", "south")
 WINDOW = 4
 INTENT_LIVES_S = 5
 PRELOADED: tuple[str, ...] = ("psycopg", "paygw_batch.cluster.work_command", "paygw_batch.cluster.database_location")
@@ -155,9 +155,6 @@ def host(home: Path, name: str, url: str, **more: object) -> DatabaseLocation:
     (home / name).mkdir(mode=0o700, exist_ok=True)
     server = Server(url, commit_limit_s=60.0, **more)  # type: ignore[arg-type]  # figures of a test
     return replace(postgres_place(url, home / name), server=server)
-
-
-NORTH, SOUTH = "north", "south"
 
 
 class SplitCompany:

@@ -10,7 +10,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from threading import Event
 
 import psycopg
 
@@ -23,14 +22,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.wire_proxy import ProxyFault
 
 DESK = "desk"
-FROZEN_S = INTENT_LIVES_S * 1.3
-TURN_S = 0.02
-CHECK_INTERVAL_S = 0.2
 HANDED_OVER = {0, 4, 5}
-KILLED_OPENINGS = 0.3
-KILLED_WITH_CHILDREN = 0.5
-"""The share of killed workers whose timetable commands are killed too, as on a host."""
-LET_IT_SEND_S = 2.0
 DROPPED = "dropped.csv"
 TIMETABLE = """
 [timetable]
@@ -41,9 +33,7 @@ verify = "*/2 * * * *"
 folder = "{folder}"
 at = "* * * * *"
 """
-COMMANDS_MAY_END = ENDS - {6}
 _TABLES = "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'paygw_jobs'"
-_RESULTS = "SELECT job, exit_code FROM paygw_jobs.paygw_result"
 _SESSIONS = "SELECT pid, state, wait_event, query_start, query FROM pg_stat_activity WHERE datname = current_database()"
 _LEFT = """SELECT EXISTS (SELECT FROM paygw.run WHERE ended_at IS NULL),
     (SELECT count(*) FROM paygw.state WHERE state IN ('ready', 'in_flight'))"""
@@ -94,8 +84,7 @@ class _Shift(Ordeal):
         desk = self.company.hosts[DESK]
         while True:
             run = desk.start("submit", self.sheets[DESK], "--detach", "--wait", planted=self.planted)
-            is_killed = self.rng.random() < KILLED_OPENINGS and not self.stop.is_set()
-            if is_killed and run.wait(self.rng.uniform(0.0, 1.0)) is None:
+            if self.rng.random() < 0.3 and run.wait(self.rng.uniform(0.0, 1.0)) is None:
                 run.send(signal.SIGKILL)
                 self.endured["kills"] += 1
             self.check(run, DESK)
@@ -137,7 +126,8 @@ class _Shift(Ordeal):
             dice -= share
 
     def kill(self, host: str) -> None:
-        children = children_of(self.workers[host].pid) if self.rng.random() < KILLED_WITH_CHILDREN else []
+        # Half of the killed workers lose the commands of their timetable too, as on a host.
+        children = children_of(self.workers[host].pid) if self.rng.random() < 0.5 else []
         self.workers[host].send(signal.SIGKILL)
         self.frozen_until_s.pop(host, None)
         for child in children:
@@ -149,7 +139,7 @@ class _Shift(Ordeal):
         """Freeze a worker for longer than its intents live, while the others continue."""
         if host not in self.frozen_until_s:
             self.workers[host].send(signal.SIGSTOP)
-            self.frozen_until_s[host] = time.monotonic() + FROZEN_S
+            self.frozen_until_s[host] = time.monotonic() + INTENT_LIVES_S * 1.3
             self.endured["freezes"] += 1
 
     def drain(self, host: str) -> None:
@@ -167,20 +157,20 @@ class _Shift(Ordeal):
             now_s, count = time.monotonic(), len(self.company.orders())
             if count > arrived:
                 arrived, arrived_s = count, now_s
-            if count >= struck and not self.stop.is_set():
+            if count >= struck:
                 self.strike()
                 struck = self.soon()
-            if now_s > looked_s + CHECK_INTERVAL_S:
+            if now_s > looked_s + 0.2:
                 looked_s = now_s
                 is_on, left = self.left()
                 if not is_on and not left and self.is_picked_up():
                     return
                 if not is_on and left and not self.frozen_until_s:
                     self.hand_over()
-                    looked_s = time.monotonic() + LET_IT_SEND_S
+                    looked_s = time.monotonic() + 2.0
             if now_s > arrived_s + 2 * PATIENCE_S:  # a command that failed four times is retried after 81 s
                 raise Broken(f"nothing arrives any more, {self.left()}: {self.stuck()}; {self.company.said()}")
-            time.sleep(TURN_S)
+            time.sleep(0.02)
 
     def stuck(self) -> str:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -222,8 +212,8 @@ class _Shift(Ordeal):
             self.company.judge_reconciliation(found, self.size.dropped, first=self.size.rows)
             self.endured["picked_up"] += 1
             with psycopg.connect(self.url) as connection:
-                ends = connection.execute(_RESULTS.encode()).fetchall()
-            if wrong := [(job, code) for job, code in ends if code >= 0 and code not in COMMANDS_MAY_END]:
+                ends = connection.execute(b"SELECT job, exit_code FROM paygw_jobs.paygw_result").fetchall()
+            if wrong := [(job, code) for job, code in ends if code >= 0 and code not in ENDS - {6}]:
                 raise Broken(f"{wrong}: {self.company.said()}")
         self.verify(DESK)
 
@@ -235,15 +225,14 @@ def play_shift(
     server: PostgresServer,
     seed: int,
     size: Size,
-    stop: Event,
     planted: str | None = None,
 ) -> OrdealTally:
     """Let workers send one batch through all troubles until it is done, judging throughout."""
     rng, endured = Random(f"shift/{seed}"), OrdealTally(batches=1, shared=1)  # noqa: S311 - dice
     name = server.new_database()
-    names = (DESK, *(f"host-{number}" for number in range(1, size.workers + 1)))
+    names = [DESK, *(f"host-{number}" for number in range(1, size.workers + 1))]
     company = Company(*(home, spawner, at, server.url(name), f"W{seed}", [server.port], names), window=size.window)
-    shift = _Shift(company, server, rng, size, endured, company.sheets(size.rows), stop, planted or signed(seed))
+    shift = _Shift(company, server, rng, size, endured, company.sheets(size.rows), planted or signed(seed))
     shift.url = server.url(name)
     with closing(company):
         try:
@@ -255,14 +244,10 @@ def play_shift(
             for run in shift.workers.values():
                 run.send(signal.SIGKILL)
                 run.wait()
-            _end_all_below(home)
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):
+                    if process.joinpath("cwd").readlink().is_relative_to(home):
+                        os.kill(int(process.name), signal.SIGKILL)
         shift.judged(server.url(name))
     server.drop_database(name)
     return endured
-
-
-def _end_all_below(home: Path) -> None:
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if process.joinpath("cwd").readlink().is_relative_to(home):
-                os.kill(int(process.name), signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -41,7 +40,7 @@ def test_batch_is_paid_once_despite_failures(
     """By two hosts in turn, and by concurrent workers."""
     with new_server() as server:
         size = Size(ROWS, workers=2)
-        endured = part(tmp_path, spawner, slow_gateway, server, seed=seed, size=size, stop=Event())
+        endured = part(tmp_path, spawner, slow_gateway, server, seed=seed, size=size)
     assert endured.hurt > 0
 
 
@@ -52,7 +51,7 @@ def test_worker_resending_rows_in_flight_is_detected(
     """A planted bug: the gateway's record has a row twice."""
     size = Size(ROWS, kills=1.0, workers=2)
     with new_server() as server, pytest.raises(Broken, match="sent twice"):
-        play_shift(*(tmp_path, spawner, slow_gateway, server), seed=0, size=size, stop=Event(), planted=PUT_BACK)
+        play_shift(*(tmp_path, spawner, slow_gateway, server), seed=0, size=size, planted=PUT_BACK)
 
 
 @pytest.mark.share(2)

@@ -18,20 +18,13 @@ if TYPE_CHECKING:
 OPERATIONS = {name: load_operation(name) for name in ("payout", "payin")}
 OPERATION = OPERATIONS["payout"]
 """Both operations echo the same members."""
-READ_TIMEOUT_S = 60.0
 TOTAL_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 30.0
 DEPARTS_WITHIN_S = CONNECT_TIMEOUT_S + TOTAL_TIMEOUT_S
 QUARANTINE_H = 24.0
-LATEST_COMMIT_S = 20 * 3600.0
-"""The latest execution of an order without an answer: within the quarantine of a day."""
 
-LATEST_NOTIFICATION_S = (3600.0, 40 * 3600.0)
-"""The maximum delays of a notification: during its run, or after another attempt."""
-CHANCE_OF_SLEEP = 0.01
 LONGEST_SLEEP_S = 900.0
 """The maximum sleep of machine or process between an intent and its first byte."""
-CHANCE_OF_A_NOTIFICATION = 0.15
 
 
 class AnswerMeaning(Enum):
@@ -89,7 +82,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
         AnswerMeaning.NOT_SENT, fault(FaultKind.TLS_FAILED, left=False), after_s=CONNECT_TIMEOUT_S
     ),
     "wrong certificate": Behaviour(AnswerMeaning.NOT_SENT, fault(FaultKind.TLS_UNTRUSTED, left=False)),
-    "silence": Behaviour(AnswerMeaning.NOTHING, fault(FaultKind.READ_TIMEOUT, left=True), 0.5, after_s=READ_TIMEOUT_S),
+    "silence": Behaviour(AnswerMeaning.NOTHING, fault(FaultKind.READ_TIMEOUT, left=True), 0.5, after_s=60.0),
     "drip": Behaviour(AnswerMeaning.NOTHING, fault(FaultKind.TOTAL_TIMEOUT, left=True), 0.5, after_s=TOTAL_TIMEOUT_S),
     "closed": Behaviour(AnswerMeaning.NOTHING, fault(FaultKind.CONNECTION_LOST, left=True), 0.5),
     "write failed": Behaviour(AnswerMeaning.NOTHING, fault(FaultKind.WRITE_FAILED, left=True), 0.3),
@@ -143,7 +136,7 @@ class SimGateway:
         try:
             if rng.random() < 0.5:
                 await asyncio.sleep(rng.random() * 0.2)
-            if scenario.sleeps.random() < CHANCE_OF_SLEEP:
+            if scenario.sleeps.random() < 0.01:
                 await asyncio.sleep(scenario.sleeps.choice((DEPARTS_WITHIN_S, LONGEST_SLEEP_S)))
             if behaviour.meaning is not AnswerMeaning.NOT_SENT and not may_send():
                 behaviour = TOO_LATE
@@ -165,7 +158,8 @@ class SimGateway:
         if scenario.rng.random() >= behaviour.executes:
             return
         late = behaviour.meaning is AnswerMeaning.NOTHING and scenario.rng.random() < 0.5
-        delay_s = scenario.rng.random() * LATEST_COMMIT_S if late else 0.0
+        # The latest execution of an order without an answer: within the quarantine of a day.
+        delay_s = scenario.rng.random() * 20 * 3600.0 if late else 0.0
         scenario.later(delay_s, lambda: scenario.judge.executed(request, scenario.clock.now_s))
         if not behaviour.lies:
             self._notify(request, "approved", delay_s)
@@ -173,11 +167,12 @@ class SimGateway:
     def _notify(self, request: PreparedRequest, word: str, after_s: float = 0.0) -> None:
         """Notify about an order after its decision, not at all, or twice."""
         scenario, expected = self._process.scenario, request.expected
-        if scenario.rng.random() >= CHANCE_OF_A_NOTIFICATION:
+        if scenario.rng.random() >= 0.15:
             return
         for _ in range(scenario.rng.choice((1, 1, 2))):
             scenario.later(
-                after_s + scenario.rng.random() * scenario.rng.choice(LATEST_NOTIFICATION_S),
+                # The maximum delays of a notification: during its run, or after another attempt.
+                after_s + scenario.rng.random() * scenario.rng.choice((3600.0, 40 * 3600.0)),
                 lambda: scenario.inbox.hear(expected.order_id, str(expected.amount), word),
             )
 

@@ -24,8 +24,6 @@ SHOWN_AS = {
     AnswerMeaning.NO: "rejected",
     AnswerMeaning.PENDING: "accepted",
 }
-FINAL = {"paid", "rejected"}
-EVERYONE_KNOWS = {"paid", "rejected", "accepted"}
 PERSON_NEEDED, STOPPED_EARLY, SOME_REJECTED = 5, 6, 4
 
 
@@ -272,7 +270,7 @@ class Judge:
         heard = latest is not None and latest.is_answered and latest.process is ended and not ended.had_mishap
         if heard and latest is not None and not row.stated and state != SHOWN_AS[latest.meaning]:
             raise self.found("I5", f"the gateway said {latest.meaning.name} of row {number}, and it is shown {state}")
-        if state in FINAL:
+        if state in {"paid", "rejected"}:
             row.final = state
 
     # The end.
@@ -290,7 +288,7 @@ class Judge:
                 number, state = row_of(line["client_orderid"]), line["state"]
                 if state == "invalid":
                     continue
-                if state not in EVERYONE_KNOWS:
+                if state not in {"paid", "rejected", "accepted"}:
                     raise self.found("I3", f"row {number} is {state} at the end: it is lost")
                 payments = self.rows[number].payments
                 if number in self.lied:

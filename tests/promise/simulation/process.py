@@ -38,8 +38,6 @@ from tests.promise.simulation.sheets import FIRST_ROW, RULES, rows_of
 if TYPE_CHECKING:
     from tests.promise.simulation.scenario import Scenario
 
-CHANCE_OF_A_LOOK = 0.15
-"""The chance that somebody reads a run's output, which costs more than the run."""
 
 T = TypeVar("T")
 
@@ -282,7 +280,7 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
     await away.journal(lambda: dates.record_in(journal))
     if heard_date:
         scenario.clock_is_unknown = False
-    if scenario.rng.random() >= CHANCE_OF_A_LOOK:
+    if scenario.rng.random() >= 0.15:  # the chance that somebody reads a run's output, which costs more than the run
         return 0
     shown = await away.journal(lambda: scenario.shown(journal, record, end))
     scenario.judge.check_report(shown, process)

@@ -54,13 +54,6 @@ EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
 EPOCH = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
-CHANCE_OF_AMENDING = 0.3
-CHANCE_OF_A_RECONCILIATION = 0.25
-"""The chance of a full reconciliation when somebody views a batch. It costs as much as all runs."""
-CHANCE_OF_A_FILE = 0.3
-"""The chance that it is also written and read as CSV. Otherwise its frame is checked."""
-
-
 class Scenario:
     """Everything that one seed decides."""
 
@@ -94,7 +87,7 @@ class Scenario:
         self.forgetting = Random(f"forgetting {seed}")  # noqa: S311 (as above)
         self.statement_rule = SignedStatements(is_gateways) if self.typing.random() < 0.5 else None
         self.orders = None if self.approvals is None else Orders(self, self.approvals.policy)
-        self._amends = rng.random() < CHANCE_OF_AMENDING
+        self._amends = rng.random() < 0.3
         self.statements: list[StatementFile] = []
         self.has_forgotten = False
         self.sheet_of_batch: dict[str, str] = {}
@@ -228,11 +221,13 @@ class Scenario:
 
         If no reconciliation is written, the states and amounts come from the journal.
         """
-        if self.rng.random() >= CHANCE_OF_A_RECONCILIATION or journal.first_forgetting(record.number) is not None:
+        # The chance of a full reconciliation when somebody views a batch. It costs as much as all runs.
+        if self.rng.random() >= 0.25 or journal.first_forgetting(record.number) is not None:
             return self._shown_by_the_journal(journal, record, end)
         stand = batch_result(journal, record, RULES[self.operation], end)
         lines = stand.frame.to_dicts()
-        if self.rng.random() < CHANCE_OF_A_FILE:
+        # The chance that it is also written and read as CSV. Otherwise its frame is checked.
+        if self.rng.random() < 0.3:
             file = io.BytesIO()
             table._guard_piece(stand.frame).write_csv(file)
             lines = list(csv.DictReader(io.StringIO(file.getvalue().decode())))

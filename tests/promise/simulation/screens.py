@@ -21,8 +21,6 @@ from tests.promise.simulation.judge import Violation
 
 SHARE = Decimal("0.25")
 """The change of an amount above which an approver must see it."""
-REPEATED_WITHIN = timedelta(days=5)
-"""The time within which an equal sheet counts as a repeat."""
 _HEADINGS: Mapping[str, re.Pattern[str]] = {
     "account": re.compile(r"[\d,]+ changed accounts?:"),
     "amount": re.compile(r"[\d,]+ amounts? differs?:"),
@@ -34,7 +32,6 @@ _EARLIER = re.compile(
     r" paid to another account before: KES (?P<amount>[\d,.]+) in \S+ \((?P<day>[\d-]+)\); this account was "
     r"(never paid before|first paid on [\d-]+: KES (?P<first>[\d,.]+) in \S+)(; this account was paid under .*)?"
 )
-_FIRST_RUN = "There is no earlier payment to compare with."
 _LISTED = re.compile(
     r"- Row (\d+), (?P<name>[^,]*), (?P<account>[^,]*), KES (?P<amount>[\d,.]+), "
     r"(known since (?P<since>[\d-]+)|new account)( \(.*\))?"
@@ -144,7 +141,7 @@ class ScreenLines:
 
     def is_first_run(self) -> bool:
         """Return whether the screen says that there is nothing to compare with."""
-        return _FIRST_RUN in self._lines
+        return "There is no earlier payment to compare with." in self._lines
 
     def sums_up(self, total: Decimal) -> bool:
         return f"Total: {_money(total)}." in self._lines
@@ -319,7 +316,7 @@ class ScreenJudge:
         now = {(payment.account, payment.amount) for payment in opening.payments}
         counts: dict[str, int] = {}
         for batch in self.paid:
-            if opening.at - batch.at < REPEATED_WITHIN:
+            if opening.at - batch.at < timedelta(days=5):  # the time within which an equal sheet counts as a repeat
                 counts[batch.batch] = len(now & {(payment.account, payment.amount) for payment in batch.payments})
         most = max(counts.values(), default=0)
         alike = [batch for batch, count in counts.items() if count == most]

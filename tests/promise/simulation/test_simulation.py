@@ -14,25 +14,22 @@ from tests.promise.simulation.seeds import first_failure, hunt
 from tests.promise.simulation.story import play
 from tests.support.long_part import share
 
-SEEDS = 2_000  # more by command, `python -m tests.promise.simulation`
 PIECES = 40
-PIECES_OF_FORGING = 20
 SCENARIOS_A_PIECE = 50
 PIECES_OF_CORRECTIONS, CORRECTIONS_A_PIECE = 20, 10
 SCENARIOS_OF_EVERY_DANGER = 100
-SEEDS_FOR_A_BUG = 2_000
 
 
 @pytest.mark.share(40)
 @pytest.mark.parametrize("piece", share(range(PIECES), every=20))
 def test_simulated_runs_neither_repeat_nor_lose_rows(piece: int) -> None:
-    size = SEEDS // PIECES
+    size = 2_000 // PIECES
     _, failure = first_failure(range(piece * size, (piece + 1) * size))
     assert failure is None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("piece", share(range(PIECES_OF_FORGING), every=20))
+@pytest.mark.parametrize("piece", share(range(20), every=20))
 def test_only_rows_shown_to_approvers_are_paid(piece: int) -> None:
     _, failure = first_failure(range(piece * SCENARIOS_A_PIECE, (piece + 1) * SCENARIOS_A_PIECE), kind=FORGED)
     assert failure is None
@@ -74,7 +71,7 @@ def test_every_planted_bug_replaces_existing_function() -> None:
 @pytest.mark.parametrize("name", share(BUGS, every=3))
 def test_simulation_detects_planted_bug(name: str) -> None:
     bug = BUGS[name]
-    result = hunt(name, range(bug.from_seed, bug.from_seed + SEEDS_FOR_A_BUG))
+    result = hunt(name, range(bug.from_seed, bug.from_seed + 2_000))
     assert result.failure is not None
     assert result.failure.invariant in bug.found_by
 
