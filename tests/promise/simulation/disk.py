@@ -7,7 +7,7 @@ file are produced only when somebody needs them.
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -37,12 +37,6 @@ _PATH = Path("simulated.sqlite3")
 _KEPT = "SELECT count(*) FROM fact WHERE source = 'notification' AND NOT (finding = 'ambiguous' AND attempt IS NULL)"
 """One fact names an attempt for a notification that may be about several instructions."""
 _NEW = Identity("5" * 32, ENDPOINT.name, "2026-11-20T00:00:00.000Z", str(_PATH))
-
-
-CHANCE_OF_A_COPY = 0.3
-"""The chance of a copy of the journal after a commit."""
-CHANCE_OF_A_NEW_MACHINE = 0.3
-"""The chance that a copy is adopted on a machine without the sent log."""
 
 
 class Copy(NamedTuple):
@@ -82,8 +76,7 @@ class Disk:
     @property
     def image(self) -> bytes:
         if self._image is None:
-            if self._connection is None:
-                raise AssertionError("the disk has neither a file nor a connection to one")
+            assert self._connection is not None, "the disk has neither a file nor a connection to one"
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             self._image = self._connection.serialize("main")
@@ -101,7 +94,7 @@ class Disk:
 
         Return whether the sent log still exists: sometimes the copy is adopted on a new machine.
         """
-        if self._dice.random() < CHANCE_OF_A_NEW_MACHINE:
+        if self._dice.random() < 0.3:
             self.sent_log = None
         is_known = self.sent_log is not None
         self.put(copy)
@@ -117,7 +110,7 @@ class Disk:
         connection.execute("COMMIT")
         self.stored(connection)
         self.sync()
-        self.sent_log = [*(self.sent_log or ()), SentLogLine(len(self.sent_log or ()) + 1, end.seq, end.hash.hex(), at)]
+        self.log(end.seq, end.hash.hex(), at)
         self.last_known = self.last_fact
         return is_known
 
@@ -134,8 +127,12 @@ class Disk:
         connection.execute("COMMIT")
         self.stored(connection)
         self.last_known = self.last_fact
-        self.sent_log = [*(self.sent_log or ()), SentLogLine(len(self.sent_log or ()) + 1, end.seq, end.hash.hex(), at)]
+        self.log(end.seq, end.hash.hex(), at)
         return end
+
+    def log(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+        lines = self.sent_log or []
+        self.sent_log = [*lines, SentLogLine(len(lines) + 1, number, digest, at, tuple(attempts))]
 
     def states_by_row(self) -> dict[int, State]:
         return {
@@ -163,14 +160,14 @@ class Disk:
         connection = self._connected(process)
         seen = (self.sent_log or [])[-1:] if self.heeds_sent_log else []
         query_rows = examine(connection, _PATH, endpoint=ENDPOINT, sent_log=lambda _: seen)
-        if query_rows is None:
-            raise AssertionError("the disk holds no journal")
+        assert query_rows is not None, "the disk holds no journal"
         if self.sent_log is None and self.asks_whether_known:
             raise JournalNotAdopted
-        sent_log = SimulatedSentLog(self, process)
+        sent_log, lock = SimulatedSentLog(self, process), ExitStack()
         sent_log.log_commit(*query_rows.end.log_fields)
+        lock.callback(self.holders.discard, process)
         return process.scenario.journal_type(
-            connection, _PATH, end=query_rows.end, sent_log=sent_log, lock=SimLock(self, process), notes=()
+            connection, _PATH, end=query_rows.end, sent_log=sent_log, lock=lock, notes=()
         )
 
     def _connected(self, process: "Process | None") -> "SimConnection":
@@ -192,14 +189,14 @@ class Disk:
     def check_tables(self, connection: apsw.Connection, path: Path) -> None:
         if connection is not self._connection or not self._connection.is_checked:
             check_tables(connection, path)
-        if self._connection is not None and connection is self._connection:
+        if connection is self._connection:
             self._connection.is_checked = True
 
     def stored(self, connection: "SimConnection") -> None:
         self._connection, self._image, self._is_replaced = connection, None, False
         self.commits += 1
         self.last_fact, self.last_batch = connection.last_numbers()
-        if self._dice.random() < CHANCE_OF_A_COPY:
+        if self._dice.random() < 0.3:
             self.copies.append(self.copy())
         if self.synchronous:
             self.durable = self.durable._replace(last_fact=self.last_fact)
@@ -209,16 +206,11 @@ class Disk:
 
     def close(self) -> None:
         if self._connection is not None:
-            self._image = self.image
-            self._is_replaced = True
+            self._image, self._is_replaced = self.image, True
             self._connection.close(True)
 
     def has_intent(self, nonce: str) -> bool:
         return self._connection is not None and self._connection.has_intent(nonce, until=self.durable.last_fact)
-
-    def lose_power(self) -> None:
-        if not self.synchronous:
-            self.put(self.durable)
 
     def reader(self) -> SqliteReader:
         return SqliteReader(self._connected(None), _PATH)
@@ -232,12 +224,11 @@ class Disk:
 
     def arrived(self) -> list[bytes]:
         """Return the notifications in the journal on the disk, by the hashes of their facts."""
-        query_rows = self._connected(None).execute("SELECT hash FROM fact WHERE kind = 'arrived' ORDER BY number")
-        return [digest for (digest,) in query_rows]
+        query = "SELECT hash FROM fact WHERE kind = 'arrived' ORDER BY number"
+        return [digest for (digest,) in self._connected(None).execute(query)]
 
     def state_of(self, instruction: int) -> State:
-        if self._connection is None:
-            raise AssertionError("nobody has opened the journal")
+        assert self._connection is not None, "nobody has opened the journal"
         ((word,),) = self._connection.execute("SELECT state FROM state WHERE instruction = ?", (instruction,))
         return State(word)
 
@@ -311,7 +302,9 @@ class SimConnection(apsw.Connection):
         result, batches = super().execute("COMMIT"), self._disk.last_batch
         self._disk.stored(self)
         if self._disk.last_batch > batches:
-            process.check_opened_batch()
+            for sheet, number, was_rejected in process.amends:
+                process.scenario.judge.amend(sheet, number, was_rejected=was_rejected)
+            process.amends = ()
         process.scenario.judge.check_write(process)
         return result
 
@@ -324,19 +317,7 @@ class SimulatedSentLog:
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
         if self._process.dead:
             raise asyncio.CancelledError
-        lines = self._disk.sent_log = self._disk.sent_log or []
-        lines.append(SentLogLine(len(lines) + 1, number, digest, at, tuple(attempts)))
+        self._disk.log(number, digest, at, attempts)
 
     def close(self) -> None:
         """Do nothing: no file is held."""
-
-
-class SimLock:
-    """The lock as its holder has it."""
-
-    def __init__(self, disk: Disk, process: "Process") -> None:
-        self._disk = disk
-        self._process = process
-
-    def close(self) -> None:
-        self._disk.holders.discard(self._process)

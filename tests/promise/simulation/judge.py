@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.gateway.message import PreparedRequest
 from tests.promise.simulation.gateway import DEPARTS_WITHIN_S, AnswerMeaning, Behaviour
 from tests.promise.simulation.sheets import SHEETS, amount_of, parse_order_id, wanted
@@ -196,6 +197,13 @@ class Judge:
         row.releases += 1
         row.final = None
         row.stated.add("ready")
+
+    def settle(self, number: int, resolution: Resolution, *, was_ready: bool) -> None:
+        """Record a person's settlement. A ready row may have left as well, in a journal that was lost."""
+        if resolution is not Resolution.NOT_RECEIVED:
+            self.tell(number, resolution.value)
+        elif not was_ready or self.rows[number].left > self.rows[number].releases:
+            self.release(number)
 
     def amend(self, sheet: str, number: int, *, was_rejected: bool) -> None:
         """Record that a sheet replaced a payment. From now on only the sheet's amount may be sent."""

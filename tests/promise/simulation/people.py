@@ -1,4 +1,4 @@
-"""The people of a scenario between runs: they settle, release, lift holds, apply statements, and make mistakes.
+"""The people of a scenario between runs: they settle, release, apply statements, forget others, and make mistakes.
 
 They use the real program: the checks of a settlement, the quarantine, the reader of statements, the release.
 """
@@ -8,24 +8,28 @@ import hmac
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
 
+from paygw_batch.approval.order import build_forget_order, verify_forget_order
+from paygw_batch.approval.signed_document import sign_document
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.countries.load import load_enquiry
 from paygw_batch.engine.quarantine import ClockComparer, JournalClock
-from paygw_batch.errors import SheetError, UsageError
+from paygw_batch.errors import ApprovalError, SheetError, UsageError
 from paygw_batch.gateway.enquiry import EnquiryAnswer, parse_answer
 from paygw_batch.gateway.message import ExpectedReply, RawReply
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
-from paygw_batch.journal.values import BatchRecord, RowState, StatementNote
+from paygw_batch.journal.values import BatchRecord, ForgettablePayments, RowState, StatementNote
+from paygw_batch.settle.kept_documents import is_recorded
 from paygw_batch.settle.match_statement import StatementMatcher
 from paygw_batch.settle.refresh import Clock, EnquiryLimits, Refresh
 from paygw_batch.settle.resolve import Settlement, check_releasable, check_settlements, settle
 from paygw_batch.settle.statement import parse_time_span, read_statement
-from tests.promise.simulation.disk import Copy
+from tests.promise.simulation.approvals import MAKER, PEOPLE, approve_by, key_of
+from tests.promise.simulation.disk import ENDPOINT, Copy
 from tests.promise.simulation.gateway import MEANS, OPERATIONS, QUARANTINE_H, WORDS, AnswerMeaning
 from tests.promise.simulation.judge import row_of
 from tests.promise.simulation.process import Process, open_for_run
@@ -35,7 +39,6 @@ if TYPE_CHECKING:
     from tests.promise.simulation.scenario import Scenario
 
 
-CHANCE_OF_FORGING = 0.3
 FORGED = "Proven statement day.csv (SHA-256 0123456789abcdef), line 2: declined"
 UNSETTLED = {State.IN_DOUBT, State.ACCEPTED}
 
@@ -44,8 +47,11 @@ async def review_batches(process: Process, *, settle_all: bool) -> int:
     """A day later: check the gateway's own record, settle rows, and release some."""
     scenario, rng = process.scenario, process.scenario.rng
     journal = await open_for_run(process)
-    if settle_all:
-        refresh(scenario, journal)
+    if settle_all:  # the gateway's clock is heard
+        dates = ClockComparer(scenario.now)
+        dates.observe_reply(scenario.add_date(RawReply(200, (), b"")))
+        dates.record_in(journal)
+        scenario.clock_is_unknown = False
     if not settle_all and rng.random() < 0.2:
         rng.choice((scenario.inbox.surprise, scenario.inbox.contradict))(journal)
         scenario.inbox.record_arrivals(journal)
@@ -65,7 +71,9 @@ async def review_batches(process: Process, *, settle_all: bool) -> int:
                 scenario.orders.release(journal, record)
             else:
                 release(scenario, journal, record)
-    return await retry_contradicted_rows(process, journal) if settle_all else 0
+    if settle_all:
+        retry_contradicted_rows(scenario, journal)
+    return 0
 
 
 async def open_and_close_journal(process: Process) -> int:
@@ -81,7 +89,7 @@ async def settle_early(process: Process) -> int:
     scenario = process.scenario
     journal = await open_for_run(process)
     for record in journal.batches():
-        if scenario.typing.random() < CHANCE_OF_FORGING:
+        if scenario.typing.random() < 0.3:
             forge_rejections(scenario, journal, record)
         for row in journal.rows(record.number):
             number = row_of(row.client_orderid)
@@ -98,19 +106,17 @@ async def settle_early(process: Process) -> int:
 
 def forge_rejections(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -> None:
     """Have people claim that the gateway declined rows in doubt, and retry the rows at once."""
-    numbers = {}
-    for row in journal.rows(record.number, states={State.IN_DOUBT}):
-        number = row_of(row.client_orderid)
-        if scenario.judge.rows[number].nonce not in scenario.judge.paid_nonces:
-            numbers[number] = row
+    doubtful = {row_of(row.client_orderid): row for row in journal.rows(record.number, states={State.IN_DOUBT})}
+    judge = scenario.judge
+    numbers = {number: row for number, row in doubtful.items() if judge.rows[number].nonce not in judge.paid_nonces}
     if not numbers:
         return
     if scenario.orders is not None and scenario.typing.random() < 0.6:
         settlements = [Settlement(row.row, Resolution.REJECTED, FORGED, Basis.GATEWAY) for row in numbers.values()]
         if scenario.orders.settle_forged(journal, record, settlements):
-            scenario.judge.called_early |= set(numbers)
+            judge.called_early |= set(numbers)
     else:
-        scenario.judge.called_early |= set(numbers)
+        judge.called_early |= set(numbers)
         apply_statement(scenario, journal, record, typed_statement(scenario, list(numbers.values())))
     release(scenario, journal, record)
 
@@ -118,12 +124,11 @@ def forge_rejections(scenario: "Scenario", journal: SqliteJournal, record: Batch
 def settle_truthfully(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord, *, everything: bool) -> None:
     """Settle rows in doubt, accepted or held with the truth, as far as it is known after a day."""
     holds = journal.holds(record.number)
-    words = []
-    for row in journal.rows(record.number):
-        is_asked = row.state in UNSETTLED or row.row in holds
-        if is_asked and (everything or scenario.rng.random() < 0.5):
-            number = row_of(row.client_orderid)
-            words.append((number, Settlement(row.row, _truth(scenario, number, row), "statement")))
+    words = [
+        (row_of(row.client_orderid), Settlement(row.row, _truth(scenario, row), "statement"))
+        for row in journal.rows(record.number)
+        if (row.state in UNSETTLED or row.row in holds) and (everything or scenario.rng.random() < 0.5)
+    ]
     if not everything and scenario.orders is not None and scenario.rng.random() < 0.6:
         scenario.orders.settle(journal, record, words)
     elif not everything and scenario.rng.random() < 0.3:
@@ -133,8 +138,8 @@ def settle_truthfully(scenario: "Scenario", journal: SqliteJournal, record: Batc
         settle_rows(scenario, journal, record, words)
 
 
-def _truth(scenario: "Scenario", number: int, row: RowState) -> Resolution:
-    judged = scenario.judge.rows[number]
+def _truth(scenario: "Scenario", row: RowState) -> Resolution:
+    judged = scenario.judge.rows[row_of(row.client_orderid)]
     was_paid = judged.payments > 0 if row.state is State.READY else judged.nonce in scenario.judge.paid_nonces
     if was_paid:
         return Resolution.PAID
@@ -153,18 +158,10 @@ def settle_rows(
         return
     ready = {row.row for row in journal.rows(record.number) if row.state is State.READY}
     for number, settlement in words:
-        tell(scenario, number, settlement.resolution, was_ready=settlement.row in ready)
+        scenario.judge.settle(number, settlement.resolution, was_ready=settlement.row in ready)
     if settlements:
         settle(journal, record, settlements, by="amina", now=scenario.now)
         scenario.judge.held -= {number for number, _ in words}
-
-
-def tell(scenario: "Scenario", number: int, resolution: Resolution, *, was_ready: bool) -> None:
-    if resolution is not Resolution.NOT_RECEIVED:
-        scenario.judge.tell(number, resolution.value)
-    elif not was_ready or scenario.judge.rows[number].left > scenario.judge.rows[number].releases:
-        # A ready row may have left as well, in a journal that was lost.
-        scenario.judge.release(number)
 
 
 def release(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -> None:
@@ -183,7 +180,7 @@ def release(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -
         check_releasable(journal, record, rows, quarantine_h=QUARANTINE_H, now=scenario.now)
     except UsageError:
         return
-    until = JournalClock.read(journal, scenario.now()).quarantine(QUARANTINE_H).cutoff(scenario.now())
+    until = scenario.cutoff(journal)
     journal.release(record.number, rows or None, suffix=suffix, by="amina", at=scenario.at(), cutoff=until)
     waiting = {one.row for one in journal.rows(record.number) if one.state is State.REJECTED}
     for rejected_row in rejected:
@@ -191,18 +188,10 @@ def release(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -
             scenario.judge.release(row_of(rejected_row.client_orderid))
 
 
-def refresh(scenario: "Scenario", journal: SqliteJournal) -> None:
-    dates = ClockComparer(scenario.now)
-    dates.observe_reply(scenario.add_date(RawReply(200, (), b"")))
-    dates.record_in(journal)
-    scenario.clock_is_unknown = False
-
-
 # Statements.
 
 
-@dataclass(frozen=True, slots=True)
-class StatementFile:
+class StatementFile(NamedTuple):
     path: Path
     made_at: str
 
@@ -230,10 +219,6 @@ def statement_of(scenario: "Scenario", extra: Sequence[str]) -> StatementFile:
 
 def signature_of(content: bytes) -> bytes:
     return hmac.digest(b"the gateway's own", content, "sha256")
-
-
-def is_gateways(signature: bytes, content: bytes) -> bool:
-    return hmac.compare_digest(signature, signature_of(content))
 
 
 def typed_statement(scenario: "Scenario", rows: Sequence[RowState]) -> StatementFile:
@@ -289,9 +274,6 @@ def apply_statement(scenario: "Scenario", journal: SqliteJournal, record: BatchR
     settle(journal, record, matched.settlements, by="amina", now=scenario.now, statement_note=carried_out)
 
 
-if TYPE_CHECKING:
-    from tests.promise.simulation.scenario import Scenario
-
 NOT_FOUND = "no-such-order"
 _ENQUIRY = load_enquiry("paynet-v4", OPERATIONS["payout"])
 _SAID = {AnswerMeaning.NO: "declined", AnswerMeaning.PENDING: "processing", AnswerMeaning.YES: "approved"}
@@ -334,20 +316,14 @@ def _word_about(scenario: "Scenario", order_id: str) -> str:
     """Return the gateway's status of an order, of its best-known attempt under this id."""
     if scenario.judge.executed_orders[order_id]:
         return "approved"
-    requests = scenario.judge.rows[row_of(order_id)].requests
-    answer = [
-        request.meaning
-        for request in requests
+    words = [
+        _SAID[request.meaning]
+        for request in scenario.judge.rows[row_of(order_id)].requests
         if request.left and request.order_id == order_id and request.meaning in _SAID
     ]
-    return _SAID[answer[-1]] if answer else NOT_FOUND
+    return words[-1] if words else NOT_FOUND
 
 
-if TYPE_CHECKING:
-    from tests.promise.simulation.scenario import Scenario
-
-OPEN_STATES = {State.IN_FLIGHT, State.IN_DOUBT, State.ACCEPTED}
-"""The states of unsettled rows, which the gateway's statement settles."""
 OLDER_STATES = {"ready", "in_doubt", "accepted", "rejected"}
 """The states that a copy may show, as of its time. A paid row remains paid."""
 
@@ -373,7 +349,7 @@ def adopt(scenario: "Scenario", copy: Copy) -> None:
         row.releases = max(row.releases, row.left - is_known)
         row.final = None
         row.stated |= OLDER_STATES
-        if scenario.gateway_has(row.requests) and states.get(number) not in OPEN_STATES:
+        if scenario.gateway_has(row.requests) and states.get(number) not in {State.IN_FLIGHT, *UNSETTLED}:
             judge.held.add(number)
 
 
@@ -384,23 +360,20 @@ async def ask_the_gateway(process: Process) -> int:
     file = statement_of(scenario, ())
     for record in journal.batches():
         apply_statement(scenario, journal, record, file)
-    return await retry_contradicted_rows(process, journal)
+    retry_contradicted_rows(scenario, journal)
+    return 0
 
 
-async def retry_contradicted_rows(process: Process, journal: SqliteJournal | None = None) -> int:
+def retry_contradicted_rows(scenario: "Scenario", journal: SqliteJournal) -> None:
     """Release rejected rows that the gateway paid: they are held, and then settled as paid."""
-    scenario = process.scenario
-    journal = journal or await open_for_run(process)
     for record in journal.batches():
         if paid := contradicted_rows(scenario, journal, record):
-            until = JournalClock.read(journal, scenario.now()).quarantine(QUARANTINE_H).cutoff(scenario.now())
-            suffix = scenario.rng.random() < 0.5
+            suffix, until = scenario.rng.random() < 0.5, scenario.cutoff(journal)
             journal.release(record.number, list(paid), suffix=suffix, by="amina", at=scenario.at(), cutoff=until)
             words = [(number, Settlement(row, Resolution.PAID, "statement")) for row, number in paid.items()]
             settle_rows(scenario, journal, record, words)
             for number in paid.values():
                 scenario.judge.rows[number].final = None
-    return 0
 
 
 def contradicted_rows(scenario: "Scenario", journal: SqliteReader, record: BatchRecord) -> dict[int, int]:
@@ -409,3 +382,74 @@ def contradicted_rows(scenario: "Scenario", journal: SqliteReader, record: Batch
     rejected = journal.rows(record.number, states={State.REJECTED}, numbers=contradicted)
     numbers = {row.row: row_of(row.client_orderid) for row in rejected}
     return {row: number for row, number in numbers.items() if scenario.judge.rows[number].payments}
+
+
+# Forgetting them.
+
+
+def plan_death(process: Process, dice: Random) -> Process:
+    """Sometimes let a process die while it forgets people."""
+    if dice.random() < 0.5:
+        moment = "dies_before_write" if dice.random() < 0.5 else "dies_after_write"
+        setattr(process, moment, 1 + dice.randrange(3))
+    return process
+
+
+async def forget(process: Process) -> int:
+    """Forget everybody whose batch is over, by one person's decision or by an order."""
+    scenario = process.scenario
+    journal = await open_for_run(process)
+    until = scenario.cutoff(journal)
+    chosen = journal.forgettable_payments(before=scenario.at(), cutoff=until)
+    if not chosen.batches:
+        return 0
+    scenario.has_forgotten = True
+    if scenario.orders is None:
+        journal.forget(chosen, by="amina", at=scenario.at())
+    else:
+        _by_order(scenario, journal, chosen, until)
+    check_forgotten(scenario, journal, chosen)
+    return 0
+
+
+def _by_order(scenario: "Scenario", journal: SqliteJournal, chosen: ForgettablePayments, until: str) -> None:
+    """Make an order, have it approved by nobody, one or both people, and carry it out once."""
+    assert scenario.approvals is not None
+    policy, now = scenario.approvals.policy, scenario.now()
+    unsigned = build_forget_order(journal, chosen, endpoint=ENDPOINT.name, maker=key_of(MAKER).public, now=now)
+    order = sign_document(unsigned, key_of(MAKER))
+    both = PEOPLE[1:]
+    people = scenario.forgetting.choice(((), both[:1], both, both, both))
+    order, _ = approve_by(order, people, policy, now)
+    try:
+        found, decided, kept = verify_forget_order(
+            order, journal, policy, now, by="amina", endpoint=ENDPOINT.name, cutoff=until, recent=""
+        )
+    except ApprovalError:
+        return
+    if len(people) < policy.needed:
+        raise scenario.judge.found("I12", f"people are forgotten by the word of {people}")
+    journal.forget(found, by=decided, at=scenario.at(), order=kept)
+    if not is_recorded(journal, order):
+        raise scenario.judge.found("I18", "an order to forget people is not kept")
+
+
+def check_forgotten(scenario: "Scenario", journal: SqliteJournal, chosen: ForgettablePayments) -> None:
+    """I18: nobody is forgotten while their row may still move."""
+    numbers = {number for some in chosen.batches.values() for number in some}
+    for record in journal.batches():
+        rows = [row for row in journal.rows(record.number) if row.instruction in numbers]
+        if open_rows := [row.row for row in rows if row.state in {State.READY, State.IN_FLIGHT, *UNSETTLED}]:
+            raise scenario.judge.found("I18", f"the payees of rows {open_rows} are forgotten, and they are not over")
+
+
+def check_bytes_are_gone(scenario: "Scenario") -> None:
+    """I18: after everybody is forgotten, the journal has no byte of a payee and verifies."""
+    reader = scenario.disk.reader()
+    reader.verify()
+    if any(reader.first_forgetting(record.number) is None for record in reader.batches()):
+        return
+    image = bytes(scenario.disk.image)
+    for secret in (b"Wanjiku", b"wanjiku", b"254712345"):
+        if secret in image:
+            raise scenario.judge.found("I18", f"{secret.decode()} is still in the journal, and everybody is forgotten")

@@ -42,14 +42,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SlowAway:
+class SlowAway(JournalThread):
     """Runs journal calls one at a time and signatures concurrently, each with a delay."""
 
     def __init__(self, process: "Process") -> None:
+        super().__init__()
         self._process = process
         self._turn = asyncio.Lock()
 
-    async def journal(self, call: Callable[[], T]) -> T:
+    async def call(self, call: Callable[[], T]) -> T:
         async with self._turn:
             await self._a_while()
             try:
@@ -59,12 +60,6 @@ class SlowAway:
                 raise
             await self._a_while()
             return result
-
-    def note_intents(self, entries: Sequence[Entry]) -> None:
-        now_s = self._process.scenario.clock.now_s
-        self._process.intended_at_s.update(
-            (entry.fact.nonce, now_s) for entry in entries if isinstance(entry.fact, Intended)
-        )
 
     async def prepare(self, attempts: Sequence[Attempt]) -> list[PreparedRequest]:
         await self._a_while()
@@ -76,23 +71,14 @@ class SlowAway:
             await asyncio.sleep(rng.random() * 0.05)
 
 
-class SlowThread(JournalThread):
-    def __init__(self, away: SlowAway) -> None:
-        super().__init__()
-        self._away = away
-
-    async def call(self, call: Callable[[], T]) -> T:
-        return await self._away.journal(call)
-
-
 class SlowEngineJournal(SqliteEngineJournal):
-    def __init__(self, journal: SqliteJournal, away: SlowAway) -> None:
+    def __init__(self, journal: SqliteJournal, process: "Process") -> None:
         super().__init__(journal)
-        self._thread = SlowThread(away)
-        self._away = away
+        self._thread, self._process = process.away, process
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        self._away.note_intents(entries)
+        intents = [entry.fact.nonce for entry in entries if isinstance(entry.fact, Intended)]
+        self._process.intended_at_s |= dict.fromkeys(intents, self._process.scenario.clock.now_s)
         return await self._thread.call(lambda: self._journal.append(entries))
 
 
@@ -116,9 +102,8 @@ class Process:
     Its mishaps (`dies_before_write` and so on) are set before it starts.
     """
 
-    def __init__(self, scenario: "Scenario", story: Callable[["Process"], Awaitable[int]], *, is_run: bool) -> None:
+    def __init__(self, scenario: "Scenario", story: Callable[["Process"], Awaitable[int]]) -> None:
         self.scenario = scenario
-        self.is_run = is_run
         self.pace: Pace = scenario.pace
         self.loop = ProcessLoop(scenario.clock, scenario.unhandled.append)  # type: ignore[abstract]  # no ABC when it runs
         self.dead = False
@@ -137,6 +122,7 @@ class Process:
         self.exit_code: int | None = None
         self.amends: Sequence[tuple[str, int, bool]] = ()
         """Sheet and row of the payments that its batch replaces, and whether they were rejected."""
+        self.away = SlowAway(self)
         self._task = self.loop.create_task(self._main(story))
 
     @property
@@ -152,11 +138,6 @@ class Process:
             self.drained_at_s = self.scenario.clock.now_s
             self.engine.drain()
 
-    def check_opened_batch(self) -> None:
-        for sheet, number, was_rejected in self.amends:
-            self.scenario.judge.amend(sheet, number, was_rejected=was_rejected)
-        self.amends = ()
-
     def end(self) -> None:
         """Clean up, and raise the error that ended the process, unless it was killed."""
         if not self.dead:
@@ -168,9 +149,7 @@ class Process:
     async def _main(self, story: Callable[["Process"], Awaitable[int]]) -> int:
         try:
             return await story(self)
-        except JournalHeld:
-            return 7
-        except JournalUnwritable:
+        except (JournalHeld, JournalUnwritable):
             return 7
         except StaleRows:
             raise  # only one process has the file's journal, so nobody else can have moved a row
@@ -191,12 +170,14 @@ async def open_for_run(process: Process) -> SqliteJournal:
     """Open the journal for a run: lock, sent log, end of rows in flight, and waiting notifications."""
     scenario = process.scenario
     await scenario.disk.take_lock(process)
-    scenario.check_opening()
+    if len(scenario.disk.holders) > 1:
+        raise scenario.judge.found("I6", "two processes hold the journal")
+    scenario.refused = None
     journal = scenario.disk.open(process)
-    scenario.check_opened()
-    away = scenario.threads_of(process)
-    await away.journal(partial(journal.mark_interrupted, scenario.at()))
-    await away.journal(lambda: scenario.inbox.record_arrivals(journal))
+    if scenario.restored_older:
+        raise scenario.judge.found("I10", "an older copy of the journal was taken for the journal")
+    await process.away.call(partial(journal.mark_interrupted, scenario.at()))
+    await process.away.call(lambda: scenario.inbox.record_arrivals(journal))
     return journal
 
 
@@ -205,24 +186,18 @@ async def submit(process: Process, sheet: str) -> int:
     scenario = process.scenario
     validated = scenario.validated(sheet)
     journal = await open_for_run(process)
-    away = scenario.threads_of(process)
-    plan = await away.journal(
-        lambda: plan_submission(
-            validated, journal, Choices(amend=scenario.amends), now=scenario.now, quarantine_h=QUARANTINE_H
-        )
+    choices = Choices(amend=scenario.amends)
+    plan = await process.away.call(
+        lambda: plan_submission(validated, journal, choices, now=scenario.now, quarantine_h=QUARANTINE_H)
     )
     scenario.check_comparison(sheet, journal, plan)
-    rejected = {
-        amendment.row
-        for amendment in plan.amendments
-        if scenario.disk.state_of(amendment.instruction) is State.REJECTED
-    }
-    numbers = rows_of(sheet, scenario.row_count)
+    numbers, state_of = rows_of(sheet, scenario.row_count), scenario.disk.state_of
     process.amends = [
-        (sheet, numbers[amendment.row - FIRST_ROW], amendment.row in rejected) for amendment in plan.amendments
+        (sheet, numbers[amendment.row - FIRST_ROW], state_of(amendment.instruction) is State.REJECTED)
+        for amendment in plan.amendments
     ]
     approved = NO_APPROVAL if scenario.approvals is None else scenario.approvals.required(sheet, plan, journal)
-    record = await away.journal(
+    record = await process.away.call(
         lambda: open_planned_batch(
             plan,
             journal,
@@ -244,7 +219,7 @@ async def resume(process: Process, batch: str) -> int:
 
 async def send(process: Process, journal: SqliteJournal, record: BatchRecord) -> int:
     """Send the due rows of a batch, and show the result to a person."""
-    scenario, away = process.scenario, process.scenario.threads_of(process)
+    scenario, away = process.scenario, process.away
     if journal.tallies(record.number, kind=TallyKind.DUE) and JournalClock.read(journal, scenario.now()).behind_message(
         tolerance_s=CLOCK_TOLERANCE_S
     ):
@@ -258,7 +233,7 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
         return dates.stop_if_clock_is_slow(scenario.classify(came_back, expected))
 
     process.engine = engine = scenario.engine_type(
-        journal=SlowEngineJournal(journal, away),
+        journal=SlowEngineJournal(journal, process),
         gateway=scenario.gateway_type(process),
         prepare=away.prepare,
         assess=judge,
@@ -277,19 +252,19 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
         await asyncio.gather(hearing, return_exceptions=True)
     if end.failure is not None:
         raise end.failure
-    await away.journal(lambda: dates.record_in(journal))
+    await away.call(lambda: dates.record_in(journal))
     if heard_date:
         scenario.clock_is_unknown = False
     if scenario.rng.random() >= 0.15:  # the chance that somebody reads a run's output, which costs more than the run
         return 0
-    shown = await away.journal(lambda: scenario.shown(journal, record, end))
+    shown = await away.call(lambda: scenario.shown(journal, record, end))
     scenario.judge.check_report(shown, process)
     return int(str(shown.summary["exit_code"]))
 
 
 async def _receive_notifications(process: Process, journal: SqliteJournal) -> None:
     """Record notifications every two seconds during a run, as with a listener."""
-    scenario, away = process.scenario, process.scenario.threads_of(process)
+    scenario = process.scenario
 
     def heard() -> None:
         with suppress(JournalUnwritable):  # the engine fails at its next write
@@ -299,4 +274,4 @@ async def _receive_notifications(process: Process, journal: SqliteJournal) -> No
 
     while scenario.rng.random() < 0.3:
         await asyncio.sleep(scenario.rng.random())
-        await away.journal(heard)
+        await process.away.call(heard)

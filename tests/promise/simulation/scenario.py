@@ -16,14 +16,14 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from paygw_batch.approval.signed_document import ApprovalPolicy
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.core.shown_states import INVALID, display_state
 from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.pacing import Pace
-from paygw_batch.errors import JournalError, JournalNotAdopted, JournalTooOld
+from paygw_batch.engine.quarantine import JournalClock
+from paygw_batch.errors import JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, ExpectedReply, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal import file_location
@@ -37,15 +37,23 @@ from paygw_batch.show.totals import BatchTotals
 from paygw_batch.submit import plan as submit
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.results import batch_result, summary_after_run
-from tests.promise.simulation.approvals import Approvals
+from tests.promise.simulation.approvals import Approvals, Orders
 from tests.promise.simulation.disk import Disk
-from tests.promise.simulation.gateway import HONEST, MEANS, OPERATIONS, USUAL, WORDS, AnswerMeaning, SimGateway
+from tests.promise.simulation.gateway import (
+    HONEST,
+    MEANS,
+    OPERATIONS,
+    QUARANTINE_H,
+    USUAL,
+    WORDS,
+    AnswerMeaning,
+    SimGateway,
+)
 from tests.promise.simulation.inbox import SimulatedInbox
 from tests.promise.simulation.judge import Judge, Request, ShownBatch
 from tests.promise.simulation.loop import Clock
-from tests.promise.simulation.orders import Orders
-from tests.promise.simulation.people import StatementFile, is_gateways
-from tests.promise.simulation.process import Process, SlowAway, prepare
+from tests.promise.simulation.people import StatementFile, signature_of
+from tests.promise.simulation.process import prepare
 from tests.promise.simulation.remembered import REMEMBERED
 from tests.promise.simulation.sheets import FIRST_ROW, RULES, CachedGate, validated, wanted
 
@@ -85,7 +93,8 @@ class Scenario:
         self.typing = Random(f"typing {seed}")  # noqa: S311 (as above)
         """A separate dice for typed files and forged orders, so that the others are not affected."""
         self.forgetting = Random(f"forgetting {seed}")  # noqa: S311 (as above)
-        self.statement_rule = SignedStatements(is_gateways) if self.typing.random() < 0.5 else None
+        signed = SignedStatements(lambda signature, content: signature == signature_of(content))
+        self.statement_rule = signed if self.typing.random() < 0.5 else None
         self.orders = None if self.approvals is None else Orders(self, self.approvals.policy)
         self._amends = rng.random() < 0.3
         self.statements: list[StatementFile] = []
@@ -96,7 +105,6 @@ class Scenario:
         self.restored_older = False
         self._nonces = count(1)
         self._later: list[tuple[float, int, Callable[[], None]]] = []
-        self._aways: dict[Process, SlowAway] = {}
         self.newcomers: list[str] = []
         """Sheets that someone submits meanwhile."""
         self.skew = timedelta()
@@ -122,6 +130,10 @@ class Scenario:
 
     def at(self) -> str:
         return timestamp(self.now())
+
+    def cutoff(self, journal: SqliteReader) -> str:
+        """Return the time before which attempts are out of quarantine."""
+        return JournalClock.read(journal, self.now()).quarantine(QUARANTINE_H).cutoff(self.now())
 
     def right_time(self, at_s: float) -> datetime:
         """Return the gateway's clock at a time of this scenario."""
@@ -158,15 +170,6 @@ class Scenario:
 
     def gateway_has(self, requests: Sequence[Request]) -> bool:
         return any(MEANS[word] in {"paid", "accepted"} for _, word in self.gateway_records(requests).values())
-
-    @property
-    def required_policy(self) -> ApprovalPolicy:
-        if self.approvals is None:
-            raise AssertionError("one person decides in this scenario")
-        return self.approvals.policy
-
-    def threads_of(self, process: Process) -> SlowAway:
-        return self._aways.setdefault(process, SlowAway(process))
 
     # The gateway's own events.
 
@@ -252,29 +255,11 @@ class Scenario:
         return ShownBatch(sheet, self.row_count, lines, summary.as_json())
 
     def directory(self) -> Path:
+        """Return a folder for files, made when it is first asked for."""
         if self._directory is None:
-            shared_memory = Path("/dev/shm")  # noqa: S108 (a directory of our own is made in it)
-            where = shared_memory if shared_memory.is_dir() else None
-            self._directory = Path(self.undo.enter_context(TemporaryDirectory(dir=where)))
+            self._directory = Path(self.undo.enter_context(TemporaryDirectory(dir="/dev/shm")))
         return self._directory
 
     def patch(self, owner: object, name: str, value: object) -> None:
         self.undo.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
-
-    # Opening a journal.
-
-    def check_opening(self) -> None:
-        """I6: only one process at a time holds the journal."""
-        if len(self.disk.holders) > 1:
-            raise self.judge.found("I6", "two processes hold the journal")
-        self.refused = None
-
-    def check_opened(self) -> None:
-        """I10: a journal that went back in time is detected."""
-        if self.restored_older:
-            raise self.judge.found("I10", "an older copy of the journal was taken for the journal")
-
-    def was_refused_as_older(self) -> bool:
-        """Return whether the last opening was refused because the journal is older, or could have been."""
-        return isinstance(self.refused, JournalTooOld | JournalNotAdopted)

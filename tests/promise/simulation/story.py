@@ -6,25 +6,10 @@ from functools import partial
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
+from paygw_batch.errors import JournalNotAdopted, JournalTooOld
 from paygw_batch.settle.kept_documents import check_recorded_orders
-from tests.promise.simulation.forgetting import (
-    CHANCE_OF_FORGETTING,
-    CHANCE_OF_FORGETTING_ALL,
-    check_bytes_are_gone,
-    forget,
-    plan_death,
-)
+from tests.promise.simulation import people
 from tests.promise.simulation.gateway import BEHAVIOURS, DEAD, LONGEST_SLEEP_S, TOTAL_TIMEOUT_S, USUAL
-from tests.promise.simulation.people import (
-    adopt,
-    ask_the_gateway,
-    contradicted_rows,
-    copies_with_every_batch,
-    open_and_close_journal,
-    refresh_rows,
-    review_batches,
-    settle_early,
-)
 from tests.promise.simulation.process import Process, resume, submit
 from tests.promise.simulation.scenario import EVERYTHING, Scenario
 from tests.promise.simulation.sheets import FEWEST_ROWS_OF_A_REPEAT
@@ -32,20 +17,15 @@ from tests.promise.simulation.sheets import FEWEST_ROWS_OF_A_REPEAT
 DAY_S = 25 * 3600.0
 REPEATS_UNTIL_S = 90 * 3600.0
 """Until this time, a sheet with other ids surely repeats a recent batch, by any clock."""
-CHANCE_OF_A_REPLAY = 0.3
-"""The chance that the whole journal is replayed at the end."""
-CHANCE_OF_A_LOSS = 0.08
-CHANCE_OF_ENQUIRIES = 0.15
-MAX_STEPS = 30_000
-LONGEST_RUN_S = 6 * 3600.0
 LONGEST_DRAIN_S = 2 * TOTAL_TIMEOUT_S + 60.0 + LONGEST_SLEEP_S
 """The maximum duration of a drain on a machine that may sleep once meanwhile."""
 ALL = tuple(BEHAVIOURS)
+Happenings = dict[int, Callable[[], None]]
+"""What happens at which step of the processes."""
 SETTLED = {State.PAID, State.REJECTED, State.ACCEPTED, State.REPLACED}
-Plant = Callable[[Scenario], None]
 
 
-def play(seed: int, plant: Plant | None = None) -> Scenario:
+def play(seed: int, plant: Callable[[Scenario], None] | None = None) -> Scenario:
     """Play the scenario of one seed and return it. Raises `Violation` or the program's error."""
     scenario = Scenario(seed)
     with scenario.undo:
@@ -54,8 +34,8 @@ def play(seed: int, plant: Plant | None = None) -> Scenario:
         for _ in range(scenario.rng.randrange(1, 4)):
             _run_stormy_day(scenario)
             _let_people_act(scenario)
-            _maybe_forget_people(scenario, CHANCE_OF_FORGETTING)
-            if scenario.rng.random() < CHANCE_OF_A_LOSS:
+            _maybe_forget_people(scenario, 0.12)
+            if scenario.rng.random() < 0.08:
                 _lose_the_journal(scenario)
         for _ in range(12):
             if _is_settled(scenario):
@@ -64,14 +44,14 @@ def play(seed: int, plant: Plant | None = None) -> Scenario:
             _let_people_act(scenario, settle_all=True)
         _forget_everybody(scenario)
         scenario.advance_clock(scenario.clock.now_s + 3 * DAY_S)
-        run_all(scenario, [Process(scenario, open_and_close_journal, is_run=False)], {})
+        run_all(scenario, [Process(scenario, people.open_and_close_journal)])
         _check_end(scenario)
     return scenario
 
 
 def _check_end(scenario: Scenario) -> None:
     reader = scenario.disk.reader()
-    if scenario.rng.random() < CHANCE_OF_A_REPLAY:
+    if scenario.rng.random() < 0.3:  # the whole journal is replayed
         reader.verify()
         check_recorded_orders(reader)
     end = RunEnd(0, None, interrupted=False)
@@ -83,7 +63,7 @@ def _is_settled(scenario: Scenario) -> bool:
     if not scenario.disk.batches() or not scenario.disk.states() <= SETTLED:
         return False
     reader = scenario.disk.reader()
-    return not any(contradicted_rows(scenario, reader, record) for record in reader.batches())
+    return not any(people.contradicted_rows(scenario, reader, record) for record in reader.batches())
 
 
 def _run_calm_day(scenario: Scenario) -> None:
@@ -94,15 +74,11 @@ def _run_calm_day(scenario: Scenario) -> None:
     if not batches:
         if scenario.approvals is not None:
             scenario.approvals.prepare("payroll", properly=True)
-        run_all(scenario, [_start_run(scenario, "payroll")], {})
+        run_all(scenario, [_start_run(scenario, "payroll")])
     for batch in batches:
-        goes_on_without_its_sheet = scenario.rng.random() < 0.3
-        again = partial(resume, batch=batch) if goes_on_without_its_sheet else None
-        run_all(
-            scenario,
-            [Process(scenario, again, is_run=True) if again else _start_run(scenario, scenario.sheet_of_batch[batch])],
-            {},
-        )
+        resumes = scenario.rng.random() < 0.3
+        story = partial(resume, batch=batch) if resumes else partial(submit, sheet=scenario.sheet_of_batch[batch])
+        run_all(scenario, [Process(scenario, story)])
 
 
 def _run_stormy_day(scenario: Scenario) -> None:
@@ -121,12 +97,12 @@ def _run_stormy_day(scenario: Scenario) -> None:
             if rng.random() < 0.6:
                 scenario.approvals.prepare(name, properly=rng.random() < 0.4)
     runs = [_start_run(scenario, name) for name in names]
-    happenings: dict[int, Callable[[], None]] = {}
+    happenings: Happenings = {}
     for run in runs:
         _plan_mishaps(scenario, run, happenings)
     run_all(scenario, runs, happenings)
-    if rng.random() < 0.3:
-        scenario.disk.lose_power()
+    if rng.random() < 0.3 and not scenario.disk.synchronous:  # the power fails
+        scenario.disk.put(scenario.disk.durable)
 
 
 def _sheets_to_submit(scenario: Scenario) -> tuple[str, Sequence[str]]:
@@ -160,10 +136,10 @@ def _set_clock_right(scenario: Scenario) -> None:
 
 
 def _start_run(scenario: Scenario, name: str) -> Process:
-    return Process(scenario, partial(submit, sheet=name), is_run=True)
+    return Process(scenario, partial(submit, sheet=name))
 
 
-def _plan_mishaps(scenario: Scenario, run: Process, happenings: dict[int, Callable[[], None]]) -> None:
+def _plan_mishaps(scenario: Scenario, run: Process, happenings: Happenings) -> None:
     """Choose the mishaps of a run: none, a kill, signals, a pause, or a failing disk."""
     rng = scenario.rng
 
@@ -197,13 +173,13 @@ def _pause_process(scenario: Scenario, run: Process, seconds: float) -> None:
     scenario.later(seconds * scenario.rng.random(), lambda: scenario.newcomers.append(_sheets_to_submit(scenario)[0]))
 
 
-def run_all(scenario: Scenario, runs: Sequence[Process], happenings: dict[int, Callable[[], None]]) -> None:
+def run_all(scenario: Scenario, runs: Sequence[Process], happenings: Happenings | None = None) -> None:
     """Interleave processes, one callback at a time, until all have ended."""
     living = list(runs)
     try:
-        for steps in range(MAX_STEPS):
-            if (happening := happenings.get(steps)) is not None:
-                happening()
+        for steps in range(30_000):
+            if happenings and steps in happenings:
+                happenings[steps]()
             if scenario.newcomers:
                 living += [_start_run(scenario, name) for name in scenario.newcomers]
                 scenario.newcomers.clear()
@@ -250,7 +226,7 @@ def _step(scenario: Scenario, living: Sequence[Process]) -> None:
 def _check_clock(scenario: Scenario, process: Process) -> None:
     """I14: a run ends, and a drain ends soon."""
     now_s = scenario.clock.now_s
-    if now_s - process.started_at_s > LONGEST_RUN_S:
+    if now_s - process.started_at_s > 6 * 3600.0:
         raise scenario.judge.found("I14", "a run takes longer than all its bounds together")
     if process.drained_at_s is not None and now_s - process.drained_at_s > LONGEST_DRAIN_S:
         raise scenario.judge.found("I14", "a drain takes longer than a request may")
@@ -261,19 +237,18 @@ def _check_clock(scenario: Scenario, process: Process) -> None:
 
 def _let_people_act(scenario: Scenario, *, settle_all: bool = False) -> None:
     """Let people act a day later, and sometimes ask the gateway or settle rows earlier."""
-    if not settle_all and scenario.rng.random() < CHANCE_OF_ENQUIRIES:
-        asking = Process(scenario, refresh_rows, is_run=False)
+    if not settle_all and scenario.rng.random() < 0.15:
+        asking = Process(scenario, people.refresh_rows)
         if scenario.rng.random() < 0.3:
             asking.dies_after_write = 1 + int(scenario.rng.expovariate(1 / 2))
-        run_all(scenario, [asking], {})
+        run_all(scenario, [asking])
     if not settle_all and scenario.rng.random() < 0.6:
         if scenario.rng.random() < 0.5:
             _set_clock_right(scenario)
-        hours = scenario.rng.uniform(0.1, 20)
-        scenario.advance_clock(scenario.clock.now_s + hours * 3600)
-        run_all(scenario, [Process(scenario, settle_early, is_run=False)], {})
+        scenario.advance_clock(scenario.clock.now_s + scenario.rng.uniform(0.1, 20) * 3600)
+        run_all(scenario, [Process(scenario, people.settle_early)])
     scenario.advance_clock(scenario.clock.now_s + DAY_S)
-    run_all(scenario, [Process(scenario, partial(review_batches, settle_all=settle_all), is_run=False)], {})
+    run_all(scenario, [Process(scenario, partial(people.review_batches, settle_all=settle_all))])
 
 
 def _maybe_forget_people(scenario: Scenario, chance: float) -> bool:
@@ -281,8 +256,8 @@ def _maybe_forget_people(scenario: Scenario, chance: float) -> bool:
     if scenario.forgetting.random() >= chance or scenario.clock_is_unknown:
         return False
     for _ in range(3):
-        process = plan_death(Process(scenario, forget, is_run=False), scenario.forgetting)
-        run_all(scenario, [process], {})
+        process = people.plan_death(Process(scenario, people.forget), scenario.forgetting)
+        run_all(scenario, [process])
         if process.exit_code is not None:
             break
     return True
@@ -291,10 +266,10 @@ def _maybe_forget_people(scenario: Scenario, chance: float) -> bool:
 def _forget_everybody(scenario: Scenario) -> None:
     """Forget everybody at the end, and submit the same sheets again: nobody is paid twice."""
     scenario.advance_clock(scenario.clock.now_s + 3 * DAY_S)
-    if not _maybe_forget_people(scenario, CHANCE_OF_FORGETTING_ALL):
+    if not _maybe_forget_people(scenario, 0.4):
         return
-    run_all(scenario, [Process(scenario, forget, is_run=False)], {})
-    check_bytes_are_gone(scenario)
+    run_all(scenario, [Process(scenario, people.forget)])
+    people.check_bytes_are_gone(scenario)
     for _ in range(2):
         _run_calm_day(scenario)
     if not _is_settled(scenario):  # a late notification holds a row until people settle it
@@ -312,8 +287,8 @@ def _restore_older(scenario: Scenario) -> None:
         scenario.restored_older = True
         if scenario.rng.random() < 0.5:
             disk.sent_log = None
-        run_all(scenario, [_start_run(scenario, "payroll")], {})
-        if not scenario.was_refused_as_older():
+        run_all(scenario, [_start_run(scenario, "payroll")])
+        if not isinstance(scenario.refused, JournalTooOld | JournalNotAdopted):
             raise scenario.judge.found("I10", "an older copy of the journal was not refused")
         scenario.restored_older = False
         disk.put(newest)
@@ -323,9 +298,9 @@ def _restore_older(scenario: Scenario) -> None:
 def _lose_the_journal(scenario: Scenario) -> None:
     """Lose the journal and adopt a copy. The gateway is asked about everything before anything is sent."""
     _set_clock_right(scenario)
-    copies = copies_with_every_batch(scenario)
+    copies = people.copies_with_every_batch(scenario)
     if not copies or scenario.clock_is_unknown:
         return
     scenario.advance_clock(scenario.clock.now_s + DAY_S)
-    adopt(scenario, scenario.rng.choice(copies))
-    run_all(scenario, [Process(scenario, ask_the_gateway, is_run=False)], {})
+    people.adopt(scenario, scenario.rng.choice(copies))
+    run_all(scenario, [Process(scenario, people.ask_the_gateway)])
