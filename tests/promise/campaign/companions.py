@@ -6,20 +6,17 @@ For the listener, the gateway accepts, and notifies late, twice, out of order an
 import csv
 import json
 import re
-import shutil
 import signal
 import socket
 import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from threading import Event
 from typing import Any, Self
 
 import httpx
@@ -27,15 +24,7 @@ import standardwebhooks
 
 from paygw_batch.approval.approval_keys import RelyingParty
 from tests.promise.campaign.judge import Broken, judge_end
-from tests.promise.campaign.kills import (
-    MAX_STARTS,
-    SIGNED_IN_THREADS,
-    SLOW,
-    KillTally,
-    Pace,
-    is_let_end,
-    kill_until_done,
-)
+from tests.promise.campaign.kills import ENDS, MAX_STARTS, SLOW, Pace, is_let_end, kill
 from tests.promise.campaign.machine import GatewayProcess, Machine, Run, Spawner
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.ports import free_port
@@ -69,7 +58,6 @@ forged = true
 format = "form"
 """
 )
-SOUND = {0, 4, 5}
 
 
 def proof_configuration(secret: Path) -> str:
@@ -165,7 +153,7 @@ class ListenerRun(Companion):
             raise Broken(f"the journal is not sound, or holds contradictions: {self._machine.said()}")
         name = "after.reconciliation.csv"
         sheet = self._machine.home / "payroll.csv"
-        if self._machine.run("reconcile", sheet, "--out", self._machine.home / name) not in SOUND:
+        if self._machine.run("reconcile", sheet, "--out", self._machine.home / name) not in ENDS:
             raise Broken(self._machine.said())
         judge_end(self._machine, self._at, rows, name=name)
         left = [line["client_orderid"] for line in self._machine.reconciliation(name) if line["state"] == "accepted"]
@@ -194,41 +182,7 @@ class ListenerRun(Companion):
         return order_id.startswith(f"{self._machine.prefix}-")
 
 
-def kill_with_companion(
-    beside: Callable[[Machine, GatewayProcess, Random], Companion],
-    letter: str,
-    directory: Path,
-    spawner: Spawner,
-    at: GatewayProcess,
-    *,
-    kills: int,
-    seed: int,
-    stop: Event | None = None,
-    planted: str = SIGNED_IN_THREADS,
-) -> KillTally:
-    """Kill runs until there were `kills` kills, with a companion meanwhile. Judge each batch at its end."""
-    tally, pace = KillTally(), Pace()
-    life = 0
-    while tally["kills"] < kills and not (stop is not None and stop.is_set()):
-        rng = Random(f"{letter}/{seed}/{life}")  # noqa: S311 (dice)
-        name = f"{letter}{seed}x{life}"
-        machine = Machine.create(directory / name, spawner, at, prefix=name)
-        with beside(machine, at, Random(f"beside {letter}/{seed}/{life}")) as other:  # noqa: S311 (dice)
-            try:
-                sent_before = tally["runs_that_sent"]
-                kill_until_done(machine, at, rng, pace, tally, planted)
-                other.rest()
-                rows = len((machine.home / "payroll.csv").read_text().splitlines()) - 1
-                other.judge(rows, tally["runs_that_sent"] - sent_before)
-            except AssertionError as broken:
-                raise Broken(f"seed {seed}, life {life} in {machine.home}: {broken}") from None
-        tally["kills"] += other.kills
-        shutil.rmtree(machine.home)
-        life += 1
-    return tally
-
-
-kill_with_listener = partial(kill_with_companion, ListenerRun, "L")
+kill_with_listener = partial(kill, beside=ListenerRun)
 
 
 WORDS = {"Paid": "paid", "Rejected": "rejected", "In doubt": "in_doubt"}
@@ -283,7 +237,7 @@ class ConsoleWatcher(Companion):
         while not self._over.is_set():
             run = self._started()
             # The lifetime of a console, from its first answer.
-            until_s = time.monotonic() + self._rng.uniform(*(0.2, 3.0))
+            until_s = time.monotonic() + self._rng.uniform(0.2, 3.0)
             while not self._over.is_set() and time.monotonic() < until_s:
                 self._look()
             self._kill(run)
@@ -326,7 +280,7 @@ class ConsoleWatcher(Companion):
                 return run
 
 
-kill_with_console = partial(kill_with_companion, ConsoleWatcher, "W")
+kill_with_console = partial(kill, beside=ConsoleWatcher)
 
 
 NAMED = "plants:posts_name_their_process"
@@ -400,12 +354,7 @@ class NoticeSender(Companion):
             code = self._killed(self._machine, (self._machine.command, "refused.csv"), pace, self._planted)
             self._refused += code == 3
         for _ in range(MAX_STARTS):
-            code = self._killed(
-                self._machine,
-                ("notices", "send", "--again"),
-                pace,
-                "plants:posts_name_their_process_and_wait_for_nothing",
-            )
+            code = self._killed(self._machine, ("notices", "send", "--again"), pace, f"{NAMED}_and_wait_for_nothing")
             if code == 0:
                 break
         else:
@@ -454,4 +403,4 @@ class NoticeSender(Companion):
             return {notice for (notice,) in connection.execute("SELECT id FROM notice")}
 
 
-kill_with_notices = partial(kill_with_companion, NoticeSender, "N", planted=NAMED)
+kill_with_notices = partial(kill, beside=NoticeSender, planted=NAMED)

@@ -3,21 +3,24 @@
 import csv
 import shutil
 import signal
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from threading import Event
+from typing import TYPE_CHECKING
 
 from paygw_batch.clock import timestamp
-from tests.promise.campaign.judge import Broken, judge_code, judge_end, judge_orders
+from tests.promise.campaign.judge import Broken, judge_code, judge_end, judge_orders, order_ids_with_intent
 from tests.promise.campaign.machine import GatewayProcess, Machine, Run, Spawner
 from tests.support.approving import policy
+
+if TYPE_CHECKING:
+    from tests.promise.campaign.companions import Companion
 
 FAST = '[default]\nstatus = "approved"\n'
 SLOW = """
@@ -56,12 +59,7 @@ class Pace:
 
 
 def _intents(machine: Machine) -> int:
-    path = machine.home / "journal.sqlite3"
-    if not path.exists():
-        return 0
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        ((count,),) = connection.execute("SELECT count(*) FROM fact WHERE kind = 'intended'")
-        return int(count)
+    return len(order_ids_with_intent(machine)) if machine.journal.exists() else 0
 
 
 def kill_until_done(
@@ -115,10 +113,6 @@ def is_let_end(run: Run, moved: Callable[[], int], rng: Random, pace: Pace) -> b
     return run.wait(rng.uniform(0.0, rng.choice((0.003, 0.02, pace.sending_s)))) is not None
 
 
-def _slug(seed: int | str) -> str:
-    return str(seed).replace("/", "x")
-
-
 def kill(
     directory: Path,
     spawner: Spawner,
@@ -128,27 +122,36 @@ def kill(
     seed: int | str,
     stop: Event | None = None,
     then: Callable[[Machine, GatewayProcess, Random, Pace, KillTally], None] | None = None,
+    beside: "Callable[[Machine, GatewayProcess, Random], Companion] | None" = None,
+    planted: str | None = None,
 ) -> KillTally:
-    """Kill until there were `kills` kills, or until `stop`.
+    """Kill until there were `kills` kills, or until `stop`. A companion runs beside, and is killed as well.
 
-    Every third batch collects instead of paying. Every fifth is signed in processes, as large ones are, and with every
-    fifth `then` is called after the batch.
+    Without one, every third batch collects instead of paying, every fifth is signed in processes, as large ones are,
+    and with every fifth `then` is called after the batch.
     """
     tally, pace, pace_then = KillTally(), Pace(), Pace()
     life = 0
     while tally["kills"] < kills and not (stop is not None and stop.is_set()):
         rng = Random(f"{seed}/{life}")  # noqa: S311 (dice)
-        name, concurrency = f"K{_slug(seed)}x{life}", rng.choice((1, 3, 16))
-        operation = "payin" if life % 3 == 2 else "payout"
+        name, concurrency = f"K{seed}x{life}".replace("/", "x"), rng.choice((1, 3, 16))
+        operation = "payin" if life % 3 == 2 and beside is None else "payout"
         machine = Machine.create(
             directory / name, spawner, at, prefix=name, concurrency=concurrency, operation=operation
         )
-        planted = "plants:signed_in_processes" if life % 5 == 4 else SIGNED_IN_THREADS
+        signing = "plants:signed_in_processes" if life % 5 == 4 and beside is None else SIGNED_IN_THREADS
         try:
-            kill_until_done(machine, at, rng, pace, tally, planted)
+            with nullcontext() if beside is None else beside(machine, at, Random(f"beside {seed}/{life}")) as other:  # noqa: S311
+                sent_before = tally["runs_that_sent"]
+                kill_until_done(machine, at, rng, pace, tally, planted or signing)
+                if other is not None:
+                    other.rest()
+                    rows = len((machine.home / "payroll.csv").read_text().splitlines()) - 1
+                    other.judge(rows, tally["runs_that_sent"] - sent_before)
+                    tally["kills"] += other.kills
             if then is not None and life % 5 == 2:
                 then(machine, at, rng, pace_then, tally)
-        except Broken as broken:
+        except AssertionError as broken:
             raise Broken(f"seed {seed}, life {life} in {machine.home}: {broken}") from None
         shutil.rmtree(machine.home)
         life += 1
@@ -157,7 +160,6 @@ def kill(
 
 KEPT = {"Jane": "Otieno", "Wanjiku": "Odhiambo", "254712345": "254733678"}
 """The replacements of the forgotten people's texts in the other batch."""
-FORGOTTEN_TEXTS = tuple(text.encode() for name in KEPT for text in (name, name.lower()))
 
 
 def forget_until_done(
@@ -175,16 +177,23 @@ def forget_until_done(
     ):
         if (code := machine.run(*command, planted="plants:forgotten_up_to_a_time")) != 0:
             raise Broken(f"{command[0]} ended with {code}: {machine.said()}")
+
+    def log_size() -> int:
+        """Return the size of the journal's log, which grows while people are forgotten and is emptied after."""
+        return sum(path.stat().st_size for path in machine.home.glob("journal.sqlite3-wal"))
+
     for _ in range(MAX_STARTS):
         run = machine.start("carry-out", order, "--by", "Amina", planted=planted)
-        if not is_let_end(run, lambda: _log_size(machine), rng, pace):
+        if not is_let_end(run, log_size, rng, pace):
             run.send(signal.SIGKILL)
         if (code := run.done()) != -signal.SIGKILL:
             break
         tally["kills"] += 1
     if code != 0:
         raise Broken(f"people are not forgotten: {code}, {machine.said()}")
-    if left := sorted({text.decode() for text in FORGOTTEN_TEXTS if _is_in_files(machine, text)}):
+    files = [path.read_bytes() for path in machine.state_files()]
+    texts = [text for name in KEPT for text in (name, name.lower())]
+    if left := [text for text in texts if any(text.encode() in file for file in files)]:
         raise Broken(f"still in the journal's files: {left}")
     _judge_after(machine, at, kept, arrived)
     tally["forgotten"] += 1
@@ -225,15 +234,6 @@ def _kept_batch(machine: Machine) -> bytes:
     if machine.run(machine.command, sheet) not in ENDS:
         raise Broken(f"the batch that is kept was not sent: {machine.said()}")
     return (machine.home / "kept.reconciliation.csv").read_bytes()
-
-
-def _log_size(machine: Machine) -> int:
-    """Return the size of the journal's log, which grows while people are forgotten and is emptied after."""
-    return sum(path.stat().st_size for path in machine.home.glob("journal.sqlite3-wal"))
-
-
-def _is_in_files(machine: Machine, text: bytes) -> bool:
-    return any(text in path.read_bytes() for path in machine.state_files())
 
 
 def _judge_after(machine: Machine, at: GatewayProcess, kept: bytes, arrived: list[str]) -> None:

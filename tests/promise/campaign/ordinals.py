@@ -6,7 +6,6 @@ strace counts calls by thread, so one ordinal may strike several threads of one 
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,11 +17,7 @@ from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, run
 KILL = "signal=KILL"
 OF_DISKS = ("error=EIO", "error=ENOSPC", "error=EROFS")
 ERRORS = {
-    "fdatasync": OF_DISKS,
-    "fsync": OF_DISKS,
-    "pwrite64": OF_DISKS,
-    "write": OF_DISKS,
-    "rename": OF_DISKS,
+    **dict.fromkeys(("fdatasync", "fsync", "pwrite64", "write", "rename"), OF_DISKS),
     "sendto": (*OF_DISKS, "error=ECONNRESET", "error=EPIPE"),
     "connect": (*OF_DISKS, "error=ECONNREFUSED", "error=ENETUNREACH"),
 }
@@ -36,20 +31,12 @@ SEAMS: Mapping[str, Mapping[str, Any]] = {
 itself by `write`."""
 PART = ".paygw-known.part"
 """The name of an incomplete file if `plants.parts_by_a_known_name` is on."""
-FILES = {"write": ("out.txt", "err.txt", PART)}
-"""The only files whose calls fail. Libraries also wake their threads by `write`, and hang if that fails, which no disk
+FILES = ("out.txt", "err.txt", PART)
+"""The only files whose writes fail. Libraries also wake their threads by `write`, and hang if that fails, which no disk
 causes. A kill strikes at every call."""
 MAY_END = {0, 2, 3, 4, 5, 6, 7, -9}
 """The accepted exit codes of a struck run: all except that of an unexpected error."""
 ROWS = 4
-
-
-@dataclass
-class StrikeTally:
-    """The number of runs struck at each call, and their exit codes."""
-
-    runs: int = 0
-    codes: Counter[int] = field(default_factory=Counter)
 
 
 def strike(
@@ -61,10 +48,12 @@ def strike(
     *,
     every: int = 1,
     stop: Event | None = None,
-) -> StrikeTally:
-    """Strike `call` with `fault` at every ordinal (or each `every`-th). After each, resume to the end and judge."""
-    struck = StrikeTally()
-    ordinal = 1
+) -> Counter[int]:
+    """Strike `call` with `fault` at every ordinal (or each `every`-th). After each, resume to the end and judge.
+
+    Return the exit codes of the struck runs.
+    """
+    codes, ordinal = Counter[int](), 1
     while not (stop is not None and stop.is_set()):
         name = f"{call}-{fault.partition('=')[2]}-{ordinal}"
         machine = Machine.create(directory / name, spawner, at, prefix=f"S{name}")
@@ -73,27 +62,26 @@ def strike(
         except Broken as broken:
             raise Broken(f"{call} {fault} at ordinal {ordinal} in {machine.home}: {broken}") from None
         if code is None:
-            return struck
+            return codes
         shutil.rmtree(machine.home)
-        struck.runs += 1
-        struck.codes[code] += 1
+        codes[code] += 1
         ordinal += every
-    return struck
+    return codes
 
 
 def _strike_once(machine: Machine, at: GatewayProcess, inject: str, call: str) -> int | None:
     sheet = machine.sheet(ROWS)
     log = machine.home / "strace.txt"
-    seam = SEAMS.get(call, {})
-    files = FILES.get(call, ()) if KILL not in inject else ()
+    files = FILES if call == "write" and KILL not in inject else ()
     only = [option for name in files for option in ("-P", str(machine.home / name))]
     options = ["-y", *only, "-e", f"trace={call}", "-e", f"inject={inject}"]
-    code = run_under_strace(machine, log, options, "submit", sheet, **seam)
+    code = run_under_strace(machine, log, options, "submit", sheet, **SEAMS.get(call, {}))
     if "(INJECTED)" not in log.read_text() and code != -9:
         return None
     if code not in MAY_END:
         raise Broken(f"exit code {code}: {machine.said()}")
-    judge_orders(machine, at) if machine.journal.exists() else None
+    if machine.journal.exists():
+        judge_orders(machine, at)
     for _ in range(5):
         if machine.run("submit", sheet) in ENDS:
             break

@@ -6,7 +6,6 @@ be sound, and have every order that had begun to be sent.
 """
 
 import itertools
-import os
 import re
 import shutil
 from collections import defaultdict
@@ -17,6 +16,8 @@ from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Self
+
+import pytest
 
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
@@ -384,15 +385,9 @@ def newest_recorded_fact(machine: Machine) -> int:
 
 @contextmanager
 def as_configured(machine: Machine) -> Iterator[Settings]:
-    before = os.environ.get("XDG_STATE_HOME")
-    os.environ["XDG_STATE_HOME"] = str(machine.home / "state")
-    try:
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setenv("XDG_STATE_HOME", str(machine.home / "state"))
         yield load_settings(machine.home / "paygw.toml", environ=machine.environ, flags={})
-    finally:
-        if before is None:
-            del os.environ["XDG_STATE_HOME"]
-        else:
-            os.environ["XDG_STATE_HOME"] = before
 
 
 def open_as_configured(machine: Machine) -> SqliteJournal:

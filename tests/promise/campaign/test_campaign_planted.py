@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from tests.promise.campaign.companions import NoticeSender, kill_with_companion
+from tests.promise.campaign.companions import NoticeSender
 from tests.promise.campaign.judge import Broken, judge_end, orders_of
-from tests.promise.campaign.kills import ENDS, KillTally, Pace, forget_until_done
+from tests.promise.campaign.kills import ENDS, KillTally, Pace, forget_until_done, kill
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, can_trace, run_under_strace
 from tests.promise.campaign.ordinals import KILL, PART
 
@@ -92,7 +92,7 @@ def test_notice_recorded_late_is_detected(
     plant = f"plants:{planted}"
     sender = partial(NoticeSender, planted=plant)
     with pytest.raises(Broken, match=found):
-        kill_with_companion(sender, "P", tmp_path, spawner, slow_gateway, kills=200, seed=1, planted=plant)
+        kill(tmp_path, spawner, slow_gateway, kills=200, seed=1, beside=sender, planted=plant)
 
 
 def digits_differ(machine: Machine, at: GatewayProcess) -> bool:
