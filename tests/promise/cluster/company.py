@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from paygw_batch.cluster.database_location import DatabaseLocation
+from paygw_batch.core.lifecycle import State
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.sandbox.compare import compare, read_reconciliation
@@ -24,7 +25,7 @@ from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, whole_lines
 from tests.support.patience import PATIENCE_S
 from tests.support.ports import free_port
-from tests.support.postgres_rows import open_postgres, postgres_place
+from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_place, read_postgres
 from tests.support.postgres_server import (
     BIN,
     PostgresServer,
@@ -158,18 +159,31 @@ def host(home: Path, name: str, url: str, **more: object) -> DatabaseLocation:
 
 
 class SplitCompany:
-    def __init__(self, server: PostgresServer, template: str, home: Path) -> None:
-        self.server, self.home = server, home
+    """Two hosts with one database, which goes back to a backup."""
+
+    def __init__(self, server: PostgresServer, template: str, home: Path, patching: pytest.MonkeyPatch) -> None:
+        self.server, self.home, self._patching = server, home, patching
         self.name = server.new_database(template)
-        for host in (NORTH, SOUTH):
+        for host in HOSTS:
             (home / host).mkdir(mode=0o700)
 
     def host(self, name: str) -> DatabaseLocation:
         return postgres_place(self.server.url(self.name), self.home / name)
 
-    def opens(self, monkeypatch: pytest.MonkeyPatch, name: str) -> PostgresJournal:
-        monkeypatch.setattr("socket.gethostname", lambda: name)
-        return open_postgres(self.host(name))
+    def at(self, name: str) -> DatabaseLocation:
+        """Return the place of a host, and let this process be on it from now on."""
+        self._patching.setattr("socket.gethostname", lambda: name)
+        return self.host(name)
+
+    def opens(self, name: str) -> PostgresJournal:
+        return open_postgres(self.at(name))
+
+    def query(self, text: str) -> list[tuple[object, ...]]:
+        return execute_as_owner(self.host(SOUTH), text)
+
+    def states(self, name: str = SOUTH) -> list[State]:
+        with closing(read_postgres(self.host(name))) as journal:
+            return [row.state for row in journal.rows(1)]
 
     def backup(self) -> str:
         return self.server.new_database(self.name)
@@ -178,11 +192,15 @@ class SplitCompany:
         self.server.drop_database(self.name)
         self.server.execute(f"ALTER DATABASE {backup} RENAME TO {self.name}")
 
-    def replace(self) -> None:
+    def disconnect(self) -> None:
+        """End all connections to the database, and allow no others."""
         with psycopg.connect(self.server.url(), autocommit=True) as connection:
             connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false".encode())
-            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+            ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
             connection.execute(ended.encode(), (self.name,))
+
+    def replace(self) -> None:
+        self.disconnect()
         self.restore(self.backup())
 
 

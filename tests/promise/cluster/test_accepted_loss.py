@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
-import psycopg
 import pytest
 
 from paygw_batch.cluster.database_location import AcceptedLoss
@@ -46,33 +45,20 @@ LATER = at(30)
 class Lossy(SplitCompany):
     """Two hosts whose database goes back to a backup, so that north's later commits are lost."""
 
-    def __init__(
-        self, server: PostgresServer, template: str, home: Path, monkeypatch: pytest.MonkeyPatch, rows: int = 9
-    ) -> None:
-        super().__init__(server, template, home)
-        self._patching = monkeypatch
-        self.opens(monkeypatch, SOUTH).close()
-        with closing(self.north()) as journal:
-            open_sheet(journal, new=rows)
-
-    def north(self) -> PostgresJournal:
-        return self.opens(self._patching, NORTH)
-
-    def south(self) -> PostgresJournal:
-        return self.opens(self._patching, SOUTH)
+    def begin(self) -> None:
+        self.opens(SOUTH).close()
+        with closing(self.opens(NORTH)) as journal:
+            open_sheet(journal, new=9)
 
     def accepts(self, called: str = NORTH) -> AcceptedLoss:
-        self._patching.setattr("socket.gethostname", lambda: called)
+        self.at(called)
         return replace(self.host(NORTH), now=lambda: LATER).accept_loss(by="amina")
 
     def backup_of(self, journal: PostgresJournal) -> str:
         """Return a copy of the database, while a process continues in the old one."""
-        with psycopg.connect(self.server.url(), autocommit=True) as connection:
-            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false".encode())
-            ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
-            connection.execute(ended.encode(), (self.name,))
-            backup = self.backup()
-            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS true".encode())
+        self.disconnect()
+        backup = self.backup()
+        self.server.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS true")
         journal.writer._guarded.reconnect()
         return backup
 
@@ -84,28 +70,18 @@ class Lossy(SplitCompany):
     @contextmanager
     def losing(self) -> Iterator[PostgresJournal]:
         """Yield north's journal. What it commits in the block is lost."""
-        with closing(self.north()) as journal:
+        with closing(self.opens(NORTH)) as journal:
             backup = self.backup_of(journal)
             yield journal
         self.restore(backup)
-
-    def states(self) -> list[State]:
-        with closing(read_postgres(self.host(SOUTH))) as journal:
-            return [row.state for row in journal.rows(1)]
 
     def in_doubt(self) -> set[int]:
         with closing(read_postgres(self.host(SOUTH))) as journal:
             return {row.instruction for row in journal.rows(1) if row.state is State.IN_DOUBT}
 
-    def query(self, text: str) -> list[tuple[object, ...]]:
-        with psycopg.connect(self.server.url(self.name), autocommit=True) as connection:
-            connection.execute("SET search_path = paygw")
-            cursor = connection.execute(text.encode())
-            return cursor.fetchall() if cursor.description is not None else []
-
     def due_after_roll_call(self) -> list[int]:
         """Let south answer the roll-call, and return the rows that may be sent."""
-        with closing(self.south()) as journal:
+        with closing(self.opens(SOUTH)) as journal:
             journal.verify()
             return [due.number for due in due_rows(journal, 1)]
 
@@ -114,7 +90,9 @@ class Lossy(SplitCompany):
 def lossy(
     postgres_server: PostgresServer, postgres_template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Lossy:
-    return Lossy(postgres_server, postgres_template, tmp_path, monkeypatch)
+    company = Lossy(postgres_server, postgres_template, tmp_path, monkeypatch)
+    company.begin()
+    return company
 
 
 def send_rows(journal: PostgresJournal, due: Iterable[DueRow], kind: OutcomeKind | None = OutcomeKind.PAID) -> None:
@@ -126,7 +104,7 @@ def send_rows(journal: PostgresJournal, due: Iterable[DueRow], kind: OutcomeKind
 
 
 def test_only_lost_sent_rows_are_in_doubt(lossy: Lossy) -> None:
-    with closing(lossy.north()) as journal:
+    with closing(lossy.opens(NORTH)) as journal:
         send_rows(journal, due_rows(journal, 1)[:2])
         send_rows(journal, due_rows(journal, 1)[:1], None)  # in flight before the loss, with a lost answer
         backup = lossy.backup_of(journal)
@@ -134,7 +112,7 @@ def test_only_lost_sent_rows_are_in_doubt(lossy: Lossy) -> None:
         send_rows(journal, due_rows(journal, 1)[:3])
     lossy.restore(backup)
     with pytest.raises(OpenRollCall):
-        lossy.south()
+        lossy.opens(SOUTH)
     accepted = lossy.accepts()
     assert (accepted.rows.in_doubt, accepted.rows.not_sent, accepted.is_estimate) == (3, 0, False)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
@@ -142,7 +120,7 @@ def test_only_lost_sent_rows_are_in_doubt(lossy: Lossy) -> None:
     assert lossy.due_after_roll_call() == [7, 8, 9]
     assert lossy.states()[:6] == [State.PAID] * 2 + [State.IN_FLIGHT] + [State.IN_DOUBT] * 3
     assert lossy.accepts().rows.in_doubt == 0
-    with closing(lossy.south()) as journal:
+    with closing(lossy.opens(SOUTH)) as journal:
         journal.mark_interrupted(LATER)
     assert lossy.in_doubt() == {3, 4, 5, 6}
     query_rows = lossy.query("SELECT accepted_by FROM roll_answer WHERE accepted_by <> ''")
@@ -153,7 +131,7 @@ def test_lost_attempt_keeps_order_id_and_time(lossy: Lossy) -> None:
     with lossy.losing() as journal:
         send_rows(journal, due_rows(journal, 1)[:1])
     lossy.accepts()
-    with closing(lossy.south()) as journal:
+    with closing(lossy.opens(SOUTH)) as journal:
         (row,) = journal.rows(1, numbers=[2])
         assert (row.state, row.attempt, row.sent_orderid, row.intended_at) == (State.IN_DOUBT, 1, "ORD-2", at(5))
         assert journal.verify()["in_doubt"] == 1
@@ -166,7 +144,7 @@ def _record_as_unsent(journal: PostgresJournal, due: DueRow) -> None:
 
 
 def test_rows_known_to_be_unsent_are_ready(lossy: Lossy) -> None:
-    with closing(lossy.north()) as journal:
+    with closing(lossy.opens(NORTH)) as journal:
         first, second, third, *_ = due_rows(journal, 1)
         send_rows(journal, [first], None)
         backup = lossy.backup_of(journal)
@@ -179,7 +157,7 @@ def test_rows_known_to_be_unsent_are_ready(lossy: Lossy) -> None:
     accepted = lossy.accepts()
     assert (accepted.rows.in_doubt, accepted.rows.not_sent) == (1, 1)
     assert lossy.in_doubt() == {third.number}
-    with closing(lossy.south()) as journal:
+    with closing(lossy.opens(SOUTH)) as journal:
         (row,) = journal.rows(1, numbers=[4])
         assert (row.attempt, row.sent_orderid) == (1, "ORD-4")  # the next one in the copy
     assert lossy.due_after_roll_call() == [1, 2, 4, 5, 6, 7, 8, 9]
@@ -191,7 +169,7 @@ def _release(journal: PostgresJournal, suffix: bool) -> None:
 
 def _resend_by_lost_decisions(lossy: Lossy, known: OutcomeKind | None, *, suffix: bool) -> AcceptedLoss:
     """Reject, release and resend the row. The copy has at most the first attempt."""
-    with closing(lossy.north()) as journal:
+    with closing(lossy.opens(NORTH)) as journal:
         (first, *_) = due_rows(journal, 1)
         send_rows(journal, [first], None)
         if known is not None:
@@ -228,7 +206,7 @@ def test_attempt_resent_after_lost_decision_holds_row(lossy: Lossy, suffix: bool
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
     repeated = lossy.accepts()
     assert (repeated.commits, repeated.rows.held) == (0, 0)
-    with closing(lossy.south()) as journal:
+    with closing(lossy.opens(SOUTH)) as journal:
         assert _due_after_each_decision(journal, suffix=suffix) == {2, 3, 4, 5, 6, 7, 8, 9}
         again = Intended("ORD-2-r2" if suffix else "ORD-2", "n", 1, None)
         assert journal.writer.append([Entry(1, 2, again, LATER)]) == [MoveResult.HELD], "whoever read it as due"
@@ -256,7 +234,7 @@ def test_sheet_of_lost_batch_does_not_resend_orders(lossy: Lossy) -> None:
         send_rows(journal, [due_rows(journal, 2)[0]])
     assert lossy.accepts().rows.unknown_orders == ["LATE-2", "LATE-3", "LATE-4", "LATE-4-r2"]
     assert lossy.accepts().rows.unknown_orders == []  # answered
-    with closing(lossy.south()) as journal:
+    with closing(lossy.opens(SOUTH)) as journal:
         again = ("late-2", "LATE-3", "LATE-4", "LATE-5")
         open_sheet(journal, "b2", new=[new_instruction(row, order) for row, order in enumerate(again, start=2)])
         assert [due.row for due in due_rows(journal, 2)] == [5]
@@ -280,7 +258,7 @@ def test_sent_order_is_held_despite_partial_records(lossy: Lossy, monkeypatch: p
     assert (accepted.is_estimate, accepted.rows.in_doubt) == (True, 9)
     assert accepted.rows.unknown_orders
     assert set(accepted.rows.unknown_orders) < {f"LATE-{row}" for row in range(2, 14)}
-    with closing(lossy.south()) as journal:
+    with closing(lossy.opens(SOUTH)) as journal:
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
         due = {f"LATE-{due_row.row}" for due_row in due_rows(journal, 2)}
         assert due == {f"LATE-{row}" for row in range(2, 14)} - set(accepted.rows.unknown_orders)
@@ -301,14 +279,14 @@ def test_repeating_interrupted_acceptance_completes_it(lossy: Lossy, monkeypatch
             with pytest.raises(KeyboardInterrupt):
                 lossy.accepts()
         with pytest.raises(JournalTooOld):
-            lossy.north()
+            lossy.opens(NORTH)
         with pytest.raises(OpenRollCall):
-            lossy.south()
+            lossy.opens(SOUTH)
     assert lossy.accepts().rows.in_doubt == 5
     assert lossy.in_doubt() == {1, 2, 3, 4, 5}
     assert lossy.query("SELECT count(*) FROM fact WHERE kind = 'intended'") == [(5,)]
     assert lossy.due_after_roll_call() == [6, 7, 8, 9]
-    lossy.north().close()
+    lossy.opens(NORTH).close()
 
 
 def test_repeated_acceptance_counts_held_row(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,23 +314,23 @@ def test_incomplete_host_records_put_every_row_in_doubt(lossy: Lossy, spoil: Cal
     """The last one restores an older copy of the records."""
     (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
     older = path.read_bytes()
-    with closing(lossy.north()) as journal:
+    with closing(lossy.opens(NORTH)) as journal:
         send_rows(journal, due_rows(journal, 1)[:2])
     with lossy.losing() as journal:  # the database has the end of the sent log
         send_rows(journal, due_rows(journal, 1)[:3])
     spoil(path, older)
     with pytest.raises(JournalError):
-        lossy.north()
+        lossy.opens(NORTH)
     accepted = lossy.accepts()
     assert (accepted.is_estimate, accepted.rows.in_doubt) == (True, 7)
     assert lossy.due_after_roll_call() == []
-    lossy.north().close()
+    lossy.opens(NORTH).close()
 
 
 def test_estimated_loss_holds_rows_known_to_be_sent(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rejected row was released and sent again. Older lines of the host are overwritten."""
     monkeypatch.setattr(sent_log, "MAX_BYTES", 600)
-    with closing(lossy.north()) as journal:
+    with closing(lossy.opens(NORTH)) as journal:
         first, *others = due_rows(journal, 1)
         send_rows(journal, [first], OutcomeKind.REJECTED)
         backup = lossy.backup_of(journal)
@@ -363,12 +341,12 @@ def test_estimated_loss_holds_rows_known_to_be_sent(lossy: Lossy, monkeypatch: p
     accepted = lossy.accepts()
     assert (accepted.is_estimate, accepted.rows.in_doubt, accepted.rows.held) == (True, 8, 1)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
-    with closing(lossy.south()) as journal:
+    with closing(lossy.opens(SOUTH)) as journal:
         assert _due_after_each_decision(journal, suffix=True) == set()
 
 
 def test_renamed_host_can_accept_loss(lossy: Lossy) -> None:
-    with closing(lossy.north()) as journal, closing(lossy.host(NORTH).open_to_work("work")) as worker:
+    with closing(lossy.opens(NORTH)) as journal, closing(lossy.host(NORTH).open_to_work("work")) as worker:
         backup = lossy.backup_of(journal)
         due = due_rows(journal, 1)
         send_rows(journal, due[:2])
@@ -388,7 +366,7 @@ def test_breaker_stop_outlasts_loss_and_retirement(lossy: Lossy, retires: bool) 
     lossy.query("UPDATE gate SET stop_kind = 'rejected', stop_count = 5, stop_text = '51'")
     if retires:
         with pytest.raises(OpenRollCall):
-            lossy.south()
+            lossy.opens(SOUTH)
         assert replace(lossy.host(SOUTH), now=lambda: LATER).retire(NORTH, by="amina")[1] == 9
     else:
         assert lossy.accepts().rows.in_doubt == 1
@@ -396,15 +374,14 @@ def test_breaker_stop_outlasts_loss_and_retirement(lossy: Lossy, retires: bool) 
     assert lossy.query("SELECT stop_kind, stop_text FROM gate") == [("rejected", "51")], "a person lifts it by a run"
 
 
-def test_acceptance_and_retirement_require_correct_host(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acceptance_and_retirement_require_correct_host(lossy: Lossy) -> None:
     with lossy.losing() as journal:
         send_rows(journal, due_rows(journal, 1)[:1])
     with pytest.raises(JournalTooOld):
-        lossy.north()  # it is alive, and reports its missing commits
+        lossy.opens(NORTH)  # it is alive, and reports its missing commits
     for name in (SOUTH, NORTH):
-        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
         with pytest.raises(UsageError, match="is still running"):
-            replace(lossy.host(name), now=lambda: LATER).retire(NORTH, by="amina")
+            replace(lossy.at(name), now=lambda: LATER).retire(NORTH, by="amina")
     assert lossy.in_doubt() == set()
     lossy.query("UPDATE host SET seen_at = seen_at - interval '11 minutes'")
     assert replace(lossy.host(SOUTH), now=lambda: LATER).retire(NORTH, by="amina")[1] == 9
@@ -413,7 +390,7 @@ def test_acceptance_and_retirement_require_correct_host(lossy: Lossy, monkeypatc
 
 
 def test_accepting_loss_is_refused_while_process_may_send(lossy: Lossy) -> None:
-    frozen = lossy.north()
+    frozen = lossy.opens(NORTH)
     backup = lossy.backup_of(frozen)
     send_rows(frozen, due_rows(frozen, 1)[:1])
     lossy.restore(backup)
@@ -496,7 +473,7 @@ def test_sent_row_wrongly_marked_ready_is_detected(
 ) -> None:
     with monkeypatch.context() as planted:
         planted.setattr(name, bug)
-        with closing(lossy.north()) as journal:
+        with closing(lossy.opens(NORTH)) as journal:
             backup = lossy.backup_of(journal)
             due = due_rows(journal, 1)[:4]
             send_rows(journal, due[:3])
@@ -512,7 +489,7 @@ def test_planted_loss_without_holds_is_detected(lossy: Lossy, monkeypatch: pytes
     decide = LostRows.decide
     monkeypatch.setattr(LostRows, "decide", lambda self, numbers: (decide(self, numbers)[0], []))
     _resend_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=False)
-    with closing(lossy.south()) as journal:
+    with closing(lossy.opens(SOUTH)) as journal:
         assert 1 in _due_after_each_decision(journal, suffix=False), "the judge sees it"
 
 
@@ -561,7 +538,7 @@ def test_kill_before_logging_leaves_row_in_doubt(lossy: Lossy, monkeypatch: pyte
         def killed(*_: object) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-        journal = lossy.north()
+        journal = lossy.opens(NORTH)
         send_rows(journal, due_rows(journal, 1)[:1], None)
         monkeypatch.setattr(GuardedSession, "log_commit", killed)
         journal.append([intent(due_rows(journal, 1)[0])])

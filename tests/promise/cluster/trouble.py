@@ -264,12 +264,7 @@ def play_failover(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, r
 
 
 def _run_after_failover(
-    company: Company,
-    sheets: dict[str, Path],
-    standby: PostgresServer,
-    endured: OrdealTally,
-    *,
-    is_gone: bool,
+    company: Company, sheets: dict[str, Path], standby: PostgresServer, endured: OrdealTally, *, is_gone: bool
 ) -> None:
     """Run on both hosts after a failover. Either nothing is lost and they continue, or nobody sends."""
     north, south = (company.hosts[host] for host in HOSTS)
@@ -295,12 +290,7 @@ def _run_after_failover(
 
 
 def _repair_loss(
-    company: Company,
-    sheets: dict[str, Path],
-    standby: PostgresServer,
-    endured: OrdealTally,
-    *,
-    is_gone: bool,
+    company: Company, sheets: dict[str, Path], standby: PostgresServer, endured: OrdealTally, *, is_gone: bool
 ) -> int:
     """Repair a failover that lost sent rows, and judge. Return the exit code of the next run."""
     north, south = (company.hosts[host] for host in HOSTS)
