@@ -47,7 +47,6 @@ from paygw_batch.submit.changes import Comparison, compare_with_past
 from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
 from paygw_batch.submit.submission import Conversation, RefusedSheet, Submission
 from tests.promise.simulation.approvals import key_of
-from tests.promise.simulation.remembered import REMEMBERED
 from tests.promise.simulation.scenario import EPOCH
 from tests.promise.simulation.screens import (
     Opening,
@@ -73,9 +72,6 @@ _HEADINGS = ("country", "client_orderid", "amount", "currency", "account_name", 
 _DANGERS = ("payee.account", "payee.amount", "payee.new", "payee.gone")
 _ENDPOINT = "unset/unset"
 
-Row = tuple[str, str, Payment]
-"""Order id, sheet, payment."""
-
 
 def account_of(name: str) -> str:
     return f"25471234{NAMES.index(name):04}"
@@ -83,11 +79,6 @@ def account_of(name: str) -> str:
 
 def thief_account(number: int) -> str:
     return f"25472999{number:04}"
-
-
-def monthly_salary(name: str, month: int) -> Decimal:
-    """Return the pay of a person in a month: always different, and always close to the last one."""
-    return Decimal(1000 + 150 * NAMES.index(name) + month * 3) + Decimal("0.25")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +103,8 @@ def _validated(sheet: Sheet) -> Validated:
 
 def _frame(sheet: Sheet) -> pl.DataFrame:
     lines = [
-        (
-            "KE",
-            f"{sheet.prefix}-{row}",
-            f"{payment.amount:.2f}",
-            "KES",
-            payment.name,
-            payment.account,
-            f"+{payment.account}",
-        )
-        for row, payment in enumerate(sheet.payments, 2)
+        ("KE", f"{sheet.prefix}-{row}", f"{one.amount:.2f}", "KES", one.name, one.account, f"+{one.account}")
+        for row, one in enumerate(sheet.payments, 2)
     ]
     return pl.DataFrame(lines, schema=dict.fromkeys(_HEADINGS, pl.String), orient="row")
 
@@ -129,21 +112,9 @@ def _frame(sheet: Sheet) -> pl.DataFrame:
 @cache
 def _settings(needed: int, from_amount: Decimal) -> Settings:
     approvers = {name: key_of(name).public.text for name in APPROVERS} | {MAKER: key_of(SECOND_KEY).public.text}
-    section = {
-        "needed": needed,
-        "from_amount": {"KES": str(from_amount)},
-        "expires_h": EXPIRES_H,
-        "makers": {MAKER: key_of(MAKER).public.text},
-        "approvers": approvers,
-    }
-    return Settings.model_validate({"approval": section})
-
-
-@cache
-def _policy(needed: int, from_amount: Decimal) -> ApprovalPolicy:
-    section = _settings(needed, from_amount).approval
-    people = build_people(section.makers, section.approvers)
-    return ApprovalPolicy(needed, section.from_amount, section.expires_h, people)
+    limits = {"needed": needed, "from_amount": {"KES": str(from_amount)}, "expires_h": EXPIRES_H}
+    people = {"makers": {MAKER: key_of(MAKER).public.text}, "approvers": approvers}
+    return Settings.model_validate({"approval": limits | people})
 
 
 # The past: honestly paid months, shared by many scenarios.
@@ -157,11 +128,9 @@ class PaymentHistory:
 
 
 def month_sheet(people: int, month: int, prefix: str) -> Sheet:
-    return Sheet(
-        "payroll.csv",
-        prefix,
-        tuple(Payment(one, account_of(one), monthly_salary(one, month)) for one in NAMES[:people]),
-    )
+    """Return the payroll of a month. Each person's pay is always different, and always close to the last one."""
+    pay = [Decimal(1000 + 150 * at + month * 3) + Decimal("0.25") for at in range(people)]
+    return Sheet("payroll.csv", prefix, tuple(map(Payment, NAMES, map(account_of, NAMES), pay)))
 
 
 @cache
@@ -172,22 +141,18 @@ def payment_history(people: int, months: int) -> PaymentHistory:
     for month in range(months):
         at = EPOCH - timedelta(days=30 * (months - month))
         sheet = month_sheet(people, month, f"M{month}")
-        plan = plan_submission(sheet.validated, journal, Choices(), now=partial(_same, at), quarantine_h=24)
+
+        def now(at: datetime = at) -> datetime:
+            return at
+
+        plan = plan_submission(sheet.validated, journal, Choices(), now=now, quarantine_h=24)
+        approved = PlanApproval("", (f"approved by brian at {timestamp(at)} (plan {'0' * 16})",))
         record = open_planned_batch(
-            plan,
-            journal,
-            RULES["payout"],
-            sheet_path=Path("/payroll.csv"),
-            now=partial(_same, at),
-            approved=PlanApproval("", (f"approved by brian at {timestamp(at)} (plan {'0' * 16})",)),
+            plan, journal, RULES["payout"], sheet_path=Path("/payroll.csv"), now=now, approved=approved
         )
         pay(journal, record.number, at)
         paid.append(PaidBatch(record.batch, at, True, sheet.payments))
     return PaymentHistory(journal._connection.serialize("main"), journal._end, tuple(paid))
-
-
-def _same(at: datetime) -> datetime:
-    return at
 
 
 def _open_journal(image: bytes, end: Link) -> SqliteJournal:
@@ -226,10 +191,12 @@ class ForgeryScenario:
         self.undo = ExitStack()
         self.people, self.months = rng.randrange(2, 5), rng.randrange(3)
         needed, from_amount = rng.choice((1, 2)), rng.choice((Decimal(0), SMALL))
-        self.settings, self.policy = _settings(needed, from_amount), _policy(needed, from_amount)
-        self.judge = ScreenJudge(
-            maker=MAKER, needed=needed, from_amount=from_amount, expires=timedelta(hours=EXPIRES_H)
-        )
+        self.settings = _settings(needed, from_amount)
+        section = self.settings.approval
+        people = build_people(section.makers, section.approvers)
+        self.policy = ApprovalPolicy(needed, section.from_amount, section.expires_h, people)
+        expires = timedelta(hours=EXPIRES_H)
+        self.judge = ScreenJudge(maker=MAKER, needed=needed, from_amount=from_amount, expires=expires)
         past = payment_history(self.people, self.months)
         self.journal = _open_journal(past.image, past.end)
         self.undo.callback(self.journal._connection.close, force=True)
@@ -238,14 +205,11 @@ class ForgeryScenario:
         self.made: list[MadePlan] = []
         self.sheets = 0
         self.directory = Path(self.undo.enter_context(TemporaryDirectory(dir="/dev/shm")))
-        for owner, name, value in REMEMBERED:
-            self.patch(owner, name, value)
         self.patch(submit, "ContractGate", CachedGate)
         self.plant = plant
         self.patch(plan_document, "compare_with_past", self._compare)
-        self.patch(plan_document, "utc_now", lambda: self.now)
-        self.patch(submit_sheet, "utc_now", lambda: self.now)
-        self.patch(approvals, "utc_now", lambda: self.now)
+        for module in (plan_document, submit_sheet, approvals):
+            self.patch(module, "utc_now", lambda: self.now)
 
     def patch(self, owner: object, name: str, value: object) -> None:
         """Replace a part of the program during this scenario, to plant a bug."""
@@ -307,9 +271,8 @@ def play_forging(seed: int, plant: Callable[[Any], None] | None = None) -> Forge
 
 def _sheet(scenario: ForgeryScenario) -> Sheet:
     """Return the sheet of this month: honest, or with a change that an approver must see."""
-    rng = scenario.rng
     honest = month_sheet(scenario.people, scenario.months, scenario.next_prefix())
-    return _change_sheet(scenario, honest) if rng.random() < 0.8 else honest
+    return _change_sheet(scenario, honest) if scenario.rng.random() < 0.8 else honest
 
 
 def _change_sheet(scenario: ForgeryScenario, sheet: Sheet) -> Sheet:
@@ -346,9 +309,7 @@ def _pay_a_small_batch(scenario: ForgeryScenario) -> None:
         case "thief":
             payments = [Payment(some[0], thief_account(1), rng.choice((Decimal("10.5"), left)))]
         case "honest":
-            payments = [
-                Payment(number, account_of(number), (left / len(some)).quantize(Decimal("0.01"))) for number in some
-            ]
+            payments = [Payment(one, account_of(one), (left / len(some)).quantize(Decimal("0.01"))) for one in some]
         case _:
             payments = [Payment(GHOST, thief_account(2), left)]
     _submit(scenario, Sheet("small.csv", scenario.next_prefix(), tuple(payments)), None)
@@ -356,14 +317,10 @@ def _pay_a_small_batch(scenario: ForgeryScenario) -> None:
 
 
 def _make_plan(scenario: ForgeryScenario, sheet: Sheet) -> MadePlan | None:
-    against = rng_batch if (rng_batch := _any_batch(scenario)) and scenario.rng.random() < 0.2 else None
-    drafted = plan_document.draft_plan(
-        scenario.asked(sheet, scenario.directory / "none.json"),
-        scenario.journal,
-        Conversation(),
-        key_of(MAKER).public,
-        against=against,
-    )
+    batch = _any_batch(scenario)
+    against = batch if batch and scenario.rng.random() < 0.2 else None
+    asked, maker = scenario.asked(sheet, scenario.directory / "none.json"), key_of(MAKER).public
+    drafted = plan_document.draft_plan(asked, scenario.journal, Conversation(), maker, against=against)
     if isinstance(drafted, RefusedSheet):
         return None
     made = MadePlan(sheet, sign_document(drafted.document, key_of(MAKER)))
@@ -383,9 +340,8 @@ def _forge_plan(scenario: ForgeryScenario, made: MadePlan) -> MadePlan:
     document, rng = made.document, scenario.rng
     findings = list(document.findings)
     changes: dict[str, Any] = {}
-    match rng.choice(
-        ("none", "dangers", "one", "values", "people", "people", "repeats", "against", "time", "language")
-    ):
+    edits = ("none", "dangers", "one", "values", "people", "people", "repeats", "against", "time", "language")
+    match rng.choice(edits):
         case "none":
             changes["findings"] = []
         case "dangers":
@@ -441,8 +397,7 @@ def _other_people(scenario: ForgeryScenario, document: PlanDocument) -> dict[str
 
 def _collect_approvals(scenario: ForgeryScenario, made: MadePlan) -> MadePlan:
     """Let people review a plan, and approve it if it looks right to them."""
-    people = scenario.rng.choice((APPROVERS, APPROVERS, APPROVERS[:1], APPROVERS[1:]))
-    for person in people:
+    for person in scenario.rng.choice((APPROVERS, APPROVERS, APPROVERS[:1], APPROVERS[1:])):
         made = _review_plan(scenario, made, person)
         scenario.now += timedelta(minutes=scenario.rng.choice((1, 60, 600)))
     return made
@@ -509,7 +464,8 @@ def _choose_submission(scenario: ForgeryScenario, made: MadePlan) -> tuple[Sheet
             copied = [approval for other in scenario.made for approval in other.document.approvals]
             document = document.model_copy(update={"approvals": copied})
         case "own":
-            document = _self_approve(document, scenario)
+            own = [forge_approval(key_of(name), document, at=timestamp(scenario.now)) for name in (SECOND_KEY, MAKER)]
+            document = document.model_copy(update={"approvals": [*document.approvals, *own]})
         case "older":
             older = rng.choice(scenario.made)
             sheet, document = older.sheet, older.document
@@ -522,11 +478,6 @@ def _choose_submission(scenario: ForgeryScenario, made: MadePlan) -> tuple[Sheet
     return sheet, document.model_dump_json()
 
 
-def _self_approve(document: PlanDocument, scenario: ForgeryScenario) -> PlanDocument:
-    own = [forge_approval(key_of(name), document, at=timestamp(scenario.now)) for name in (SECOND_KEY, MAKER)]
-    return document.model_copy(update={"approvals": [*document.approvals, *own]})
-
-
 def _submit(scenario: ForgeryScenario, sheet: Sheet, file: str | None) -> None:
     """Submit a sheet with a plan's file, and let the gateway pay the rows that are sent."""
     path = scenario.directory / "plan.json"
@@ -534,14 +485,9 @@ def _submit(scenario: ForgeryScenario, sheet: Sheet, file: str | None) -> None:
     if file is not None:
         path.write_text(file)
     asked = scenario.asked(sheet, path, repeats_meant=scenario.rng.random() < 0.5)
+    pays, nowhere = partial(_check_and_pay, scenario, sheet, file), cast(GatewayAccess, None)
     try:
-        submit_sheet.submit_sheet(
-            asked,
-            cast(GatewayAccess, None),
-            scenario.journal,
-            Conversation(),
-            partial(_check_and_pay, scenario, sheet, file),
-        )
+        submit_sheet.submit_sheet(asked, nowhere, scenario.journal, Conversation(), pays)
     except InternalError:
         raise
     except PaygwError:

@@ -54,7 +54,6 @@ from tests.promise.simulation.judge import Judge, Request, ShownBatch
 from tests.promise.simulation.loop import Clock
 from tests.promise.simulation.people import StatementFile, signature_of
 from tests.promise.simulation.process import prepare
-from tests.promise.simulation.remembered import REMEMBERED
 from tests.promise.simulation.sheets import FIRST_ROW, RULES, CachedGate, validated, wanted
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
@@ -78,8 +77,6 @@ class Scenario:
         self._directory: Path | None = None
         self.patch(submit, "ContractGate", CachedGate)
         self.patch(file_location, "check_tables", self.disk.check_tables)
-        for owner, name, value in REMEMBERED:
-            self.patch(owner, name, value)
         self.pace = Pace(
             concurrency=rng.choice((1, 2, 3, 8)),
             rate_per_s=rng.choice((0.0, 0.0, 5.0)),
