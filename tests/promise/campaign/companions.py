@@ -118,11 +118,7 @@ class Companion:
 
 class ListenerRun(Companion):
     def _set_up(self) -> None:
-        config = self._machine.home / "paygw.toml"
-        url = f'server_callback_url = "http://127.0.0.1:{self._port}/paygw/{{token}}"'
-        text = re.sub(r"(?m)^server_callback_url = .*$", url, config.read_text())
-        config.write_text(f"{text}\n{proof_configuration(self._at.directory / 'secret.txt')}port = {self._port}\n")
-        self._machine.environ["PAYGW_TOKEN"] = "0123456789abcdef" * 2
+        self._machine.enable_listener(proof_configuration(self._at.directory / "secret.txt"), self._port)
 
     def _start(self) -> Run:
         away = self._machine.with_spawner(self._spawner)

@@ -24,6 +24,7 @@ from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.ports import free_port, wait_for_server
 
 ROOT = Path(__file__).resolve().parents[3]
+TOKEN = "0123456789abcdef" * 2
 COMMANDS = {"payout": "submit", "payin": "collect"}
 HEADINGS = {
     "payout": "country,client_orderid,amount,currency,account_name,account_number,phone",
@@ -72,15 +73,13 @@ class Spawner:
         self.close()
 
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
-        if self._process.stdin is None:
-            raise AssertionError
+        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return self._hear()
 
     def _hear(self) -> dict[str, Any]:
-        if self._process.stdout is None:
-            raise AssertionError
+        assert self._process.stdout is not None
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
 
@@ -279,24 +278,12 @@ class Machine:
         return path
 
     def start(self, *arguments: str | Path, **start: Any) -> Run:
-        environ = {
-            "HOME": str(self.home),
-            "PATH": os.environ["PATH"],
-            "XDG_STATE_HOME": str(self.home / "state"),
-            "NO_COLOR": "1",
-        } | {**self.environ, **start.pop("environ", {})}
+        environ = {"HOME": str(self.home), "XDG_STATE_HOME": str(self.home / "state"), "NO_COLOR": "1"}
+        environ |= {"PATH": os.environ["PATH"], **self.environ, **start.pop("environ", {})}
+        files = {"out": str(self.home / "out.txt"), "err": str(self.home / "err.txt")}
         given = ["--config", str(self.home / "paygw.toml"), *map(str, arguments)]
-        pid = self.spawner.start(
-            arguments=given,
-            environ=environ,
-            directory=str(self.home),
-            **{
-                "out": str(self.home / "out.txt"),
-                "err": str(self.home / "err.txt"),
-                "planted_from": str(Path(__file__).parent),
-                **start,
-            },
-        )
+        options = {"directory": str(self.home), "planted_from": str(Path(__file__).parent), **files, **start}
+        pid = self.spawner.start(arguments=given, environ=environ, **options)
         self.started.append(Run(self.spawner, pid))
         return self.started[-1]
 
@@ -315,6 +302,14 @@ class Machine:
 
     def with_spawner(self, spawner: Spawner) -> "Machine":
         return replace(self, spawner=spawner)
+
+    def enable_listener(self, notifications: str, port: int) -> None:
+        """Let the program listen for notifications, by this section of its configuration."""
+        config = self.home / "paygw.toml"
+        url = f'server_callback_url = "http://127.0.0.1:{port}/paygw/{{token}}"'
+        text = re.sub(r"(?m)^server_callback_url = .*$", url, config.read_text())
+        config.write_text(f"{text}\n{notifications}port = {port}\n")
+        self.environ["PAYGW_TOKEN"] = TOKEN
 
 
 def run_under_strace(
@@ -337,7 +332,7 @@ def run_under_strace(
         stderr=subprocess.DEVNULL,
     ) as strace:
         give_up_at_s = time.monotonic() + PATIENCE_S
-        while not _is_traced(run.pid):
+        while "TracerPid:\t0\n" in Path(f"/proc/{run.pid}/status").read_text():
             if strace.poll() is not None or time.monotonic() > give_up_at_s:
                 run.send(signal.SIGKILL)
                 run.done()
@@ -354,11 +349,6 @@ def run_under_strace(
             code = run.done()
         strace.wait(PATIENCE_S)
     return code
-
-
-def _is_traced(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return "TracerPid:\t0\n" not in status
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from threading import Event
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -86,23 +86,15 @@ def record(
 
     If the machine has no journal, its creation is recorded too.
     """
-    known = set(files_of(machine))
-    made = [] if machine.journal.exists() else _recorded(machine, known, "journal", "new")
-    return made + _recorded(machine, known, *arguments, planted=planted, meanwhile=meanwhile)
-
-
-def _recorded(
-    machine: Machine,
-    known: set[str],
-    *arguments: str | Path,
-    planted: str | None = None,
-    meanwhile: Callable[[Run], None] | None = None,
-) -> list[Operation]:
+    known, operations = set(files_of(machine)), list[Operation]()
     log = machine.home.with_name("operations.txt")
-    code = run_under_strace(machine, log, TRACE, *arguments, planted=planted, meanwhile=meanwhile)
-    if code not in {0, 4, 5}:
-        raise AssertionError(f"exit code {code}: {machine.said()}")
-    return list(_operations(log.read_text(), str(machine.home), known))
+    creation: list[tuple[str | Path, ...]] = [] if machine.journal.exists() else [("journal", "new")]
+    for words in (*creation, arguments):
+        more: dict[str, Any] = {"planted": planted, "meanwhile": meanwhile} if words is arguments else {}
+        if (code := run_under_strace(machine, log, TRACE, *words, **more)) not in {0, 4, 5}:
+            raise AssertionError(f"exit code {code}: {machine.said()}")
+        operations += _operations(log.read_text(), str(machine.home), known)
+    return operations
 
 
 def files_of(machine: Machine) -> dict[str, bytes]:
@@ -349,7 +341,10 @@ Look = Callable[[Machine, Disk, str, bool], None]
 
 def check_journal(machine: Machine, sent: set[str], when: str) -> None:
     """Check that the journal opens, is sound, and has every order that had begun to be sent."""
-    known = newest_recorded_fact(machine)
+    with as_configured(machine) as settings:
+        journals = file_location(settings).known_journals
+    lines = [line.number for entry in journals.entries() for line in journals.newest_log_lines(entry.journal_id)]
+    known = max(lines, default=0)
     try:
         journal = open_as_configured(machine)
     except JournalError as error:
@@ -373,14 +368,6 @@ def check_journal(machine: Machine, sent: set[str], when: str) -> None:
         journal.verify()
     finally:
         journal.close()
-
-
-def newest_recorded_fact(machine: Machine) -> int:
-    with as_configured(machine) as settings:
-        known = file_location(settings).known_journals
-    return max(
-        (line.number for entry in known.entries() for line in known.newest_log_lines(entry.journal_id)), default=0
-    )
 
 
 @contextmanager

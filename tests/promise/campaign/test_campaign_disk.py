@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import sqlite3
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -21,12 +20,11 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import PaygwError
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from tests.promise.campaign.judge import Broken
-from tests.promise.campaign.machine import GatewayProcess, Machine, Run, Spawner, can_trace
+from tests.promise.campaign.machine import TOKEN, GatewayProcess, Machine, Run, Spawner, can_trace
 from tests.promise.campaign.ordinals import KILL, strike
 from tests.promise.campaign.power import (
     Disk,
     Look,
-    Operation,
     OrderSent,
     check_journal,
     files_of,
@@ -34,6 +32,7 @@ from tests.promise.campaign.power import (
     play,
     record,
 )
+from tests.support.approving import policy
 from tests.support.long_part import long, share
 from tests.support.patience import PATIENCE_S
 from tests.support.ports import free_port
@@ -100,8 +99,6 @@ ROWS = 8
 DECLINED_ROW, DOUBTFUL_ROW = 5, 9
 """The campaign's gateway declines orders that end in 3, and drops those that end in 7."""
 NOTIFICATIONS = 6
-TOKEN = "0123456789abcdef" * 2
-WHEN = "2026-11-21T12:00:00.000Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +109,21 @@ class Story:
     meanwhile: Callable[[Machine], Callable[[Run], None]] | None = None
 
 
-def recorded(machine: Machine, story: Story, planted: str | None = None) -> tuple[dict[str, bytes], list[Operation]]:
+def play_story(machine: Machine, story: Story, *, every: int = 1, planted: str | None = None) -> int:
+    """Cut the power in a story after each `every`-th operation. Return the number of disks checked."""
     if not machine.journal.exists() and machine.run("journal", "new") != 0:
         raise AssertionError(f"no journal was created: {machine.said()}")
     story.prepare(machine)
     before = files_of(machine)
     meanwhile = None if story.meanwhile is None else story.meanwhile(machine)
-    return before, record(machine, *_command(machine, story.command), planted=planted, meanwhile=meanwhile)
+    operations = record(machine, *_command(machine, story.command), planted=planted, meanwhile=meanwhile)
+    return play(machine, operations, before=before, every=every, look=story.look)
 
 
 def _command(machine: Machine, words: Sequence[str]) -> list[str]:
     return [
         str(machine.home / word) if word.endswith((".csv", ".json", ".pem", ".sqlite3")) else word for word in words
     ]
-
-
-def play_story(machine: Machine, story: Story, *, every: int = 1, planted: str | None = None) -> int:
-    """Cut the power in a story after each `every`-th operation. Return the number of disks checked."""
-    before, operations = recorded(machine, story, planted)
-    return play(machine, operations, before=before, every=every, look=story.look)
 
 
 # Commands about rows.
@@ -168,14 +161,7 @@ def _state_of(machine: Machine, row: int) -> State:
 
 
 def _enable_listener(machine: Machine) -> None:
-    config = machine.home / "paygw.toml"
-    text = config.read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("server_callback_url")]
-    url = f'server_callback_url = "http://127.0.0.1:9/paygw/{TOKEN}"'
-    text = "\n".join(lines).replace("[gateway]\n", f"[gateway]\n{url}\n", 1)
-    config.write_text(f'{text}\n[notifications]\ntoken_env = "PAYGW_TOKEN"\nport = {free_port()}\n')
-    config.write_text(config.read_text().replace(f"/paygw/{TOKEN}", "/paygw/{token}"))
-    machine.environ["PAYGW_TOKEN"] = TOKEN
+    machine.enable_listener('[notifications]\ntoken_env = "PAYGW_TOKEN"\n', free_port())
 
 
 def _notify(machine: Machine) -> Callable[[Run], None]:
@@ -214,18 +200,9 @@ def _after_notifications(machine: Machine, disk: Disk, when: str, is_over: bool)
 # Plans.
 
 
-def _key(machine: Machine, name: str) -> str:
-    path = machine.home / f"{name}.pem"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", path], check=True, capture_output=True)
-    path.chmod(0o600)
-    shown = subprocess.run(["openssl", "pkey", "-in", path, "-pubout"], check=True, capture_output=True, text=True)
-    return shown.stdout.splitlines()[1]
-
-
 def _enable_approval(machine: Machine) -> None:
-    makers, approvers = _key(machine, "amina"), _key(machine, "brian")
     with (machine.home / "paygw.toml").open("a") as file:
-        file.write(f'\n[approval.makers]\namina = "{makers}"\n[approval.approvers]\nbrian = "{approvers}"\n')
+        file.write(policy(machine.home).replace("1000", "0"))
     machine.sheet(3)
 
 
@@ -279,7 +256,7 @@ def _facts(path: Path) -> list[tuple[int, bytes]]:
             raise Broken(f"{path.name} is damaged: {error}") from None
 
 
-PLAN = ("plan", "payroll.csv", "--out", "payroll.plan.json", "--key", "amina.pem")
+PLAN = ("plan", "payroll.csv", "--out", "payroll.plan.json", "--key", "ada.pem")
 STORIES = {
     "resolve": Story(
         _submit_sheet,
@@ -289,7 +266,7 @@ STORIES = {
     "retry": Story(_submit_sheet, ("retry", "payroll.csv"), _after_retry),
     "listen": Story(_enable_listener, ("listen",), _after_notifications, _notify),
     "plan": Story(_enable_approval, PLAN, _after_plan),
-    "approve": Story(_make_plan, ("approve", "payroll.plan.json", "--key", "brian.pem"), _after_approve),
+    "approve": Story(_make_plan, ("approve", "payroll.plan.json", "--key", "cleo.pem"), _after_approve),
     "backup": Story(_submit_sheet, ("backup", "friday.sqlite3"), _after_backup),
 }
 

@@ -4,6 +4,7 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -166,34 +167,15 @@ def another_account(machine: Machine) -> None:
     )
 
 
-def fridays_backup(machine: Machine) -> None:
-    """A new machine gets Friday's copy of the lost journal."""
-    friday = machine.home / "friday.sqlite3"
+def an_older_copy(machine: Machine, *, is_new: bool) -> None:
+    """Friday's copy replaces the journal, on the machine that knows the newer one or on a new machine."""
     machine.run("submit", machine.sheet(PAID_ROWS, name="second.csv", first=PAID_ROWS))
     for path in machine.home.glob("journal.sqlite3*"):
         path.unlink()
-    shutil.rmtree(machine.home / "known.journal.sqlite3", ignore_errors=True)
-    friday.rename(machine.journal)
-    machine.run("submit", "second.csv", environ=_fresh(machine))
-
-
-def same_machine_older_copy(machine: Machine) -> None:
-    """Friday's copy replaces the journal on the machine that knows the newer one."""
-    machine.run("submit", machine.sheet(PAID_ROWS, name="second.csv", first=PAID_ROWS))
-    for path in machine.home.glob("journal.sqlite3*"):
-        path.unlink()
+    if is_new:
+        shutil.rmtree(machine.home / "known.journal.sqlite3", ignore_errors=True)
     (machine.home / "friday.sqlite3").rename(machine.journal)
-    machine.run("submit", "second.csv")
-
-
-def corrected_spelling(machine: Machine) -> None:
-    """Someone writes the ids in lower case, and submits the sheet again."""
-    _submit_again(machine, machine.prefix.lower())
-
-
-def last_months_sheet(machine: Machine) -> None:
-    """Last month's sheet comes under this month's ids, and nobody is asked."""
-    _submit_again(machine, f"{machine.prefix}-DEC")
+    machine.run("submit", "second.csv", environ=_fresh(machine) if is_new else {})
 
 
 def the_same_sheet(machine: Machine) -> None:
@@ -203,9 +185,10 @@ def the_same_sheet(machine: Machine) -> None:
     machine.run("submit", "payroll (1).csv")
 
 
-def _submit_again(machine: Machine, prefix: str) -> None:
+def other_ids(machine: Machine, change: Callable[[str], str]) -> None:
+    """The sheet is submitted again with ids in lower case, or last month's comes under this month's ids."""
     text = (machine.home / "payroll.csv").read_text()
-    (machine.home / "again.csv").write_text(text.replace(f"{machine.prefix}-", f"{prefix}-"))
+    (machine.home / "again.csv").write_text(text.replace(f"{machine.prefix}-", f"{change(machine.prefix)}-"))
     machine.run("submit", "again.csv")
 
 
@@ -232,11 +215,11 @@ def play_people_story(machine: Machine, at: GatewayProcess, story: Callable[[Mac
 
 PEOPLE: Mapping[str, Callable[[Machine], None]] = {
     "the same sheet": the_same_sheet,
-    "an older copy on the same machine": same_machine_older_copy,
+    "an older copy on the same machine": partial(an_older_copy, is_new=False),
     "another account": another_account,
-    "Friday's backup on a new machine": fridays_backup,
-    "corrected spelling": corrected_spelling,
-    "last month's sheet under new ids": last_months_sheet,
+    "Friday's backup on a new machine": partial(an_older_copy, is_new=True),
+    "corrected spelling": partial(other_ids, change=str.lower),
+    "last month's sheet under new ids": partial(other_ids, change="{}-DEC".format),
 }
 
 

@@ -115,14 +115,16 @@ def _correct_sheet(scenario: CorrectionScenario, lines: Sequence[Line], run_name
         case "order":
             rng.shuffle(changed)
         case "ids":
-            # A spreadsheet has read some as numbers. PAY-7 and PAY-007 may be two people's if anything else differs.
-            for at, line in enumerate(changed):
-                is_as_meant = (line.amount, line.account) == (1000 + 10 * line.person, 700_000 + line.person)
-                if rng.random() < 0.5 and is_as_meant:
-                    changed[at] = replace(line, order_id=re.sub("-0+", "-", line.order_id))
+            changed = [_read_as_number(line) if rng.random() < 0.5 else line for line in changed]
         case "staff":
             scenario.has_staff = not scenario.has_staff
     return changed
+
+
+def _read_as_number(line: Line) -> Line:
+    """Return a row whose order id a spreadsheet read as a number, unless PAY-7 and PAY-007 may be two people's."""
+    is_as_meant = (line.amount, line.account) == (1000 + 10 * line.person, 700_000 + line.person)
+    return replace(line, order_id=re.sub("-0+", "-", line.order_id)) if is_as_meant else line
 
 
 def _validate_lines(scenario: CorrectionScenario, lines: Sequence[Line], run_name: str) -> Validated:

@@ -20,22 +20,13 @@ from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
+from tests.promise.campaign.machine import HEADINGS, LINES
 
 FIRST_ROW = 2
 RULES: Mapping[str, Rules] = {
     name: load_rules(name, {"KE": OperatorTerms(purpose="W")}) for name in ("payout", "payin")
 }
 MINOR_UNITS = {rule.currency: rule.minor_units for rule in RULES["payout"].values()}
-_HEADINGS = {
-    "payout": "country,client_orderid,amount,currency,account_name,account_number,phone",
-    "payin": "country,client_orderid,amount,currency,first_name,last_name,phone,email,address1,city,zip_code,ipaddress,"
-    "order_desc,merchant_data",
-}
-_LINES = {
-    "payout": "KE,{order_id},{amount},KES,Jane Wanjiku,254712345{row:03},+254712345{row:03}",
-    "payin": "KE,{order_id},{amount},KES,Jane,Wanjiku,+254712345{row:03},jane@example.com,1 Moi Avenue,Nairobi,00100,"
-    "192.0.2.1,Shoes,t",
-}
 SHEETS = ("payroll", "longer", "edited", "respelled", "again")
 """`respelled` has the ids in lower case, and `again` the same list with another month's ids."""
 _PREFIXES = {"respelled": "pay", "again": "DEC"}
@@ -65,12 +56,12 @@ def wanted(sheet: str, count: int) -> Mapping[str, Decimal]:
 @cache
 def validated(operation: str, sheet: str, count: int) -> Validated:
     lines = [
-        _LINES[operation].format(row=row, order_id=parse_order_id(sheet, row), amount=amount_of(sheet, row))
+        LINES[operation].format(n=row, id=parse_order_id(sheet, row), amount=amount_of(sheet, row))
         for row in rows_of(sheet, count)
     ]
     with TemporaryDirectory() as name:
         path = Path(name) / f"{sheet}.csv"
-        path.write_text("\n".join([_HEADINGS[operation], *lines]) + "\n")
+        path.write_text("\n".join([HEADINGS[operation], *lines]) + "\n")
         return validate(read_sheet(path, ReadOptions(operation=operation)), RULES[operation])
 
 
