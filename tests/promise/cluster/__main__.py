@@ -12,10 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from threading import Event
 
+from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.machine import Spawner, gateway
 from tests.promise.cluster.company import PRELOADED
 from tests.promise.cluster.lean_gateway import lean_gateway
-from tests.promise.cluster.protocol import BUGS, Broken, PlayTally, make_batch, play
+from tests.promise.cluster.protocol import BUGS, PlayTally, make_batch, play
 from tests.promise.cluster.shifts import play_shift
 from tests.promise.cluster.trouble import RELEASE, SLOWLY, OrdealTally, Size, play_failover, play_ordeal
 from tests.support.long_runs import run_pieces, say, stop_on_sigterm

@@ -106,7 +106,6 @@ class PacedServerCursor(psycopg.ServerCursor[Any]):
     """A server-side cursor that is closed even if its actor dies or loses its connection meanwhile."""
 
     def close(self) -> None:
-        """Close it."""
         try:
             super().close()
         except BaseException:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import psycopg
@@ -30,6 +29,7 @@ from paygw_batch.journal.postgres.fact_writer import FactWriter, StagedFacts
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, SingleRun
 from paygw_batch.journal.postgres.workers import Heartbeat
 from paygw_batch.journal.values import DueRow, Entry, MoveResult
+from tests.promise.campaign.judge import Broken
 from tests.promise.cluster.baton import (
     COMMIT,
     Actor,
@@ -41,6 +41,7 @@ from tests.promise.cluster.baton import (
     connect_unpaced,
     current_actor,
 )
+from tests.promise.cluster.company import HOSTS
 from tests.support.journal_rows import AT, intent, open_sheet, outcome_of, resolved
 from tests.support.postgres_rows import postgres_place
 from tests.support.postgres_server import PostgresServer
@@ -51,17 +52,12 @@ INTENT_LIVES_S = 600.0
 """Longer than any run, so that intents age only by the dice."""
 STEPS = 250
 """The number of steps with trouble. Then everything ends in order."""
-MAX_PROCESSES = 14
 CHANCE_OF_A_FREEZE, CHANCE_OF_A_FREEZE_AT_DEPARTURE = 0.015, 0.5
 CHANCES, CHANCES_AT_COMMIT = (0.03, 0.03), (0.05, 0.1)
 """The chances that an actor dies, and that it loses its connection."""
-MAX_STEPS_FROZEN = 80
-"""Long enough for another process to put a frozen process's rows in doubt."""
 PAUSES_S = (250.0, 400.0, 3_600.0)
 """Less than half the lifetime of an intent, less than all of it, and more."""
-CHANCE_THAT_A_LOST_COMMIT_ARRIVES = 0.5
 WORDS = {"approved": OutcomeKind.PAID}
-HOSTS = ("north", "south")
 _MOVED = "SELECT count(*) FROM fact f WHERE NOT EXISTS (SELECT FROM contradiction c WHERE c.fact = f.number) AND "
 _CLEARED = f"{_MOVED} f.instruction = %s AND f.kind IN ('released', 'resolved_not_received')"
 _INTENDED = f"{_MOVED} f.instruction = %s AND f.attempt = %s AND f.kind = 'intended'"
@@ -70,10 +66,6 @@ _DOUBTS = """SELECT i.process, count(*) FROM fact f
     JOIN fact i ON (i.instruction, i.attempt, i.kind) = (f.instruction, f.attempt, 'intended')
     WHERE f.kind = 'interrupted' GROUP BY 1"""
 _AGE = "UPDATE process SET seen_at = seen_at - make_interval(secs => %s) WHERE number = %s AND ended_at IS NULL"
-
-
-class Broken(AssertionError):
-    """The promise was broken."""
 
 
 PlayTally = Counter[str]
@@ -110,12 +102,9 @@ class PlayedSystem:
         return self._stage.actors[pid - self.FIRST].is_dead
 
 
-def _host_here() -> str:
+def _host_here(here: str = socket.gethostname()) -> str:
     actor = current_actor()
-    return _real_host() if actor is None else actor.host
-
-
-_real_host = socket.gethostname
+    return here if actor is None else actor.host
 
 
 class Scenario:
@@ -126,16 +115,12 @@ class Scenario:
         self.places = {}
         for host in HOSTS:
             (home / host).mkdir(mode=0o700)
-            self.places[host] = self._place(url, home / host)
+            self.places[host] = postgres_place(url, home / host, intent_lives_s=INTENT_LIVES_S)
         self.stage = Stage(url)
         self.sent: list[tuple[int, int]] = []
         self.trail: list[str] = []
         self.played = PlayTally(lives=1)
         self._frozen_until: dict[Actor, int] = {}
-
-    @staticmethod
-    def _place(url: str, home: Path) -> DatabaseLocation:
-        return postgres_place(url, home, intent_lives_s=INTENT_LIVES_S)
 
     # The processes.
 
@@ -169,15 +154,13 @@ class Scenario:
 
     def late(self, commit: Statement) -> None:
         self.played["late"] += 1
-        with suppress(psycopg.OperationalError), closing(self._connected()) as connection:
+        server = self.places[HOSTS[0]].server
+        with suppress(psycopg.OperationalError), closing(session.connect(server, write=True)) as connection:
             try:
                 connection.execute(*commit)
             except psycopg.Error as error:
                 if not (error.sqlstate or "").startswith("PW") or error.sqlstate == "PW010":
                     raise
-
-    def _connected(self) -> Any:
-        return session.connect(self.places[HOSTS[0]].server, write=True)
 
     def _place_of(self, actor: Actor) -> DatabaseLocation:
         actor.host = actor.rng.choice(HOSTS)
@@ -271,14 +254,15 @@ class Scenario:
             actor, dice = self.rng.choice(thawed), self.rng.random()
             if dice < (CHANCE_OF_A_FREEZE_AT_DEPARTURE if "leaves" in actor.place else CHANCE_OF_A_FREEZE):
                 self._slow_down(actor)
-                self._frozen_until[actor] = step + self.rng.randrange(MAX_STEPS_FROZEN)
+                # Long enough for another process to put a frozen process's rows in doubt.
+                self._frozen_until[actor] = step + self.rng.randrange(80)
                 continue
             dies, loses = CHANCES_AT_COMMIT if COMMIT in actor.place else CHANCES
             fate = Fate.DIE if dice < dies else Fate.LOSE_CONNECTION if dice < dies + loses else Fate.GO_ON
             self._move(actor, fate)
 
     def _new_lives(self) -> None:
-        if self.played["processes"] < MAX_PROCESSES and len(self.stage.living()) < 4 and self.rng.random() < 0.1:
+        if self.played["processes"] < 14 and len(self.stage.living()) < 4 and self.rng.random() < 0.1:
             story = self.rng.choice([self.worker, self.worker, self.run, self.person, self.person])
             self._enter(story.__name__, story)
 
@@ -292,7 +276,7 @@ class Scenario:
         self.played["lost_connections"] += fate is Fate.LOSE_CONNECTION
         self.stage.move(actor, fate)
         commit, actor.late = actor.late, None
-        if commit is not None and self.rng.random() < CHANCE_THAT_A_LOST_COMMIT_ARRIVES:
+        if commit is not None and self.rng.random() < 0.5:
             self._enter("late commit", lambda _: self.late(commit))
         self._check(actor)
 
@@ -303,8 +287,7 @@ class Scenario:
             if self.rng.random() < 0.5:
                 self._age_heartbeat(actor, PAUSES_S[-1])
         elif actor.error is not None:
-            is_told = isinstance(actor.error, JournalError) and not isinstance(actor.error, JournalTooOld)
-            if not is_told:
+            if not isinstance(actor.error, JournalError) or isinstance(actor.error, JournalTooOld):
                 raise actor.error
             self.trail.append(f"{actor.name} ended: {actor.error}")
             if "taken over" in str(actor.error) and not actor.hurts:
@@ -371,17 +354,11 @@ class Scenario:
         self.stage.look("ALTER TABLE fact ENABLE ALWAYS TRIGGER never_changed")  # see `make_batch`
         with TemporaryDirectory() as elsewhere:
             place = postgres_place(self.places[HOSTS[0]].server.url, Path(elsewhere))
-            reader = place.open_to_read()
-            try:
+            with closing(place.open_to_read()) as reader:
                 counts = reader.verify()
-            finally:
-                reader.close()
         if counts["instructions"] != ROWS:
             raise Broken(f"the journal verifies {counts['instructions']} rows of {ROWS}")
         self.played["sent"], self.played["interrupted"] = len(self.sent), sum(doubts.values())
-
-    def close(self) -> None:
-        self.stage.end()
 
 
 @dataclass(frozen=True)
@@ -417,7 +394,7 @@ def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NO
                 raise Broken(f"seed {seed}: {type(broken).__name__}: {broken}\n  {trail}") from broken
         finally:
             if scenario is not None:
-                scenario.close()
+                scenario.stage.end()
             server.drop_database(name)
             for actor in [] if scenario is None else scenario.stage.actors:
                 actor.join()
@@ -490,42 +467,25 @@ def _treat_as_unsent() -> Concluded:
     return Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
 
 
-def _accept_any_age(writer: FactWriter, age_s: float) -> bool:
-    del writer, age_s
-    return True
-
-
-def _assume_committed(writer: FactWriter, before: object, after: object) -> bool:
-    del writer, before, after
-    return True
-
-
-def _take_all_rows(writer: FactWriter, staged: StagedFacts) -> list[tuple[int, int, str, bool]]:
-    del writer
+def _take_all_rows(_writer: FactWriter, staged: StagedFacts) -> list[tuple[int, int, str, bool]]:
     return [(seq, 0, "", True) for seq in range(staged.before.seq + 1, staged.end.seq + 1)]
 
 
-BUGS: Mapping[str, ProtocolBug] = MappingProxyType(
-    {
-        "an intent leaves however old it is": ProtocolBug(
-            patches=((f"{_WRITER}.FactWriter.may_send", _accept_any_age),)
-        ),
-        "rows in flight are put back": ProtocolBug(
-            sql={"commit_facts": _ANSWERS_OF_OTHERS}, patches=((f"{_WRITER}.Interrupted", _treat_as_unsent),)
-        ),
-        "no unique index, no refusal, and a wrong claim": ProtocolBug(
-            sql=NO_CLAIM.sql, statements=(NO_INDEX,), patches=_NOT_MISSED
-        ),
-        "an answer that is lost is taken for a commit": ProtocolBug(
-            patches=(
-                (f"{_WRITER}.FactWriter._is_committed", _assume_committed),
-                (f"{_WRITER}.FactWriter._find_added_facts", _take_all_rows),
-            )
-        ),
-        "a commit is no sign of life": ProtocolBug(sql={"commit_facts": {", seen_at = clock_timestamp()": ""}}),
-        "rows in flight are never left": ProtocolBug(sql={"is_left": {"NOT is_alive(p_process)": "false"}}),
-        "the decision lock of the living is taken": ProtocolBug(
-            sql={"take_desk": {"AND is_alive(holder)": "AND false"}}
-        ),
-    }
-)
+BUGS: Mapping[str, ProtocolBug] = {
+    "an intent leaves however old it is": ProtocolBug(patches=((f"{_WRITER}.FactWriter.may_send", lambda *_: True),)),
+    "rows in flight are put back": ProtocolBug(
+        sql={"commit_facts": _ANSWERS_OF_OTHERS}, patches=((f"{_WRITER}.Interrupted", _treat_as_unsent),)
+    ),
+    "no unique index, no refusal, and a wrong claim": ProtocolBug(
+        sql=NO_CLAIM.sql, statements=(NO_INDEX,), patches=_NOT_MISSED
+    ),
+    "an answer that is lost is taken for a commit": ProtocolBug(
+        patches=(
+            (f"{_WRITER}.FactWriter._is_committed", lambda *_: True),
+            (f"{_WRITER}.FactWriter._find_added_facts", _take_all_rows),
+        )
+    ),
+    "a commit is no sign of life": ProtocolBug(sql={"commit_facts": {", seen_at = clock_timestamp()": ""}}),
+    "rows in flight are never left": ProtocolBug(sql={"is_left": {"NOT is_alive(p_process)": "false"}}),
+    "the decision lock of the living is taken": ProtocolBug(sql={"take_desk": {"AND is_alive(holder)": "AND false"}}),
+}

@@ -139,18 +139,13 @@ def test_lost_attempt_keeps_order_id_and_time(lossy: Lossy) -> None:
     assert facts == [("intended", at(5)), ("interrupted", at(5))]
 
 
-def _record_as_unsent(journal: PostgresJournal, due: DueRow) -> None:
-    send_rows(journal, [due], OutcomeKind.NOT_SENT)
-
-
 def test_rows_known_to_be_unsent_are_ready(lossy: Lossy) -> None:
     with closing(lossy.opens(NORTH)) as journal:
         first, second, third, *_ = due_rows(journal, 1)
         send_rows(journal, [first], None)
         backup = lossy.backup_of(journal)
         journal.append([outcome_of(first.number, 1, OutcomeKind.NOT_SENT)])
-        _record_as_unsent(journal, second)
-        _record_as_unsent(journal, third)
+        send_rows(journal, [second, third], OutcomeKind.NOT_SENT)
         again = next(due for due in due_rows(journal, 1) if due.number == third.number)
         send_rows(journal, [again])
     lossy.restore(backup)
@@ -514,6 +509,10 @@ def test_lagging_standby_loses_only_sent_rows(tmp_path: Path, monkeypatch: pytes
             primary.stop("immediate")
             standby.start()
             standby.control("promote")
+            with monkeypatch.context() as at_south:
+                at_south.setattr("socket.gethostname", lambda: SOUTH)
+                with pytest.raises(OpenRollCall, match="Missing: north"):
+                    open_postgres(host(tmp_path, SOUTH, url))
             with pytest.raises(JournalTooOld):
                 journal.append([outcome_of(7, 1, OutcomeKind.PAID), intent(due[7])])
         accepted = replace(host(tmp_path, NORTH, url), now=lambda: LATER).accept_loss(by="amina")

@@ -12,8 +12,9 @@ import pytest
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.values import MoveResult
+from tests.promise.campaign.judge import Broken
 from tests.promise.cluster.conftest import NO_SPIN, has_spin
-from tests.promise.cluster.protocol import BUGS, NO_CLAIM, NO_INDEX, Broken, PlayTally, plant_sql, play
+from tests.promise.cluster.protocol import BUGS, NO_CLAIM, NO_INDEX, PlayTally, plant_sql, play
 from tests.support.journal_rows import due_rows, intent, open_sheet, send
 from tests.support.long_part import long, share
 from tests.support.postgres_rows import open_postgres, postgres_place

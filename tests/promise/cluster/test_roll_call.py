@@ -67,6 +67,14 @@ def test_idle_host_waits_for_sending_host(restored: SplitCompany) -> None:
     assert restored.states() == [State.READY] * 5
 
 
+def test_without_comparison_sent_rows_are_due_again(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: only the comparison with the sent log stops rows that north has sent."""
+    monkeypatch.setattr("paygw_batch.journal.postgres.hosts.check_sent_log", lambda *_: None)
+    list(restored.at(SOUTH).roll_call())
+    with closing(restored.opens(NORTH)) as journal:
+        assert len(due_rows(journal, 1)) == 5
+
+
 def test_database_refuses_writes_while_hosts_are_missing(restored: SplitCompany) -> None:
     """This also holds for a program that does not check."""
     with pytest.raises(OpenRollCall):
