@@ -33,8 +33,7 @@ def build_pin(text: str) -> dict[str, str | int]:
 
 
 def load_pins() -> dict[str, dict[str, str | int]]:
-    found: dict[str, dict[str, str | int]] = json.loads(PINS.read_text(encoding="utf-8")) if PINS.exists() else {}
-    return found
+    return json.loads(PINS.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def write_pins(found: Mapping[str, str], *, is_all: bool) -> None:

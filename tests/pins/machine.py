@@ -17,9 +17,8 @@ from typing import Any
 from click.testing import CliRunner
 
 from tests.pins.entry import cli
+from tests.support.program import ROOT, sandbox_toml
 
-ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = ROOT / "samples"
 JOURNALS = Path(__file__).parent / "journals"
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z| UTC)?")
@@ -35,27 +34,18 @@ class Machine:
         self.now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M")
         self.former = ""
 
-    def configure(self, *, extra: str = "", **changes: str) -> None:
+    def configure(self, **changes: str) -> None:
         """Write the sandbox's configuration, with whole lines replaced by key."""
         key = self.home / "key.pem"
         key.write_bytes((ROOT / "tests/gateway/keys/throw-away.pem").read_bytes())
         key.chmod(0o600)
         changes = {"concurrency": "1\nstop_after_in_doubt = 0\nquarantine_h = 0", **changes}
-        lines = []
-        for line in (ROOT / "config/sandbox.toml").read_text(encoding="utf-8").splitlines():
-            name = line.partition("=")[0].strip()
-            lines.append(f"{name} = {changes.pop(name)}" if name in changes else line)
-        text = "\n".join(lines).replace('"../sandbox-state/journal.sqlite3"', '"journal.sqlite3"')
-        (self.home / "paygw.toml").write_text(f"{text}\n{extra}", encoding="utf-8")
+        (self.home / "paygw.toml").write_text(f"{sandbox_toml(**changes)}\n", encoding="utf-8")
 
     def run(self, *words: str | Path, config: bool = True) -> str:
         config_options = ["--config", str(self.home / "paygw.toml")] if config else []
-        environ = {
-            "HOME": str(self.home),
-            "XDG_STATE_HOME": str(self.home / "state"),
-            "NO_COLOR": "1",
-            "COLUMNS": "120",
-        }
+        environ = {"HOME": str(self.home), "XDG_STATE_HOME": str(self.home / "state")}
+        environ |= {"NO_COLOR": "1", "COLUMNS": "120"}
         result = CliRunner().invoke(cli, [*config_options, *map(str, words)], env=environ, prog_name="paygw-batch")
         typed = " ".join(self.masked(str(word)) for word in words)
         return self.masked(
@@ -74,10 +64,8 @@ class Machine:
         """Return a reconciliation file without the columns that vary."""
         with path.open(newline="", encoding="utf-8-sig") as stream:
             lines = list(csv.DictReader(stream))
-        return "".join(
-            json.dumps({k: v for k, v in line.items() if k not in _CHANGING}, ensure_ascii=False) + "\n"
-            for line in lines
-        )
+        kept = [{name: text for name, text in line.items() if name not in _CHANGING} for line in lines]
+        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
 
     def unpack(self, name: str) -> Sequence[str]:
         """Restore a recorded journal with its related files. Return the ids of its batches."""

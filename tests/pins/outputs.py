@@ -9,8 +9,9 @@ from pathlib import Path
 import polars as pl
 
 from tests.pins.entry import QUERIES, PaygwError, Reading, SheetSource, load_settings, rules_for
-from tests.pins.machine import SAMPLES, Machine, machine, query_rows, workbook_parts
+from tests.pins.machine import Machine, machine, query_rows, workbook_parts
 from tests.support.checkout import versioned_files
+from tests.support.program import SAMPLES
 
 Output = tuple[str, str]
 LONG_ROWS = 100_000
@@ -55,12 +56,12 @@ def samples() -> Iterator[Output]:
 
 def submitted() -> Iterator[Output]:
     """Yield the results of paying and collecting the samples at the sandbox."""
-    for name, command, words in (
-        ("payroll-mixed.csv", "submit", ()),
-        ("payroll-mixed.parquet", "submit", ()),
-        ("to-mend.xlsx", "submit", ("--skip-invalid",)),
-        ("every-defect.csv", "submit", ("--skip-invalid", "--reference", "pins")),
-        ("collections-mixed.csv", "collect", ()),
+    for name, command, *words in (
+        ("payroll-mixed.csv", "submit"),
+        ("payroll-mixed.parquet", "submit"),
+        ("to-mend.xlsx", "submit", "--skip-invalid"),
+        ("every-defect.csv", "submit", "--skip-invalid", "--reference", "pins"),
+        ("collections-mixed.csv", "collect"),
     ):
         with machine() as own:
             out = own.home / "out.csv"
@@ -77,7 +78,7 @@ def submitted() -> Iterator[Output]:
 
 def requests() -> Iterator[Output]:
     """Yield the bytes of a request for each country, operation and profile, with fixed nonce, time and key."""
-    with machine(extra="", consumer_key='"sandbox-merchant"\nprivate_key = "key.pem"') as own:
+    with machine(consumer_key='"sandbox-merchant"\nprivate_key = "key.pem"') as own:
         for folder, collect in (("countries", ()), ("collections", ("--collect",))):
             for path in versioned_files(f"samples/{folder}", "*.csv"):
                 for profile in ("json-params", "raw-body"):
@@ -119,7 +120,7 @@ def _validated(name: str, own: Machine, path: Path) -> Iterator[Output]:
     settings = load_settings(own.home / "paygw.toml", environ={}, flags={})
     try:
         found = SheetSource(settings, rules_for(settings, "payout"), path, Reading(reference=_REFERENCE)).validated()
-        rows = found.rows
+        _ = found.rows  # read when first asked for
     except PaygwError as error:
         yield f"{name}/refused", own.masked(f"{type(error).__name__}: {error.message} {error.hint}\n")
         return
@@ -128,17 +129,9 @@ def _validated(name: str, own: Machine, path: Path) -> Iterator[Output]:
     of_sheet = [note for note in found.sheet.notes if not note.endswith(f"the reference {_REFERENCE} is not used.")]
     notes = [found.batch, str(found.totals.rows), json.dumps(totals), *of_sheet]
     yield f"{name}/batch", own.masked("\n".join(notes) + "\n")
-    for part, frame in (
-        ("rows", rows),
-        ("instructions", found.instructions),
-        ("defects", found.defects),
-        ("warnings", found.warnings),
-    ):
-        yield f"{name}/{part}", _lines(frame)
-
-
-def _lines(frame: pl.DataFrame) -> str:
-    return f"{frame.columns}\n{frame.write_ndjson()}"
+    for part in ("rows", "instructions", "defects", "warnings"):
+        frame: pl.DataFrame = getattr(found, part)
+        yield f"{name}/{part}", f"{frame.columns}\n{frame.write_ndjson()}"
 
 
 def recorded() -> Iterator[Output]:
@@ -227,12 +220,5 @@ def words() -> Iterator[Output]:
 
 
 GROUPS: dict[str, Callable[[], Iterator[Output]]] = {
-    "samples": samples,
-    "submitted": submitted,
-    "requests": requests,
-    "generated": generated,
-    "hostile": hostile,
-    "recorded": recorded,
-    "refusals": refusals,
-    "words": words,
+    group.__name__: group for group in (samples, submitted, requests, generated, hostile, recorded, refusals, words)
 }
