@@ -1,7 +1,6 @@
-"""Run the program of any commit with a clock of its own: `python fixed_clock.py START ARGUMENTS...`, in its checkout.
+"""Run the program of this checkout with a clock of its own: `python fixed_clock.py START ARGUMENTS...`.
 
-The clock starts at START (seconds since 1970) and goes on as the real one does. Nothing of this project's tests is
-imported: what runs may be years old.
+The clock starts at START (seconds since 1970) and goes on as the real one does.
 """
 
 import datetime as dt

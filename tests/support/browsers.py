@@ -66,7 +66,6 @@ class Desk:
         self.devtools.send("WebAuthn.setUserVerified", output)
 
     def passkeys(self) -> int:
-        """Return the number of passkeys in the authenticator."""
         result = self.devtools.send("WebAuthn.getCredentials", {"authenticatorId": self.authenticator})
         return len(result["credentials"])
 

@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def import_script(path: str) -> ModuleType:
-    """Import a script of the checkout as a module."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     if spec is None or spec.loader is None:
         raise ImportError(path)

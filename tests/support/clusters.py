@@ -25,8 +25,6 @@ assert "work" in COMMANDS
 
 @dataclass
 class Host(Program):
-    """One of the hosts."""
-
     more: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -132,7 +130,6 @@ class ClusterProgram(Program):
     """A user's machine with its journal in PostgreSQL."""
 
     def write_url(self, url: str, more: str = 'replication = "none"\n') -> None:
-        """Rewrite the configuration with the journal at `url`."""
         shipped = self.config.read_text().partition("[journal]")
         tables = shipped[2].partition("\n[")
         head = shipped[0] if shipped[1] else self.config.read_text()

@@ -58,7 +58,6 @@ _NAMES = MappingProxyType(
 
 
 def instruction_for(country: str, **changes: Any) -> Instruction:
-    """Return a valid instruction for `country`, built by hand."""
     rule = RULES[country]
     whole = "250000" if rule.minor_units == 0 else "1500.50"
     wallet = f"{rule.numbers.dialling_code}700123456"
@@ -81,7 +80,6 @@ def instruction_for(country: str, **changes: Any) -> Instruction:
 
 
 def rule_for(country: str, **changes: Any) -> CountryRule:
-    """Return the rule of `country` with changes."""
     return replace(RULES[country], **changes)
 
 
@@ -94,32 +92,27 @@ def private_test_key(directory: Path) -> PrivateKey:
 
 
 def signer(key: PrivateKey, profile: SignatureProfile, *, url: str = URL) -> Signer:
-    """Return a signer whose other parts are fixed."""
     return Signer(
         url=url, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, constants=SUPPLIES, profile=profile, key=key
     )
 
 
 def signed(signer: Signer, rule: CountryRule, attempt: Attempt) -> PreparedRequest:
-    """Return the request of one attempt, signed in this thread."""
     drafted = signer.draft(rule, attempt)
     return drafted.with_signature(signer.key.sign(drafted.text))
 
 
 def prepare_golden_request(key: PrivateKey, profile: SignatureProfile, country: str) -> PreparedRequest:
-    """Return the golden request of `country`."""
     instruction = instruction_for(country)
     attempt = Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S)
     return signed(signer(key, profile), RULES[country], attempt)
 
 
 def golden_path(profile: SignatureProfile, country: str) -> Path:
-    """Return the path of the golden request of `country`."""
     return GOLDEN / f"{profile.value}-{country}.http"
 
 
 def request_bytes(request: PreparedRequest) -> bytes:
-    """Return the bytes that are sent for `request` on a new connection."""
     return payout_request(request, parse_gateway_url(BASE_URL)[0], close=True)
 
 

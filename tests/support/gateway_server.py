@@ -39,7 +39,6 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return super().time() + self._ahead_s
 
     def advance_clock(self, seconds: float) -> None:
-        """Advance the clock by `seconds` at once."""
         self._ahead_s += seconds
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
@@ -62,7 +61,6 @@ def run_test(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def advance_clock(seconds: float) -> None:
-    """Move the clock of the running loop on."""
     cast("JumpingLoop", asyncio.get_running_loop()).advance_clock(seconds)
 
 
@@ -76,7 +74,6 @@ class Peer:
     """0 for the first connection to the server."""
 
     async def request(self) -> bytes:
-        """Read one whole request."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = next(
             int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")
@@ -114,22 +111,18 @@ class Peer:
 
 
 async def run_loop(count: int = 10) -> None:
-    """Run the event loop for a number of iterations."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 @dataclass
 class Server:
-    """A listening server: its address, and the connections to it."""
-
     port: int
     tls: bool
     peers: list[Peer] = field(default_factory=list)
     scripts: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def finished(self) -> None:
-        """Wait until every script has finished."""
         if self.scripts:
             _, unfinished = await asyncio.wait(self.scripts, timeout=PATIENCE_S)
             assert not unfinished
@@ -174,7 +167,6 @@ async def serving(script: Script, *, tls: ssl.SSLContext | None = None, limit: i
 
 
 def settings_for(url: str, **changes: Any) -> TransportSettings:
-    """Return the default settings for a server at `url`."""
     return replace(TransportSettings(url), **changes)
 
 
@@ -200,8 +192,6 @@ def build_request(url: str, order_id: str = "PAY-1", body: bytes | None = None) 
 
 @dataclass
 class Line:
-    """A server, and a transport that sends to it."""
-
     server: Server
     url: str
     transport: PayoutTransport
@@ -258,7 +248,6 @@ async def answer(peer: Peer) -> None:
 
 
 async def stay_silent(peer: Peer) -> None:
-    """Never send anything."""
     await peer.until_closed()
 
 
@@ -298,7 +287,6 @@ def pause_reading(peer: Peer) -> None:
 
 
 def resume_reading(peer: Peer) -> None:
-    """Read from the connection again."""
     transport = peer.writer.transport
     if isinstance(transport, asyncio.ReadTransport) and not transport.is_reading():
         transport.resume_reading()

@@ -19,14 +19,11 @@ class _Inline(JournalThread):
 
 
 class InlineJournal(SqliteEngineJournal):
-    """Runs every call immediately."""
-
     def __init__(self, journal: SqliteJournal) -> None:
         super().__init__(journal)
         self._thread = _Inline()
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append in one step."""
         return self._journal.append(entries)
 
 

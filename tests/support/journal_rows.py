@@ -134,7 +134,6 @@ def file_location(place: Path, path: Path | None = None, *, endpoint: EndpointId
 
 
 def create_journal_at(place: Path) -> None:
-    """Create the journal of a place, unless it is a file that exists."""
     file_location(place).create("a test")
 
 

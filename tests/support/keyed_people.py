@@ -17,8 +17,6 @@ KEYS = {MAKER: passkey("p-ada", PAGES), APPROVER: passkey("p-ben", PAGES)}
 
 @dataclass
 class PasskeyPerson(Person):
-    """A person with a passkey, at a browser."""
-
     key: SoftwarePasskey | None = None
     origin: str = PAGES.origin
 
@@ -65,7 +63,6 @@ def signature_fields(signature: PasskeySignature) -> dict[str, str]:
 
 
 def hidden_value(page: str, name: str) -> str:
-    """Return the value of a hidden field of a page."""
     return str(re.findall(rf'name="{name}" value="([^"]*)"', page)[0])
 
 

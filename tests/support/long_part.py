@@ -32,14 +32,12 @@ def store_mark_expression(expression: str) -> None:
 
 
 def example_count(examples: int) -> int:
-    """Return the number of examples for each property."""
     if asked := os.environ.get(EXAMPLES):
         return int(asked)
     return -(-examples // _EVERY) if is_check() else examples
 
 
 def is_check() -> bool:
-    """Return whether this run of pytest is the regular check."""
     return _chosen == SHARE
 
 

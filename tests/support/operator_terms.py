@@ -17,5 +17,4 @@ def invented_terms(word: str, operation: str = "payout", **own: OperatorTerms) -
 
 
 def complete_rules(word: str, operation: str = "payout", **own: OperatorTerms) -> Rules:
-    """Return the rules of every country, with `invented_terms`."""
     return load_rules(operation, invented_terms(word, operation, **own))

@@ -33,7 +33,6 @@ def make_passkey(program: Program, desk: Desk, name: str) -> str:
 
 
 def configuration_line(program: Program, name: str) -> str:
-    """Return the configuration line with a person's key."""
     return next(item for item in program.config.read_text().splitlines() if item.startswith(f'"{name}" = '))
 
 
@@ -54,7 +53,6 @@ def use_passkey(desk: Desk, origin: str) -> None:
 
 
 def sign_in(desk: Desk, origin: str) -> Page:
-    """Sign in by passkey, and return the page."""
     use_passkey(desk, origin)
     desk.page.get_by_role("link", name="Overview").wait_for()
     return desk.page

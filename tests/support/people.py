@@ -104,8 +104,6 @@ def newest_entries(settings: Settings, *, limit: int) -> Sequence[AuditEntry]:
 
 @dataclass
 class Person:
-    """A person at a browser."""
-
     client: AsyncClient
     name: str = ""
     house: "House | None" = None
@@ -118,7 +116,6 @@ class Person:
         return self.ask("GET", path, headers=headers)
 
     def token(self, path: str = "/sign-in") -> str:
-        """Return the CSRF token of the forms on a page."""
         results = re.search(r'name="csrf" value="([^"]+)"', self.get(path).text)
         return "" if results is None else results.group(1)
 
@@ -153,8 +150,6 @@ class Person:
 
 @dataclass
 class House:
-    """A program with its pages."""
-
     program: Program
 
     def __post_init__(self) -> None:

@@ -28,8 +28,6 @@ def _parts(template: str) -> tuple[str, str, str]:
 
 
 class RewordedCatalogue(NullTranslations):
-    """A catalogue that rewords every sentence."""
-
     def gettext(self, message: str) -> str:
         return reword(message)
 

@@ -20,7 +20,6 @@ def postgres_place(url: str, place: Path, **more: float) -> DatabaseLocation:
 
 
 def open_postgres(place: DatabaseLocation) -> PostgresJournal:
-    """Open the journal of a place for a run."""
     return place.open_to_write("a test")
 
 

@@ -23,7 +23,6 @@ KENYAN = "KE,{id},{amount},KES,Jane Wanjiku,254712345{n:03},+254712345{n:03}"
 
 
 def kenyan_rows(count: int, *, amount: str = "1500.50", prefix: str = "PAY") -> list[str]:
-    """Return valid rows for a sheet under `HEADING`."""
     return [KENYAN.format(id=f"{prefix}-{n}", amount=amount, n=n) for n in range(1, count + 1)]
 
 
@@ -79,7 +78,6 @@ class Program:
         assert created.exit_code == 0, created.stderr
 
     def start(self, *arguments: str | Path) -> "subprocess.Popen[str]":
-        """Start the program as a separate process."""
         words = ["--config", self.config, *arguments]
         environ = {**os.environ, **self.environ}
         return forked.start(words, environ, self.home, subprocess.PIPE, subprocess.PIPE)

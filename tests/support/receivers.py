@@ -32,7 +32,6 @@ class Trust:
     bundle: Path
 
     def context(self, name: str = "127.0.0.1") -> ssl.SSLContext:
-        """Return a server context with a certificate for `name`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.authority.issue_cert(name).configure_cert(context)
         return context
@@ -107,7 +106,6 @@ class Webhook:
 
 @contextmanager
 def webhook(tls: ssl.SSLContext | None = None) -> Iterator[Webhook]:
-    """Run a webhook."""
     posts = Webhook()
 
     class Handler(BaseHTTPRequestHandler):

@@ -119,7 +119,6 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
 
 
 def message_of(fact: Fact) -> str | None:
-    """Return the message of a row after `fact`, or None."""
     match fact:
         case Intended():
             return None

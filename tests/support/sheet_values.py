@@ -51,7 +51,6 @@ COLLECTED = {
 
 
 def lines(*rows: str, header: str = HEADER) -> str:
-    """Return a CSV text."""
     return "\n".join([header, *rows]) + "\n"
 
 

@@ -20,7 +20,6 @@ LABEL = "paygw"
 
 
 def find_softhsm() -> Path | None:
-    """Return the path of SoftHSM's module."""
     result = [Path(place) for place in WHERE if Path(place).exists()]
     return result[0] if result and shutil.which("softhsm2-util") else None
 
@@ -57,7 +56,6 @@ class Token:
         return {"SOFTHSM2_CONF": str(self.configuration)}
 
     def import_key(self, pem: Path, name: str = "payouts", key_id: str = "01") -> None:
-        """Import a key from a PKCS#8 file into the token."""
         self._run_tool("--import", str(pem), "--token", LABEL, "--label", name, "--id", key_id, "--pin", PIN)
 
     def _run_tool(self, *arguments: str) -> None:

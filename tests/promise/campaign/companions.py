@@ -97,7 +97,6 @@ class Companion:
         self._spawner.close()
 
     def rest(self) -> None:
-        """Stop killing and restarting it."""
         self._over.set()
         self._thread.join()
 
@@ -291,8 +290,6 @@ class _Post:
 
 
 class NoticeSender(Companion):
-    """Runs `notices send`."""
-
     def __init__(self, machine: Machine, at: GatewayProcess, rng: Random, planted: str = NAMED) -> None:
         super().__init__(machine, at, rng)
         self._planted = planted

@@ -77,7 +77,6 @@ def notifications_not_synced() -> None:
 
 
 def sent_log_not_synced() -> None:
-    """Write the sent log without syncing it."""
     _replace_part(sent_log, "_sync_data", lambda _fd: None)
 
 
@@ -274,7 +273,6 @@ def reconciliation_with_the_time() -> None:
 
 
 def amounts_as_floats() -> None:
-    """Read and write amounts as floats."""
     encode_body = encode.encode_body
 
     def careless(rule: CountryRule, instruction: Instruction, **terms: Any) -> EncodedBody:

@@ -23,7 +23,7 @@ from paygw_batch.sandbox.compare import compare, read_reconciliation
 from paygw_batch.sandbox.record import RecordLine
 from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, whole_lines
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.ports import free_port
 from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_place, read_postgres
 from tests.support.postgres_server import (
@@ -238,11 +238,8 @@ def either_server_url(first: PostgresServer, second: PostgresServer) -> str:
 
 
 def until(server: PostgresServer, query: str) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
     with psycopg.connect(server.url(), autocommit=True) as connection:
-        while connection.execute(query.encode()).fetchall() != [(True,)]:
-            assert time.monotonic() < give_up_s, query
-            time.sleep(0.01)
+        wait_until(lambda: connection.execute(query.encode()).fetchall() == [(True,)], query)
 
 
 def wait_until_caught_up(primary: PostgresServer) -> None:

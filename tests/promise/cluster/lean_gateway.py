@@ -5,7 +5,6 @@ it. The order id decides the outcome: of 100 orders, two are declined and the an
 approved.
 """
 
-import argparse
 import asyncio
 import itertools
 import json
@@ -68,8 +67,8 @@ def lean_gateway(directory: Path, *, approves_all: bool = False) -> Iterator[Gat
     directory.mkdir(mode=0o700, exist_ok=True)
     ensure_sandbox_key(directory)
     port = free_port()
-    command = [sys.executable, "-m", "tests.promise.cluster.lean_gateway", str(directory / RECORD), str(port)]
-    command += ["--approves-all"] * approves_all
+    command = [sys.executable, "-m", "tests.promise.cluster.lean_gateway", str(directory / RECORD)]
+    command += [str(port), str(approves_all)]
     with subprocess.Popen(command, cwd=ROOT, process_group=0) as process:
         try:
             wait_for_server(port, process)
@@ -84,15 +83,7 @@ async def _serve(port: int, record: Record, *, approves_all: bool) -> None:
     await asyncio.Event().wait()  # until it is killed
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A gateway that records, and verifies nothing.")
-    parser.add_argument("record", type=Path)
-    parser.add_argument("port", type=int)
-    parser.add_argument("--approves-all", action="store_true")
-    given = parser.parse_args()
-    with Record(given.record) as record, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(given.port, record, approves_all=given.approves_all))
-
-
 if __name__ == "__main__":
-    main()
+    _, path, bound, approves = sys.argv
+    with Record(Path(path)) as made, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        loop.run(_serve(int(bound), made, approves_all=approves == "True"))

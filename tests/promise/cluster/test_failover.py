@@ -27,7 +27,6 @@ _CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event 
 
 
 def begin(call: Callable[[], Any]) -> Future[Any]:
-    """Begin a call in a thread."""
     return ThreadPoolExecutor(1).submit(call)
 
 

@@ -119,7 +119,6 @@ def test_every_removable_model_guard_is_tested() -> None:
 
 
 def test_functions_named_in_model_exist() -> None:
-    """Every name in the model must exist in the program."""
     text = MODEL.read_text(encoding="utf-8")
     named = {name.rpartition(".")[2].removesuffix("()") for name in text.split("`")[1::2]}
     program = "".join(

@@ -48,7 +48,6 @@ class OrdealTally(Counter[str]):
 
     @property
     def hurt(self) -> int:
-        """The number of times that a process was hurt."""
         return sum(self[what] for what in ("kills", "freezes", "crashes", "cuts"))
 
 
@@ -94,8 +93,6 @@ def wait_for(company: Company, run: Run, count: int) -> bool:
 
 @dataclass
 class Ordeal:
-    """One batch, its hosts, and their mishaps."""
-
     company: Company
     server: PostgresServer
     rng: Random

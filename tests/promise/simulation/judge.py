@@ -29,8 +29,6 @@ PERSON_NEEDED, STOPPED_EARLY, SOME_REJECTED = 5, 6, 4
 
 
 class Violation(Exception):
-    """An invariant is violated."""
-
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(f"{invariant}: {what}")
         self.invariant = invariant

@@ -8,10 +8,10 @@ import heapq
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context, copy_context
+from contextvars import Context
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVarTuple, cast
+from typing import Any, TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
 
@@ -23,36 +23,14 @@ class Clock:
     now_s: float = 0.0
 
 
-class _Callback:
-    """A waiting callback, as asyncio's handle, with the additions of the simulation."""
-
-    __slots__ = ("arguments", "call", "context", "when_s")
-
-    def __init__(self, call: Callable[..., Any], arguments: tuple[Any, ...], context: Context | None) -> None:
-        self.call: Callable[..., Any] | None = call
-        self.arguments = arguments
-        self.context = copy_context() if context is None else context
-        self.when_s = 0.0
-
-    def cancel(self) -> None:
-        self.call = None
-        self.arguments = ()
-
-    def cancelled(self) -> bool:
-        return self.call is None
-
-    def when(self) -> float:
-        return self.when_s
-
-
 class ProcessLoop(asyncio.AbstractEventLoop):
     """Runs nothing by itself: `step` runs the next callback, so that a process can die between any two."""
 
     def __init__(self, clock: Clock, on_unhandled: Callable[[str], None]) -> None:
         self._clock = clock
         self._on_unhandled = on_unhandled
-        self._ready: deque[_Callback] = deque()
-        self._timers: list[tuple[float, int, _Callback]] = []
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = count()
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -67,17 +45,15 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        waiting = _Callback(callback, args, context)
-        self._ready.append(waiting)
-        return cast("asyncio.Handle", waiting)
+        self._ready.append(asyncio.Handle(callback, args, self, context))
+        return self._ready[-1]
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        waiting = _Callback(callback, args, context)
-        waiting.when_s = when
+        waiting = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._numbers), waiting))
-        return cast("asyncio.TimerHandle", waiting)
+        return waiting
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -93,13 +69,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self._on_unhandled(str(context["message"]))
+        self._on_unhandled(f"{context['message']}: {context.get('exception')!r}")
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Do nothing: it is passed over when its time comes."""
 
     # The loop's interface for the simulation.
 
     def next_timer_s(self) -> float | None:
         timers = self._timers
-        while timers and timers[0][2].call is None:
+        while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         return timers[0][0] if timers else None
 
@@ -107,25 +86,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return bool(self._ready) or ((due_s := self.next_timer_s()) is not None and due_s <= now_s)
 
     def step(self) -> None:
-        timers, ready = self._timers, self._ready
-        if timers and timers[0][0] <= self._clock.now_s:
-            self._wake()
-        while ready:
-            waiting = ready.popleft()
-            if waiting.call is not None:
-                events._set_running_loop(self)
-                try:
-                    waiting.context.run(waiting.call, *waiting.arguments)
-                except Exception as error:  # noqa: BLE001 (as asyncio: the loop outlives its callbacks)
-                    self._on_unhandled(f"{type(error).__name__}: {error}")
-                finally:
-                    events._set_running_loop(None)
-                return
-
-    def _wake(self) -> None:
         timers, now_s = self._timers, self._clock.now_s
         while timers and timers[0][0] <= now_s:
             self._ready.append(heapq.heappop(timers)[2])
+        while self._ready:
+            waiting = self._ready.popleft()
+            if not waiting.cancelled():
+                events._set_running_loop(self)
+                waiting._run()
+                events._set_running_loop(None)
+                return
 
     def bury(self) -> None:
         """Cancel the remaining tasks of a process that has ended."""

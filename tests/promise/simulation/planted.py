@@ -92,7 +92,6 @@ def journal(kind: type[SqliteJournal]) -> Callable[[Scenario], None]:
 
 
 def on_disk(name: str) -> Callable[[Scenario], None]:
-    """Switch a precaution of the disk off."""
     return lambda scenario: setattr(scenario.disk, name, False)
 
 

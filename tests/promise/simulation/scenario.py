@@ -62,8 +62,6 @@ EPOCH = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
 class Scenario:
-    """Everything that one seed decides."""
-
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)  # noqa: S311 (dice, not secrets)
         self.sleeps = Random(~seed)  # noqa: S311 (dice of their own: the other stories stay as they were)
