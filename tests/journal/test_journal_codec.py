@@ -134,6 +134,18 @@ def test_noncanonical_batch_opening_is_rejected(details: str) -> None:
         decode_batch(details)
 
 
+def test_opening_without_plan_omits_plan_field() -> None:
+    details = (
+        '{"approvals":["prepared by ada"],"batch":"b1","by":"ada","defects":0,"first_instruction":1,"instructions":1,'
+        '"instructions_sha256":"aa","known":0,"known_sha256":"bb","operation":"payout","pages":1,"pages_sha256":"cc",'
+        '"rows":1,"sheet_name":"s.csv","sheet_path":"/s.csv","sheet_sha256":"dd","totals":{"KES":[1,150050]}}'
+    )
+    read = decode_batch(details)
+    assert (read.plan_sha256, encode_batch(read)) == ("", details)
+    with pytest.raises(JournalCorrupt):
+        decode_batch(details.replace('"rows"', '"plan_sha256":"","rows"'))
+
+
 AT = "2026-11-21T08:00:00.000Z"
 ENTRIES = st.builds(Entry, NUMBERS, NUMBERS, FACTS, st.just(AT))
 

@@ -11,8 +11,7 @@ from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import Basis, Intended, Released, Replaced, Resolution, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import render_record
-from paygw_batch.errors import DocumentWithdrawn, InternalError, JournalCorrupt
-from paygw_batch.journal.facts import decode_batch, encode_batch
+from paygw_batch.errors import DocumentWithdrawn, InternalError
 from paygw_batch.journal.values import (
     Amendment,
     BatchRecord,
@@ -67,32 +66,18 @@ def test_due_rows_are_paged_in_sheet_order(journal: Journal) -> None:
     assert first[0].instruction.fields["phone"] == "+254700000002"
 
 
-def test_due_row_accepts_only_one_intent(journal: Journal) -> None:
+def test_intent_or_outcome_out_of_order_changes_nothing(journal: Journal) -> None:
     open_sheet(journal)
     first, second, _ = due_rows(journal, 1)
-    results = [*journal.append([intent(first), intent(second), intent(first)])]
+    wrong = Entry(first.number, 1, Intended("ORD-OTHER", "nonce", 1, None), AT)
+    assert list(journal.append([wrong])) == [MoveResult.NOT_MOVED]
+    results = list(journal.append([intent(first), intent(second), intent(first)]))
     assert results == [MoveResult.MOVED, MoveResult.MOVED, MoveResult.NOT_MOVED]
     assert [due.row for due in due_rows(journal, 1)] == [4]
+    assert (journal.messages().contradictions, journal.verify()["facts"]) == ([], 3)
+    for attempt in (0, 2, 99):
+        assert list(journal.append([outcome_of(first.number, attempt, OutcomeKind.PAID)])) == [MoveResult.NOT_MOVED]
     assert states(journal, 1) == [State.IN_FLIGHT, State.IN_FLIGHT, State.READY]
-
-
-def test_intent_under_wrong_order_id_is_refused(journal: Journal) -> None:
-    open_sheet(journal, new=1)
-    (due,) = due_rows(journal, 1)
-    wrong = Entry(due.number, 1, Intended("ORD-OTHER", "nonce", 1, None), AT)
-    assert list(journal.append([wrong])) == [MoveResult.NOT_MOVED]
-    assert len(due_rows(journal, 1)) == 1
-    assert journal.messages().contradictions == []
-    assert journal.verify()["facts"] == 1
-
-
-@pytest.mark.parametrize("attempt", [0, 2, 99])
-def test_outcome_of_wrong_attempt_changes_nothing(journal: Journal, attempt: int) -> None:
-    open_sheet(journal, new=1)
-    (due,) = due_rows(journal, 1)
-    journal.append([intent(due)])
-    assert list(journal.append([outcome_of(due.number, attempt, OutcomeKind.PAID)])) == [MoveResult.NOT_MOVED]
-    assert states(journal, 1) == [State.IN_FLIGHT]
 
 
 def test_late_contradicting_outcome_changes_nothing(journal: Journal) -> None:
@@ -108,36 +93,25 @@ def test_late_contradicting_outcome_changes_nothing(journal: Journal) -> None:
     assert list(journal.messages().contradictions) == [contradiction]
 
 
-def test_unknown_instruction_discards_whole_group(journal: Journal) -> None:
-    open_sheet(journal, new=1)
-    (due,) = due_rows(journal, 1)
+@pytest.mark.parametrize(
+    "refused",
+    [
+        outcome_of(77, 1, OutcomeKind.PAID),
+        *(Entry(1, 0, fact, AT) for fact in (Released("ORD-2-r2", "amina"), Replaced("b2", 2))),
+    ],
+    ids=["unknown instruction", "release", "replacement"],
+)
+def test_refused_entry_discards_whole_group(journal: Journal, refused: Entry) -> None:
+    open_sheet(journal, new=2)
+    _, due = due_rows(journal, 1)
     head = journal.head()
     with pytest.raises(InternalError):
-        journal.append([intent(due), outcome_of(77, 1, OutcomeKind.PAID)])
-    assert journal.head() == head
-    assert states(journal, 1) == [State.READY]
+        journal.append([intent(due), refused])
+    assert (journal.head(), states(journal, 1)) == (head, [State.READY] * 2)
     assert list(journal.append([intent(due)])) == [MoveResult.MOVED]
 
 
-@pytest.mark.parametrize("fact", [Released("ORD-2-r2", "amina"), Replaced("b2", 2)])
-def test_release_or_replacement_needs_order_id(journal: Journal, fact: Released | Replaced) -> None:
-    open_sheet(journal, new=1)
-    with pytest.raises(InternalError):
-        journal.append([Entry(1, 0, fact, AT)])
-
-
-def test_row_shows_gateway_codes_and_message(journal: Journal) -> None:
-    open_sheet(journal, new=1)
-    words = {"gateway_status": "declined", "gateway_reference": "R-1", "error_code": "51", "message": "no funds"}
-    send(journal, 1, OutcomeKind.REJECTED, at(3), http_status=200, **words)
-    (row,) = journal.rows(1)
-    assert (row.state, row.attempts, row.sent_orderid, row.purpose) == (State.REJECTED, 1, "ORD-2", "WALLET-KE")
-    assert (row.gateway_status, row.gateway_reference, row.http_status) == ("declined", "R-1", 200)
-    assert (row.error_code, row.message) == ("51", "no funds")
-    assert (row.first_sent_at, row.updated_at, row.intended_at) == (at(3), at(3), at(3))
-
-
-def test_first_sent_time_is_set_once(journal: Journal) -> None:
+def test_row_shows_latest_attempt_and_first_sending(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.NOT_SENT, at(1), cause="connect.refused")
     (row,) = journal.rows(1)
@@ -148,33 +122,30 @@ def test_first_sent_time_is_set_once(journal: Journal) -> None:
     journal.append([intent(due, at(2))])
     (row,) = journal.rows(1)
     assert (row.state, row.first_sent_at, row.error_code) == (State.IN_FLIGHT, at(2), None)
-    journal.append([outcome_of(due.number, 2, OutcomeKind.REJECTED, at(3))])
+    words = {"gateway_status": "declined", "gateway_reference": "R-1", "error_code": "51", "message": "no funds"}
+    journal.append([outcome_of(due.number, 2, OutcomeKind.REJECTED, at(3), http_status=200, **words)])
+    (row,) = journal.rows(1)
+    assert (row.state, row.attempts, row.sent_orderid, row.purpose) == (State.REJECTED, 2, "ORD-2", "WALLET-KE")
+    assert ({name: getattr(row, name) for name in words}, row.http_status) == (words, 200)
+    assert (row.first_sent_at, row.updated_at, row.intended_at) == (at(2), at(3), at(2))
     journal.release(1, None, suffix=True, by="amina", at=at(4))
     send(journal, 1, OutcomeKind.PAID, at(5))
     (row,) = journal.rows(1)
     assert (row.attempts, row.first_sent_at, row.updated_at, row.intended_at) == (3, at(2), at(5), at(5))
 
 
-def test_interrupted_run_leaves_rows_in_doubt(journal: Journal) -> None:
-    open_sheet(journal, new=3)
-    first, second, _ = due_rows(journal, 1)
-    journal.append([intent(first, at(1)), intent(second, at(1)), outcome_of(second.number, 1, OutcomeKind.PAID)])
-    assert journal.mark_interrupted(at(2)) == 1
-    assert journal.mark_interrupted(at(3)) == 0
-    assert states(journal, 1) == [State.IN_DOUBT, State.PAID, State.READY]
-    row = next(journal.rows(1))
-    assert (row.error_code, row.first_sent_at, row.updated_at) == ("interrupted", at(1), at(2))
-
-
 @pytest.mark.parametrize("rows", [65, 129, long(1_000)])
-def test_interruption_puts_many_rows_in_doubt(journal: Journal, rows: int) -> None:
-    open_sheet(journal, new=rows + 1)
-    due = due_rows(journal, 1)
-    journal.append([intent(row, at(1)) for row in due[:-1]])
-    assert journal.mark_interrupted(at(2)) == rows
-    assert states(journal, 1) == [*[State.IN_DOUBT] * rows, State.READY]
-    assert [row.row for row in due_rows(journal, 1)] == [rows + 2]
-    assert journal.mark_interrupted(at(3)) == 0
+def test_interruption_puts_rows_in_flight_in_doubt(journal: Journal, rows: int) -> None:
+    open_sheet(journal, new=rows + 2)
+    journal.append([intent(row, at(1)) for row in due_rows(journal, 1)[:-1]])
+    journal.append([outcome_of(rows + 1, 1, OutcomeKind.PAID)])
+    assert [journal.mark_interrupted(at(minute)) for minute in (2, 3)] == [rows, 0]
+    *doubtful, paid, ready = journal.rows(1)
+    assert len(doubtful) == rows
+    found = {(row.state, row.error_code, row.first_sent_at, row.updated_at) for row in doubtful}
+    assert found == {(State.IN_DOUBT, "interrupted", at(1), at(2))}
+    assert (paid.state, ready.state) == (State.PAID, State.READY)
+    assert [row.row for row in due_rows(journal, 1)] == [rows + 3]
 
 
 def test_not_received_row_keeps_order_id(journal: Journal) -> None:
@@ -212,6 +183,8 @@ def test_release_gives_next_suffix_to_rejected_rows_only(journal: Journal) -> No
     assert journal.release(1, [2, 3, 5], suffix=True, by="amina", at=AT) == 1
     (due,) = due_rows(journal, 1)
     assert (due.row, due.order_id, due.standing) == (3, "ORD-3-r2", Standing(State.READY, 1, 2))
+    known, (clash,) = journal.compare(OPERATION, [(2, "ORD-3-r2", new_instruction(3).content)])
+    assert (list(known), clash.instruction, clash.is_amendable) == ([], 2, False)
     assert journal.release(1, None, suffix=False, by="amina", at=AT) == 1
     assert [due.order_id for due in due_rows(journal, 1)] == ["ORD-3-r2", "ORD-4"]
     assert journal.release(1, None, suffix=True, by="amina", at=AT) == 0
@@ -244,15 +217,6 @@ def test_compare_separates_known_clashing_and_new_rows(journal: Journal) -> None
     assert journal.compare("payin", rows) == ([], [])
 
 
-def test_released_order_id_clashes_and_cannot_be_amended(journal: Journal) -> None:
-    open_sheet(journal, new=1)
-    send(journal, 1, OutcomeKind.REJECTED)
-    journal.release(1, None, suffix=True, by="amina", at=AT)
-    known, (clash,) = journal.compare(OPERATION, [(2, "ORD-2-r2", new_instruction(2).content)])
-    assert list(known) == []
-    assert (clash.instruction, clash.is_amendable) == (1, False)
-
-
 @pytest.mark.share(5)
 @pytest.mark.parametrize(
     ("kind", "resolution", "is_amendable"),
@@ -283,37 +247,32 @@ def test_only_rejected_or_unsent_rows_are_amendable(
         assert len(journal.batches()) == 1
 
 
-def test_amended_row_replaces_rejected_row(journal: Journal) -> None:
-    open_sheet(journal, new=2)
-    send(journal, 1, OutcomeKind.REJECTED, gateway_status="declined")
+def test_amended_row_replaces_rejected_or_unsent_row(journal: Journal) -> None:
+    open_sheet(journal)
+    kinds = (OutcomeKind.REJECTED, OutcomeKind.NOT_SENT, OutcomeKind.REJECTED)
+    journal.append([intent(due) for due in due_rows(journal, 1)])
+    journal.append([outcome_of(n, 1, kind, gateway_status="declined") for n, kind in enumerate(kinds, 1)])
     corrected = new_instruction(2, amount="7.00")
-    open_sheet(journal, "b2", [corrected], amendments=[Amendment(2, 1)])
-    assert states(journal, 1) == [State.REPLACED, State.REJECTED]
-    assert [due.row for due in due_rows(journal, 1)] == []
-    (due,) = due_rows(journal, 2)
-    assert (due.order_id, due.standing, due.instruction.amount) == ("ORD-2-r2", Standing(State.READY, 1, 2), "7.00")
-    (row,) = journal.rows(2)
+    amended = [corrected, new_instruction(3, amount="8.00")]
+    open_sheet(journal, "b2", amended, amendments=[Amendment(2, 1), Amendment(3, 2)])
+    assert states(journal, 1) == [State.REPLACED, State.REPLACED, State.REJECTED]
+    assert due_rows(journal, 1) == []
+    assert [(due.order_id, due.standing, due.instruction.amount) for due in due_rows(journal, 2)] == [
+        ("ORD-2-r2", Standing(State.READY, 1, 2), "7.00"),
+        ("ORD-3", Standing(State.READY, 1, 1), "8.00"),
+    ]
+    row = next(journal.rows(2))
     assert (row.attempts, row.sent_orderid, row.gateway_status, row.first_sent_at) == (0, None, None, None)
-    (old, _) = journal.rows(1)
+    old = next(journal.rows(1))
     assert (old.attempts, old.gateway_status) == (1, "declined")
     assert render_record(old.message or "") == "Replaced by row 2 of batch b2."
     send(journal, 2, OutcomeKind.PAID)
-    (row,) = journal.rows(2)
+    row = next(journal.rows(2))
     assert (row.attempts, row.sent_orderid) == (1, "ORD-2-r2")
-    known, clashes = journal.compare(
-        OPERATION, [(2, "ORD-2", corrected.content), (3, "ORD-2", new_instruction(2).content)]
-    )
-    assert [known_row.instruction for known_row in known] == [3]
+    rows = [(2, "ORD-2", corrected.content), (3, "ORD-2", new_instruction(2).content)]
+    known, clashes = journal.compare(OPERATION, rows)
+    assert [known_row.instruction for known_row in known] == [4]
     assert [(clash.batch, clash.is_amendable) for clash in clashes] == [("b2", False)]
-
-
-def test_amended_unsent_row_keeps_order_id(journal: Journal) -> None:
-    open_sheet(journal, new=1)
-    send(journal, 1, OutcomeKind.NOT_SENT, cause="connect.refused")
-    open_sheet(journal, "b2", [new_instruction(2, amount="7.00")], amendments=[Amendment(2, 1)])
-    (due,) = due_rows(journal, 2)
-    assert (due.order_id, due.standing) == ("ORD-2", Standing(State.READY, 1, 1))
-    assert due_rows(journal, 1) == []
 
 
 def test_repeated_amendment_continues_attempt_count(journal: Journal) -> None:
@@ -378,37 +337,22 @@ def test_batch_with_used_order_id_is_not_opened(journal: Journal) -> None:
     assert journal.verify()["batches"] == 2
 
 
-def test_look_alikes_refer_to_newest_payment(journal: Journal) -> None:
-    open_sheet(journal, "old", [new_instruction(2, "A", phone="254711")], opened_at="2026-11-01T08:00:00.000Z")
-    open_sheet(journal, "new", [new_instruction(2, "B", phone="254711")], opened_at="2026-11-20T08:00:00.000Z")
+def test_look_alike_is_newest_payment_or_rewritten_id(journal: Journal) -> None:
+    times = {"00001": "2025-01-01T08:00:00.000Z", "A": "2026-11-01T08:00:00.000Z", "B": "2026-11-20T08:00:00.000Z"}
+    for order_id, opened_at in times.items():
+        open_sheet(journal, f"b-{order_id}", [new_instruction(2, order_id, phone="254711")], opened_at=opened_at)
     rows = [
-        (2, "C", "254711", "KES", 150050),
-        (3, "B", "254711", "KES", 150050),
-        (4, "C", "254711", "KES", 150051),
-        (5, "C", "254711", "TZS", 150050),
-        (6, "C", "254712", "KES", 150050),
+        *((2, "C", "254711", "KES", 150050), (3, "B", "254711", "KES", 150050), (4, "C", "254711", "KES", 150051)),
+        *((5, "C", "254711", "TZS", 150050), (6, "C", "254712", "KES", 150050), (7, "1", "254711", "KES", 150050)),
+        *((8, "1.0", "254711", "KES", 150051), (9, "1", "254712", "KES", 150050)),
     ]
-    newest = LookAlike(2, "B", "new", "2026-11-20T08:00:00.000Z")
-    assert list(journal.look_alikes(OPERATION, rows, since="2026-11-14T08:00:00.000Z")) == [newest]
-    older = LookAlike(3, "A", "old", "2026-11-01T08:00:00.000Z")
-    assert list(journal.look_alikes(OPERATION, rows, since="2026-10-14T08:00:00.000Z")) == [newest, older]
-    assert list(journal.look_alikes("payin", rows, since="2026-10-14T08:00:00.000Z")) == []
-
-
-def test_rewritten_order_id_is_found_at_any_age(journal: Journal) -> None:
-    old, new = "2025-01-01T08:00:00.000Z", "2026-11-20T08:00:00.000Z"
-    open_sheet(journal, "old", [new_instruction(2, "00001", phone="254711")], opened_at=old)
-    open_sheet(journal, "new", [new_instruction(2, "B", phone="254711")], opened_at=new)
-    rows = [
-        (2, "1", "254711", "KES", 150050),
-        (3, "2", "254711", "KES", 150050),
-        (4, "1.0", "254711", "KES", 150051),
-        (5, "1", "254712", "KES", 150050),
-    ]
-    rewritten, recent = LookAlike(2, "00001", "old", old, is_rewritten=True), LookAlike(3, "B", "new", new)
-    assert list(journal.look_alikes(OPERATION, rows, since="2026-11-14T08:00:00.000Z")) == [rewritten, recent]
-    assert list(journal.look_alikes(OPERATION, rows, since="2026-11-24T08:00:00.000Z")) == [rewritten]
-    assert list(journal.look_alikes("payin", rows, since="2024-11-14T08:00:00.000Z")) == []
+    newest, older, rewritten = (
+        LookAlike(row, order_id, f"b-{order_id}", times[order_id], is_rewritten=row == 7)
+        for row, order_id in ((2, "B"), (3, "A"), (7, "00001"))
+    )
+    for since, found in (("10-14", [newest, older, rewritten]), ("11-14", [newest, rewritten]), ("11-24", [rewritten])):
+        assert list(journal.look_alikes(OPERATION, rows, since=f"2026-{since}T08:00:00.000Z")) == found
+    assert list(journal.look_alikes("payin", rows, since="2024-10-14T08:00:00.000Z")) == []
 
 
 def test_sums_beyond_64_bits_are_exact(journal: Journal) -> None:
@@ -565,30 +509,16 @@ def test_withdrawn_order_settles_and_releases_nothing(journal: Journal) -> None:
     journal.verify()
 
 
-# A plan opens one batch, once.
-WITHOUT_A_PLAN = (
-    '{"approvals":["prepared by ada"],"batch":"b1","by":"ada","defects":0,"first_instruction":1,"instructions":1,'
-    '"instructions_sha256":"aa","known":0,"known_sha256":"bb","operation":"payout","pages":1,"pages_sha256":"cc",'
-    '"rows":1,"sheet_name":"payroll.csv","sheet_path":"/payroll.csv","sheet_sha256":"dd","totals":{"KES":[1,150050]}}'
-)
-
-
-def test_opened_batch_is_found_by_plan(journal: Journal) -> None:
-    first, second = open_planned(journal, "b1", PLAN), open_planned(journal, "b2", "e" * 64)
-    open_planned(journal, "b3", "")
-    assert journal.batches(plan_sha256=PLAN) == [first]
-    assert journal.batches(plan_sha256="e" * 64) == [second]
-    assert journal.batches(plan_sha256="f" * 64) == []
-    assert journal.verify()["batches"] == 3
-
-
-def test_plan_opens_no_second_batch(journal: Journal) -> None:
+def test_plan_opens_one_batch(journal: Journal) -> None:
     first = open_planned(journal, "b1", PLAN)
     head = journal.head()
     with pytest.raises(InternalError, match="was about to open another"):
         open_planned(journal, "b2", PLAN)
     assert (journal.head(), journal.batches()) == (head, [first])
-    assert open_planned(journal, "b2", "").batch == "b2"
+    second = open_planned(journal, "b2", "e" * 64)
+    assert open_planned(journal, "b3", "").batch == "b3"
+    assert [journal.batches(plan_sha256=digit * 64) for digit in "cef"] == [[first], [second], []]
+    assert journal.verify()["batches"] == 3
 
 
 def test_plan_lookup_uses_unique_index(place: Path) -> None:
@@ -607,11 +537,3 @@ def test_plan_lookup_uses_unique_index(place: Path) -> None:
                 "INSERT INTO fact (number, at, kind, batch, details, hash) "
                 "SELECT number + 1, at, kind, batch, details, hash FROM fact"
             )
-
-
-def test_opening_without_plan_omits_plan_field() -> None:
-    read = decode_batch(WITHOUT_A_PLAN)
-    assert read.plan_sha256 == ""
-    assert encode_batch(read) == WITHOUT_A_PLAN
-    with pytest.raises(JournalCorrupt):
-        decode_batch(WITHOUT_A_PLAN.replace('"rows"', '"plan_sha256":"","rows"'))
