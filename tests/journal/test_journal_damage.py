@@ -3,7 +3,6 @@
 import random
 import shutil
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -59,183 +58,154 @@ def full_journal(place: Path) -> Path:
     return journal_path(place)
 
 
-def dump(connection: apsw.Connection) -> list[object]:
-    """Return all content except `home` and the times of upgrades."""
-    tables = ["batch", "page", "instruction", "known", "order_id", "state", "fact", "said", "contradiction", "move"]
-    queries = [f"SELECT * FROM {table} ORDER BY 1, 2" for table in tables]  # noqa: S608 - names written above
-    queries.append("SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
-    queries.append("SELECT version, CASE version WHEN 1 THEN applied_at END FROM migration ORDER BY 1")
-    return [connection.execute(query).fetchall() for query in queries]
-
-
 WRONG_HASH = "Fact {} or the one before it was changed: its hash is wrong."
 DIFFERS = "Batch {} was changed after it was opened: {} differs."
 UNLIKE_FACTS = "Instruction {} (row {} of batch {}) does not match its facts."
-FOUND: dict[str, dict[str, str]] = {
-    WRONG_HASH.format(2): {
-        "a fact's time": "UPDATE fact SET at = '2026-11-22T08:00:00.000Z' WHERE number = 2",
-        "a fact's order id": "UPDATE fact SET order_id = 'ORD-9' WHERE number = 2",
-        "a reference that reads None": "UPDATE fact SET gateway_reference = 'None' WHERE number = 2",
-        "a fact's hash": "UPDATE fact SET hash = zeroblob(32) WHERE number = 2",
-        "two facts swapped": (
-            "UPDATE fact SET number = CASE number WHEN 2 THEN -3 ELSE -2 END WHERE number IN (2, 3);"
+FACT_TIME = "UPDATE fact SET at = '2026-11-22T08:00:00.000Z' WHERE number = 2"
+FACT_DROPPED = "DELETE FROM fact WHERE number = 4"
+PAYEE = "UPDATE instruction SET payee = '254799999999' WHERE number = 5"
+STATE = "UPDATE state SET state = 'ready' WHERE instruction = 3"
+PAYEE_WORD = "INSERT INTO payment_words (rowid, words) VALUES (5, 'mallory')"
+FOUND: dict[str, list[str]] = {
+    WRONG_HASH.format(2): [
+        FACT_TIME,
+        "UPDATE fact SET order_id = 'ORD-9' WHERE number = 2",
+        "UPDATE fact SET gateway_reference = 'None' WHERE number = 2",
+        "UPDATE fact SET hash = zeroblob(32) WHERE number = 2",
+        (
+            "UPDATE fact SET number = CASE number WHEN 2 THEN -3 ELSE -2 END WHERE number IN (2, 3); "
             "UPDATE fact SET number = -number WHERE number < 0"
         ),
-    },
-    WRONG_HASH.format(6): {"a fact's kind": "UPDATE fact SET kind = 'paid' WHERE number = 6"},
-    WRONG_HASH.format(3): {
-        "a fact's attempt": "UPDATE fact SET attempt = 2 WHERE number = 3",
-        "a fact's instruction": "UPDATE fact SET instruction = 5 WHERE number = 3",
-        "a fact's batch": "UPDATE fact SET batch = 2 WHERE number = 3",
-        "what evidence did": "UPDATE fact SET finding = 'moved', source = 'enquiry' WHERE number = 3",
-    },
-    "Fact 9 does not fit the state of instruction 3.": {
-        "a contradiction gone": "DELETE FROM contradiction",
-        "a contradiction of another state": "UPDATE contradiction SET state = 'ready'",
-    },
-    "Fact 2 does not fit the state of instruction 1.": {
-        "a contradiction that was none": "INSERT INTO contradiction VALUES (2, 'ready')"
-    },
-    "The personal data in fact 7 of the journal was changed.": {
-        "what a fact says": "UPDATE said SET text = 'no such account' WHERE text IS NOT NULL",
-        "a salt": "UPDATE said SET salt = zeroblob(16) WHERE text IS NOT NULL",
-    },
-    "The personal data in fact 7 of the journal was removed.": {
-        "what a fact says gone": "DELETE FROM said WHERE text IS NOT NULL"
-    },
-    "The state machine of the journal was altered.": {
-        "the state machine": "UPDATE move SET after = 'ready' WHERE before = 'in_flight' AND kind = 'unknown'",
-        "a move that there is not": "INSERT INTO move VALUES ('paid', 'not_sent', 'ready', 0, 0, 0, 0)",
-    },
-    "Fact 4 is missing from the journal.": {"a dropped fact": "DELETE FROM fact WHERE number = 4"},
-    "Fact 1 is missing from the journal.": {"the first fact dropped": "DELETE FROM fact WHERE number = 1"},
-    UNLIKE_FACTS.format(7, 7, "b2"): {
-        "the last fact dropped": "DELETE FROM fact WHERE number = (SELECT max(number) FROM fact)"
-    },
-    DIFFERS.format("b1", "instructions_sha256"): {
-        "an amount": "UPDATE instruction SET amount = '9500.50' WHERE number = 5",
-        "an amount in minor units": "UPDATE instruction SET minor = minor + 1 WHERE number = 5",
-        "an order id of an instruction": "UPDATE instruction SET client_orderid = 'ORD-66' WHERE number = 5",
-        "a row moved": "UPDATE instruction SET row = 77 WHERE number = 5",
-    },
-    "An instruction of batch number 1 was changed.": {
-        "a value with NUL": "UPDATE instruction SET country = 'KE' || char(0) WHERE number = 5",
-        "a payee": "UPDATE instruction SET payee = '254799999999' WHERE number = 5",
-        "the fields": "UPDATE instruction SET fields = replace(fields, 'Wanjiku', 'Mallory') WHERE number = 5",
-        "a content": "UPDATE instruction SET content = replace(content, 'KES', 'UGX') WHERE number = 5",
-        "a content that is kept once": "UPDATE instruction SET content = char(31) || content WHERE number = 5",
-    },
-    DIFFERS.format("b2", "instructions_sha256"): {
-        "what an instruction replaces": "UPDATE instruction SET replaces = 2 WHERE replaces = 1"
-    },
-    DIFFERS.format("b1", "instructions"): {
-        "an instruction gone": (
-            "DELETE FROM order_id WHERE instruction = 5; DELETE FROM state WHERE instruction = 5;"
+    ],
+    WRONG_HASH.format(6): ["UPDATE fact SET kind = 'paid' WHERE number = 6"],
+    WRONG_HASH.format(3): [
+        "UPDATE fact SET attempt = 2 WHERE number = 3",
+        "UPDATE fact SET instruction = 5 WHERE number = 3",
+        "UPDATE fact SET batch = 2 WHERE number = 3",
+        "UPDATE fact SET finding = 'moved', source = 'enquiry' WHERE number = 3",
+    ],
+    "Fact 9 does not fit the state of instruction 3.": [
+        "DELETE FROM contradiction",
+        "UPDATE contradiction SET state = 'ready'",
+    ],
+    "Fact 2 does not fit the state of instruction 1.": ["INSERT INTO contradiction VALUES (2, 'ready')"],
+    "The personal data in fact 7 of the journal was changed.": [
+        "UPDATE said SET text = 'no such account' WHERE text IS NOT NULL",
+        "UPDATE said SET salt = zeroblob(16) WHERE text IS NOT NULL",
+    ],
+    "The personal data in fact 7 of the journal was removed.": ["DELETE FROM said WHERE text IS NOT NULL"],
+    "The state machine of the journal was altered.": [
+        "UPDATE move SET after = 'ready' WHERE before = 'in_flight' AND kind = 'unknown'",
+        "INSERT INTO move VALUES ('paid', 'not_sent', 'ready', 0, 0, 0, 0)",
+    ],
+    "Fact 4 is missing from the journal.": [FACT_DROPPED],
+    "Fact 1 is missing from the journal.": ["DELETE FROM fact WHERE number = 1"],
+    UNLIKE_FACTS.format(7, 7, "b2"): ["DELETE FROM fact WHERE number = (SELECT max(number) FROM fact)"],
+    DIFFERS.format("b1", "instructions_sha256"): [
+        "UPDATE instruction SET amount = '9500.50' WHERE number = 5",
+        "UPDATE instruction SET minor = minor + 1 WHERE number = 5",
+        "UPDATE instruction SET client_orderid = 'ORD-66' WHERE number = 5",
+        "UPDATE instruction SET row = 77 WHERE number = 5",
+    ],
+    "An instruction of batch number 1 was changed.": [
+        "UPDATE instruction SET country = 'KE' || char(0) WHERE number = 5",
+        PAYEE,
+        "UPDATE instruction SET fields = replace(fields, 'Wanjiku', 'Mallory') WHERE number = 5",
+        "UPDATE instruction SET content = replace(content, 'KES', 'UGX') WHERE number = 5",
+        "UPDATE instruction SET content = char(31) || content WHERE number = 5",
+    ],
+    DIFFERS.format("b2", "instructions_sha256"): ["UPDATE instruction SET replaces = 2 WHERE replaces = 1"],
+    DIFFERS.format("b1", "instructions"): [
+        (
+            "DELETE FROM order_id WHERE instruction = 5; DELETE FROM state WHERE instruction = 5; "
             "DELETE FROM instruction WHERE number = 5"
         )
-    },
-    DIFFERS.format("b1", "pages_sha256"): {
-        "a page": "UPDATE page SET content = CAST('page 0ne' AS BLOB) WHERE number = 0 AND batch = 1",
-        "pages swapped": (
+    ],
+    DIFFERS.format("b1", "pages_sha256"): [
+        "UPDATE page SET content = CAST('page 0ne' AS BLOB) WHERE number = 0 AND batch = 1",
+        (
             "UPDATE page SET number = 1 - number + 10 WHERE batch = 1; UPDATE page SET number = number - 10 "
             "WHERE batch = 1"
         ),
-    },
-    "A page of batch number 1 is missing.": {"the first page gone": "DELETE FROM page WHERE number = 0 AND batch = 1"},
-    DIFFERS.format("b1", "pages"): {"a page gone": "DELETE FROM page WHERE number = 1 AND batch = 1"},
-    DIFFERS.format("b2", "pages"): {"the last page of all gone": "DELETE FROM page WHERE batch = 2"},
-    DIFFERS.format("b2", "known_sha256"): {"a known row": "UPDATE known SET instruction = 4"},
-    DIFFERS.format("b2", "known"): {"a known row gone": "DELETE FROM known"},
-    "The batches of the journal do not match the facts that opened them.": {
-        "a batch that no fact opened": (
-            "INSERT INTO batch SELECT 3, 'b3', operation, sheet_name, sheet_sha256, "
-            "rows, defects, opened_at, sheet_path FROM batch WHERE number = 1"
+    ],
+    "A page of batch number 1 is missing.": ["DELETE FROM page WHERE number = 0 AND batch = 1"],
+    DIFFERS.format("b1", "pages"): ["DELETE FROM page WHERE number = 1 AND batch = 1"],
+    DIFFERS.format("b2", "pages"): ["DELETE FROM page WHERE batch = 2"],
+    DIFFERS.format("b2", "known_sha256"): ["UPDATE known SET instruction = 4"],
+    DIFFERS.format("b2", "known"): ["DELETE FROM known"],
+    "The batches of the journal do not match the facts that opened them.": [
+        (
+            "INSERT INTO batch SELECT 3, 'b3', operation, sheet_name, sheet_sha256, rows, defects, opened_at, "
+            "sheet_path FROM batch WHERE number = 1"
         )
-    },
-    "A line of table known refers to missing data.": {
-        "a known row of no instruction": "UPDATE known SET instruction = 99"
-    },
-    DIFFERS.format("b1", "sheet_name"): {
-        "a batch's name": "UPDATE batch SET sheet_name = 'other.csv' WHERE number = 1"
-    },
-    DIFFERS.format("b1", "opened_at"): {
-        "a batch's time": "UPDATE batch SET opened_at = '2026-11-20T08:00:00.000Z' WHERE number = 1"
-    },
-    DIFFERS.format("b1", "sheet_path"): {
-        "a batch's path": "UPDATE batch SET sheet_path = '/elsewhere' WHERE number = 1"
-    },
-    UNLIKE_FACTS.format(3, 4, "b1"): {
-        "a state": "UPDATE state SET state = 'ready' WHERE instruction = 3",
-        "a state there is not": "UPDATE state SET state = 'settled' WHERE instruction = 3",
-        "an attempt": "UPDATE state SET attempt = 0 WHERE instruction = 3",
-        "a first intent": "UPDATE state SET first_sent = NULL WHERE instruction = 3",
-        "a state gone": "DELETE FROM state WHERE instruction = 3",
-    },
-    UNLIKE_FACTS.format(2, 3, "b1"): {
-        "a generation": "UPDATE state SET generation = 7 WHERE instruction = 2",
-        "a mark of a possible duplicate": "UPDATE state SET possible_duplicate_of = 1 WHERE instruction = 2",
-        "a next order id": "UPDATE state SET order_id = 'ORD-3' WHERE instruction = 2",
-    },
-    UNLIKE_FACTS.format(6, 2, "b2"): {
-        "attempts inherited": "UPDATE state SET inherited_attempts = 0 WHERE inherited_attempts = 1"
-    },
-    UNLIKE_FACTS.format(4, 5, "b1"): {
-        "a latest intent": "UPDATE state SET intent = 2 WHERE instruction = 4",
-        "a newest fact": "UPDATE state SET fact = intent WHERE instruction = 4",
-    },
-    UNLIKE_FACTS.format(5, 6, "b1"): {
-        "a state without facts": "UPDATE state SET state = 'paid', attempt = 1 WHERE instruction = 5",
-        "a state of another batch": "UPDATE state SET batch = 2 WHERE instruction = 5",
-        "a state of another country": "UPDATE state SET country = 'UG' WHERE instruction = 5",
-        "a state of another sum": "UPDATE state SET minor = minor + 1 WHERE instruction = 5",
-    },
-    "The order ids of instruction 2 do not match its facts.": {
-        "an order id gone": "DELETE FROM order_id WHERE order_id = 'ORD-3-r2'",
-        "an order id given away": "UPDATE order_id SET instruction = 4 WHERE order_id = 'ORD-3-r2'",
-        "an order id of another operation": "UPDATE order_id SET operation = 'payin' WHERE order_id = 'ORD-3-r2'",
-    },
-    "The order ids of instruction 5 do not match its facts.": {
-        "an order id that no fact used": "INSERT INTO order_id VALUES ('payout', 'ORD-77', 5)"
-    },
-    "The stored reply of fact 9 was changed.": {
-        "a reply that its fact does not name": (
-            "INSERT INTO reply SELECT max(number), instruction, x'7b7d', x'7b7d' FROM fact WHERE kind = 'rejected'"
-        )
-    },
-    "The stored reply of fact 2 was changed.": {
-        "a reply to an intent": (
-            "INSERT INTO reply SELECT min(number), instruction, x'7b7d', x'7b7d' FROM fact WHERE kind = 'intended'"
-        )
-    },
-    "The stored reply of fact 6 was changed.": {
-        "a reply": "UPDATE reply SET body = x'7b7d'",
-        "a reply's head": "UPDATE reply SET head = x'7b7d'",
-        "a reply of another row": "UPDATE reply SET instruction = 2",
-    },
-    "A reply that a fact refers to is not in the journal.": {"a reply gone": "DELETE FROM reply"},
-    "The index of payees does not match the instructions.": {
-        "a payee's word gone": (
-            "INSERT INTO payment_words (payment_words, rowid, words) SELECT 'delete', number, words "
-            "FROM payment_text WHERE number = 5"
+    ],
+    "A line of table known refers to missing data.": ["UPDATE known SET instruction = 99"],
+    DIFFERS.format("b1", "sheet_name"): ["UPDATE batch SET sheet_name = 'other.csv' WHERE number = 1"],
+    DIFFERS.format("b1", "opened_at"): ["UPDATE batch SET opened_at = '2026-11-20T08:00:00.000Z' WHERE number = 1"],
+    DIFFERS.format("b1", "sheet_path"): ["UPDATE batch SET sheet_path = '/elsewhere' WHERE number = 1"],
+    UNLIKE_FACTS.format(3, 4, "b1"): [
+        STATE,
+        "UPDATE state SET state = 'settled' WHERE instruction = 3",
+        "UPDATE state SET attempt = 0 WHERE instruction = 3",
+        "UPDATE state SET first_sent = NULL WHERE instruction = 3",
+        "DELETE FROM state WHERE instruction = 3",
+    ],
+    UNLIKE_FACTS.format(2, 3, "b1"): [
+        "UPDATE state SET generation = 7 WHERE instruction = 2",
+        "UPDATE state SET possible_duplicate_of = 1 WHERE instruction = 2",
+        "UPDATE state SET order_id = 'ORD-3' WHERE instruction = 2",
+    ],
+    UNLIKE_FACTS.format(6, 2, "b2"): ["UPDATE state SET inherited_attempts = 0 WHERE inherited_attempts = 1"],
+    UNLIKE_FACTS.format(4, 5, "b1"): [
+        "UPDATE state SET intent = 2 WHERE instruction = 4",
+        "UPDATE state SET fact = intent WHERE instruction = 4",
+    ],
+    UNLIKE_FACTS.format(5, 6, "b1"): [
+        "UPDATE state SET state = 'paid', attempt = 1 WHERE instruction = 5",
+        "UPDATE state SET batch = 2 WHERE instruction = 5",
+        "UPDATE state SET country = 'UG' WHERE instruction = 5",
+        "UPDATE state SET minor = minor + 1 WHERE instruction = 5",
+    ],
+    "The order ids of instruction 2 do not match its facts.": [
+        "DELETE FROM order_id WHERE order_id = 'ORD-3-r2'",
+        "UPDATE order_id SET instruction = 4 WHERE order_id = 'ORD-3-r2'",
+        "UPDATE order_id SET operation = 'payin' WHERE order_id = 'ORD-3-r2'",
+    ],
+    "The order ids of instruction 5 do not match its facts.": ["INSERT INTO order_id VALUES ('payout', 'ORD-77', 5)"],
+    "The stored reply of fact 9 was changed.": [
+        "INSERT INTO reply SELECT max(number), instruction, x'7b7d', x'7b7d' FROM fact WHERE kind = 'rejected'"
+    ],
+    "The stored reply of fact 2 was changed.": [
+        "INSERT INTO reply SELECT min(number), instruction, x'7b7d', x'7b7d' FROM fact WHERE kind = 'intended'"
+    ],
+    "The stored reply of fact 6 was changed.": [
+        "UPDATE reply SET body = x'7b7d'",
+        "UPDATE reply SET head = x'7b7d'",
+        "UPDATE reply SET instruction = 2",
+    ],
+    "A reply that a fact refers to is not in the journal.": ["DELETE FROM reply"],
+    "The index of payees does not match the instructions.": [
+        (
+            "INSERT INTO payment_words (payment_words, rowid, words) SELECT 'delete', number, words FROM "
+            "payment_text WHERE number = 5"
         ),
-        "a payee's word of another row": "INSERT INTO payment_words (rowid, words) VALUES (5, 'mallory')",
-        "the index of payees gone": "INSERT INTO payment_words (payment_words) VALUES ('delete-all')",
-    },
-    WRONG_HASH.format(1): {
-        "the journal's id": "UPDATE identity SET journal_id = 'ffff'",
-        "the endpoint": "UPDATE identity SET endpoint = 'https://elsewhere.example/1'",
-        "the consumer key": "UPDATE identity SET consumer_key_sha256 = ''",
-    },
-    "The journal {path} does not have a valid creation time.": {
-        "when it was made": "UPDATE migration SET applied_at = '2026-11-20T08:00:00.000Z' WHERE version = 1",
-        "its version": "DELETE FROM migration WHERE version = 1",
-    },
-    "The journal {path} does not have valid upgrade times.": {
-        "when it was brought up": "INSERT INTO migration VALUES (2, '2026-11-20T08:00:00.000Z')"
-    },
+        PAYEE_WORD,
+        "INSERT INTO payment_words (payment_words) VALUES ('delete-all')",
+    ],
+    WRONG_HASH.format(1): [
+        "UPDATE identity SET journal_id = 'ffff'",
+        "UPDATE identity SET endpoint = 'https://elsewhere.example/1'",
+        "UPDATE identity SET consumer_key_sha256 = ''",
+    ],
+    "The journal {path} does not have a valid creation time.": [
+        "UPDATE migration SET applied_at = '2026-11-20T08:00:00.000Z' WHERE version = 1",
+        "DELETE FROM migration WHERE version = 1",
+    ],
+    "The journal {path} does not have valid upgrade times.": [
+        "INSERT INTO migration VALUES (2, '2026-11-20T08:00:00.000Z')"
+    ],
 }
 """The message of `verify` for each change. Without it, another check could hide one that does nothing."""
-CHANGES = {change: sql for changes in FOUND.values() for change, sql in changes.items()}
 
 
 @pytest.mark.share(6)
@@ -243,7 +213,7 @@ CHANGES = {change: sql for changes in FOUND.values() for change, sql in changes.
     ("sentence", "change"), [(sentence, change) for sentence, changes in FOUND.items() for change in changes]
 )
 def test_verify_locates_change(full_journal: Path, sentence: str, change: str) -> None:
-    with closing(tamper(full_journal, CHANGES[change])) as connection, pytest.raises(JournalCorrupt) as raised:
+    with closing(tamper(full_journal, change)) as connection, pytest.raises(JournalCorrupt) as raised:
         verify(connection, full_journal)
     assert raised.value.message == sentence.format(path=full_journal)
 
@@ -256,9 +226,9 @@ def _force_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.share(3)
 @pytest.mark.usefixtures("_force_two_processes")
-@pytest.mark.parametrize("change", ["a fact's time", "a payee", "a state", "a payee's word gone"])
+@pytest.mark.parametrize("change", [FACT_TIME, PAYEE, STATE, PAYEE_WORD])
 def test_verify_finds_same_damage_with_two_processes(full_journal: Path, change: str) -> None:
-    with closing(tamper(full_journal, CHANGES[change])) as connection:
+    with closing(tamper(full_journal, change)) as connection:
         with pytest.raises(JournalCorrupt) as alone:
             verify(connection, full_journal)
         with pytest.raises(JournalCorrupt) as raised:
@@ -272,34 +242,20 @@ def test_single_process_verifies_whole_journal(
     full_journal: Path, monkeypatch: pytest.MonkeyPatch, program: list[str] | None
 ) -> None:
     monkeypatch.setattr("paygw_batch.journal.sqlite.verify.python_command", lambda _: program)
-    with closing(tamper(full_journal, CHANGES["a payee"])) as connection, pytest.raises(JournalCorrupt):
+    with closing(tamper(full_journal, PAYEE)) as connection, pytest.raises(JournalCorrupt):
         verify(connection, full_journal, in_parallel=True)
 
 
-HOW_FAR = [(2, 7), (4, 7), (6, 7)]
-"""The seven rows are replayed two at a time."""
-
-
 @pytest.mark.usefixtures("_force_two_processes")
-def test_verify_counts_same_with_two_processes(
-    full_journal: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del full_journal
+def test_verify_accepts_untouched_journal(full_journal: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.replay._ROWS_PER_REPORT", 2)
     progress: list[tuple[int, int]] = []
     with closing(read_journal_at(place)) as reader:
         counts = reader.verify(lambda done, rows: progress.append((done, rows)))
         monkeypatch.setattr("paygw_batch.journal.sqlite.verify._PARALLEL_FROM_FACTS", 10**9)
-        assert counts == reader.verify()
-    assert progress == HOW_FAR
-
-
-def test_verify_accepts_untouched_journal(full_journal: Path, place: Path) -> None:
-    with closing(read_journal_at(place)) as reader:
-        counts = reader.verify()
-    assert counts["contradictions"] == 1
-    assert counts["replaced"] == 1
-    assert counts["in_doubt"] == 1
+        assert counts == reader.verify(), "with one process as with two"
+    assert progress == [(2, 7), (4, 7), (6, 7)]
+    assert [counts[name] for name in ("contradictions", "replaced", "in_doubt")] == [1, 1, 1]
     with closing(apsw.Connection(str(full_journal))) as connection:
         check_tail(connection)
 
@@ -341,7 +297,11 @@ def test_append_only_tables_refuse_changes(full_journal: Path, place: Path, stat
 
 @pytest.mark.parametrize(
     "change",
-    [CHANGES["a fact's order id"], CHANGES["a dropped fact"], "UPDATE state SET state = 'ready' WHERE instruction = 6"],
+    [
+        "UPDATE fact SET order_id = 'ORD-9' WHERE number = 2",
+        FACT_DROPPED,
+        "UPDATE state SET state = 'ready' WHERE instruction = 6",
+    ],
 )
 def test_opening_finds_damage_near_chain_end(full_journal: Path, place: Path, change: str) -> None:
     tamper(full_journal, change).close()
@@ -385,19 +345,14 @@ def test_verify_finds_forged_fact_with_valid_hash(full_journal: Path) -> None:
             check_tail(connection)
 
 
-def content_offsets(content: bytes) -> Iterator[int]:
-    """Return a sample of the offsets with content, because most of a young journal is empty."""
-    chance = random.Random(20261121)  # noqa: S311 - the same bytes every time
-    yield from sorted(chance.sample([offset for offset, byte in enumerate(content) if byte], 250))
-
-
 def test_flipped_byte_is_detected_or_harmless(full_journal: Path, place: Path) -> None:
-    whole = full_journal.read_bytes()
+    """A sample of the bytes with content is tried, because most of a young journal is empty."""
+    whole, copy = full_journal.read_bytes(), place / "flipped.sqlite3"
     with closing(apsw.Connection(str(full_journal))) as connection:
         before = dump(connection)
     missed = 0
-    for offset in content_offsets(whole):
-        copy = place / "flipped.sqlite3"
+    chance = random.Random(20261121)  # noqa: S311 - the same bytes every time
+    for offset in chance.sample([offset for offset, byte in enumerate(whole) if byte], 250):
         shutil.copy(full_journal, copy)
         with copy.open("r+b") as stream:
             stream.seek(offset)
@@ -410,6 +365,15 @@ def test_flipped_byte_is_detected_or_harmless(full_journal: Path, place: Path) -
         except (JournalError, apsw.Error):
             pass
     assert missed < 100
+
+
+def dump(connection: apsw.Connection) -> list[object]:
+    """Return all content except `home` and the times of upgrades."""
+    tables = ["batch", "page", "instruction", "known", "order_id", "state", "fact", "said", "contradiction", "move"]
+    queries = [f"SELECT * FROM {table} ORDER BY 1, 2" for table in tables]  # noqa: S608 - names written above
+    queries.append("SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
+    queries.append("SELECT version, CASE version WHEN 1 THEN applied_at END FROM migration ORDER BY 1")
+    return [connection.execute(query).fetchall() for query in queries]
 
 
 def test_truncated_file_is_refused(full_journal: Path, place: Path) -> None:
