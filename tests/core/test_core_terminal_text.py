@@ -35,12 +35,10 @@ def is_control_character(character: str) -> bool:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("pay\x1b[2J.csv", r"pay\x1b[2J.csv"),
-        ("pay\x1b]0;paid\x07.csv", r"pay\x1b]0;paid\x07.csv"),
-        *(("a\nb\tc\rd", r"a\nb\tc\rd"), ("\x9b31m", r"\x9b31m")),
+        *(("pay\x1b[2J.csv", r"pay\x1b[2J.csv"), ("pay\x1b]0;paid\x07.csv", r"pay\x1b]0;paid\x07.csv")),
+        *(("a\nb\tc\rd", r"a\nb\tc\rd"), ("\x9b31m", r"\x9b31m"), ("tag\U000e0041", r"tag\U000e0041")),
         *(("xslx.\u202efdp", r"xslx.\u202efdp"), ("\u2066a\u2069", r"\u2066a\u2069")),
         *(("caf\udce9", r"caf\udce9"), ("zero\u200bwidth", r"zero\u200bwidth")),
-        ("tag\U000e0041", r"tag\U000e0041"),
     ],
 )
 def test_control_and_hidden_characters_are_shown(text: str, shown: str) -> None:
@@ -82,35 +80,23 @@ def test_terminal_layout_keeps_only_colours_and_lines() -> None:
 # The journal stores codes and values, and only the display depends on a language.
 AT = "2026-11-22T08:00:00.000Z"
 UNKNOWN, NOT_SENT, PAID = OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT, OutcomeKind.PAID
+AFTER_DOUBT, AFTER_REJECTION = Concluded(Outcome(UNKNOWN)), Concluded(Outcome(OutcomeKind.REJECTED))
 SENTENCES: dict[str, list[Fact]] = {
     "Personne ne sait ce qu'est devenue la demande (read.timeout)\u00a0: elle a peut-être été payée.": [
         Concluded(Outcome(UNKNOWN, cause="read.timeout"))
     ],
-    "Personne ne sait ce qu'est devenue la demande\u00a0: elle a peut-être été payée.": [Concluded(Outcome(UNKNOWN))],
+    "Personne ne sait ce qu'est devenue la demande\u00a0: elle a peut-être été payée.": [AFTER_DOUBT],
     "Rien n'a été envoyé (connect.refused).": [Concluded(Outcome(NOT_SENT, cause="connect.refused"))],
     "Rien n'a été envoyé.": [Concluded(Outcome(NOT_SENT))],
     "L'exécution s'est terminée avant d'enregistrer une réponse. La demande a peut-être été envoyée.": [Interrupted()],
     "Réglée par Ada (login ada) comme payée\u00a0: ticket 7": [
-        Concluded(Outcome(UNKNOWN)),
-        Resolved(Resolution.PAID, "ticket 7", "Ada (login ada)"),
+        *(AFTER_DOUBT, Resolved(Resolution.PAID, "ticket 7", "Ada (login ada)"))
     ],
-    "Réglée par ada comme rejetée\u00a0: ticket\n7": [
-        Concluded(Outcome(UNKNOWN)),
-        Resolved(Resolution.REJECTED, "ticket\n7", "ada"),
-    ],
-    "Réglée par ada comme non reçue\u00a0: ticket 7": [
-        Concluded(Outcome(UNKNOWN)),
-        Resolved(Resolution.NOT_RECEIVED, "ticket 7", "ada"),
-    ],
-    "Libérée par ada, pour être renvoyée.": [
-        Concluded(Outcome(OutcomeKind.REJECTED)),
-        Released("PAY-1-r2", "ada"),
-    ],
+    "Réglée par ada comme rejetée\u00a0: ticket\n7": [AFTER_DOUBT, Resolved(Resolution.REJECTED, "ticket\n7", "ada")],
+    "Réglée par ada comme non reçue\u00a0: t": [AFTER_DOUBT, Resolved(Resolution.NOT_RECEIVED, "t", "ada")],
+    "Libérée par ada, pour être renvoyée.": [AFTER_REJECTION, Released("PAY-1-r2", "ada")],
     "L'argent a été retourné\u00a0: note 12": [Concluded(Outcome(PAID)), Returned("note 12")],
-    "Remplacée par la ligne 7 du lot 0123456789abcdef.": [
-        Concluded(Outcome(OutcomeKind.REJECTED)),
-        Replaced("0123456789abcdef", 7),
-    ],
+    "Remplacée par la ligne 7 du lot 0123456789abcdef.": [AFTER_REJECTION, Replaced("0123456789abcdef", 7)],
     "The wallet is unknown.": [Concluded(Outcome(OutcomeKind.REJECTED, message="The wallet is unknown."))],
     '["unknown", "read.timeout"]': [Concluded(Outcome(OutcomeKind.REJECTED, message='["unknown", "read.timeout"]'))],
     "[51": [Concluded(Outcome(OutcomeKind.REJECTED, message="[51"))],
