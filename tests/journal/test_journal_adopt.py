@@ -28,6 +28,7 @@ from tests.support.journal_rows import (
     AT,
     ENDPOINT,
     at,
+    copy_journal,
     create_journal_at,
     due_rows,
     file_location,
@@ -37,6 +38,7 @@ from tests.support.journal_rows import (
     open_journal_at,
     open_sheet,
     outcome_of,
+    put_back,
     resolved,
     send,
     tamper,
@@ -92,18 +94,19 @@ def error_message(attempt: Callable[[], object], kind: type[JournalError] = Jour
 
 def test_adopted_journal_stays_known(place: Path) -> None:
     journal_id, path = make_unknown_journal(place), journal_path(place)
+    before = path.read_bytes()
     with closing(open_adoption(place)) as found:
         assert found.is_needed
         assert (found.journal_id, found.hosts, found.other_journals) == (journal_id, ["gateway.example"], [])
-        assert found.last_fact() == (7, AT)
-        assert found.counts["facts"] == 7
+        assert (found.last_fact(), found.counts["facts"]) == ((7, AT), 7)
+        assert path.read_bytes() == before
+        assert not (place / "journals").exists(), "nothing is written until it is confirmed"
         found.carry_out("amina")
     newest = newest_line(known_journals(place).folder(journal_id), RUN)
     assert newest is not None
     assert newest.number == 8
     names = (EndpointIdentity("gateway.example", "1234", ENDPOINT.consumer_key_sha256),)
-    (entry,) = known_journals(place).entries()
-    assert entry == KnownJournal(journal_id, names, str(path), AT)
+    assert list(known_journals(place).entries()) == [KnownJournal(journal_id, names, str(path), AT)]
     query = "SELECT by || ' ' || at || ' ' || number FROM fact WHERE kind = 'adopted'"
     assert read_column(path, query) == [f"amina {at(9)} 8"]
     with closing(open_journal_at(place)) as journal:
@@ -111,15 +114,6 @@ def test_adopted_journal_stays_known(place: Path) -> None:
         journal.verify()
     with closing(open_adoption(place)) as found:
         assert not found.is_needed
-
-
-def test_adoption_writes_nothing_until_confirmed(place: Path) -> None:
-    make_unknown_journal(place)
-    path = journal_path(place)
-    before = path.read_bytes()
-    open_adoption(place).close()
-    assert path.read_bytes() == before
-    assert not (place / "journals").exists()
 
 
 def empty_folder(path: Path) -> None:
@@ -162,8 +156,7 @@ def test_adoption_remembers_renamed_endpoint(place: Path) -> None:
         assert found.is_needed
         found.carry_out("amina")
     with closing(open_adoption(place)) as found:
-        assert not found.is_needed
-        assert found.hosts == ["gateway.example", "pay.example"]
+        assert (found.is_needed, found.hosts) == (False, ["gateway.example", "pay.example"])
     for endpoint in (ENDPOINT, RENAMED):
         open_journal_at(place, endpoint=endpoint).close()
     (entry,) = known_journals(place).entries()
@@ -175,9 +168,7 @@ def test_adoption_keeps_registered_names(place: Path) -> None:
     remember_journals(place, KnownJournal(journal_id, (RENAMED,), "/elsewhere", AT))
     adopt(place)
     (entry,) = known_journals(place).entries()
-    assert RENAMED in entry.names
-    assert ENDPOINT in entry.names
-    assert entry.path == str(journal_path(place))
+    assert (set(entry.names) >= {ENDPOINT, RENAMED}, entry.path) == (True, str(journal_path(place)))
 
 
 def test_journal_of_another_merchant_is_not_adopted(place: Path) -> None:
@@ -233,16 +224,6 @@ def test_copy_is_not_adopted_while_original_exists(place: Path) -> None:
 
 
 # An older copy: attempts that left since it was made
-
-
-def copy_journal(place: Path) -> Path:
-    name = f"copy-{len(list(place.glob('copy-*')))}"
-    return Path(shutil.copytree(journal_path(place).parent, place / name))
-
-
-def put_back(place: Path, copy: Path) -> None:
-    shutil.rmtree(journal_path(place).parent)
-    shutil.copytree(copy, journal_path(place).parent)
 
 
 @contextmanager
@@ -322,13 +303,10 @@ def test_two_lost_attempts_hold_their_row(place: Path) -> None:
     """A rejection of the first attempt without a time must not settle the second."""
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
-        copy = copy_journal(place)
-        (due,) = due_rows(journal, 1)
-        journal.append([intent(due, at(1))])
-        journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, at(2))])
+    with losing_writes(place) as journal:
+        send(journal, 1, OutcomeKind.REJECTED, at(1))
         journal.release(1, None, suffix=False, by="amina", at=at(3))
         journal.append([intent(due_rows(journal, 1)[0], at(4))])
-    put_back(place, copy)
     rows = adopt_older_copy(place)
     assert (rows.in_doubt, rows.held) == (0, 1)
     with closing(open_journal_at(place)) as journal:
@@ -341,8 +319,7 @@ def test_unsent_attempt_does_not_cancel_later_attempt(place: Path) -> None:
     copy = copy_journal(place)
     for kind in (OutcomeKind.NOT_SENT, OutcomeKind.PAID):
         with closing(open_journal_at(place)) as journal:
-            journal.append([intent(due_rows(journal, 1)[0], at(1))])
-            journal.append([outcome_of(1, 1, kind, at(2))])
+            send(journal, 1, kind, at(1))
         put_back(place, copy)
         rows = adopt_older_copy(place)
     assert rows.in_doubt == 1
@@ -350,31 +327,48 @@ def test_unsent_attempt_does_not_cancel_later_attempt(place: Path) -> None:
         assert not due_rows(journal, 1)
 
 
-def test_adoption_holds_orders_of_two_lost_batches(place: Path) -> None:
+def test_adoption_holds_orders_of_lost_batches(place: Path) -> None:
     """Both batches had the same number in the journal, one after the other."""
     open_journal_at(place).close()
     copy = copy_journal(place)
-    for order in ("ORD-A", "ORD-D"):
+    for orders in (["Órd-2", "ORD-3", "ORD-4"], ["ORD-D", "ORD-4"]):
         with closing(open_journal_at(place)) as journal:
-            open_sheet(journal, new=[new_instruction(2, order)])
-            journal.append([intent(due_rows(journal, 1)[0], at(1))])
+            open_sheet(journal, new=[new_instruction(row, order) for row, order in enumerate(orders, 2)])
+            journal.append([intent(due, at(1)) for due in due_rows(journal, 1)[:-1]])
         put_back(place, copy)
         rows = adopt_older_copy(place)
-    assert rows.unknown_orders == ["ORD-A", "ORD-D"]
+    assert rows.unknown_orders == ["ORD-3", "ORD-D", "Órd-2"]
     with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=[new_instruction(2, "ORD-A"), new_instruction(3, "ORD-D")])
-        assert not due_rows(journal, 1)
+        orders = ["órd-2", "ord-3", "ORD-4", "ORD-D"]
+        open_sheet(journal, new=[new_instruction(row, order) for row, order in enumerate(orders, 2)])
+        assert [due.row for due in due_rows(journal, 1)] == [4]
+        assert set(journal.holds(1)) == {2, 3, 5}
 
 
-def test_adoption_needs_complete_sent_log(place: Path) -> None:
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(b"x" * 4096),
+        lambda path: path.write_bytes(
+            b"\n".join(line for number, line in enumerate(path.read_bytes().split(b"\n")) if number != 2)
+        ),
+    ],
+)
+def test_older_copy_needs_complete_log_for_adoption(place: Path, spoil: Callable[[Path], object]) -> None:
     with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=1)
+        open_sheet(journal, new=3)
     copy = copy_journal(place)
+    with losing_writes(place) as journal:
+        for due in due_rows(journal, 1):
+            journal.append([intent(due, at(1))])
+    (path,) = (place / "journals").glob(f"*/{RUN}.1")
+    spoil(path)
+    error_message(lambda: open_adoption(place), SentLogDamaged)
+    path.unlink()  # a person who has asked the gateway
+    adopt(place)
     with closing(open_journal_at(place)) as journal:
         send(journal, 1, OutcomeKind.PAID)
-    shutil.rmtree(place / "journals")  # another account
-    adopt(place)
-    put_back(place, copy)
+    put_back(place, copy)  # its missing attempts began before the log
     error_message(lambda: open_adoption(place), SentLogDamaged)
 
 
@@ -453,31 +447,14 @@ def test_replaced_known_journal_is_refused_until_adopted(place: Path) -> None:
     open_journal_at(place).close()
 
 
-def test_adoption_holds_order_of_lost_batch(place: Path) -> None:
-    open_journal_at(place).close()
-    with losing_writes(place) as journal:
-        open_sheet(journal, new=[new_instruction(2, "Órd-2"), new_instruction(3), new_instruction(4)])
-        for due in due_rows(journal, 1)[:2]:
-            journal.append([intent(due, at(1))])
-    rows = adopt_older_copy(place)
-    assert rows.unknown_orders == ["ORD-3", "Órd-2"]
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=[new_instruction(2, "órd-2"), new_instruction(3, "ord-3"), new_instruction(4)])
-        assert [due.row for due in due_rows(journal, 1)] == [4]
-        assert set(journal.holds(1)) == {2, 3}
-
-
 def test_adoption_lists_row_paid_by_other_attempt(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
-        (due,) = due_rows(journal, 1)
-        copy = copy_journal(place)
-        journal.append([intent(due, at(1))])
-    put_back(place, copy)
+    with losing_writes(place) as journal:
+        journal.append([intent(due_rows(journal, 1)[0], at(1))])
     with closing(open_adoption(place)) as found:
         assert found.loss.commits == 1
-    sent_log = (place / "journals").glob(f"*/{RUN}.1")
-    kept = {path: path.read_bytes() for path in sent_log}
+    kept = {path: path.read_bytes() for path in (place / "journals").glob(f"*/{RUN}.1")}
     for path in kept:
         path.unlink()
     adopt(place)  # without a sent log
@@ -513,29 +490,6 @@ def test_adopted_copy_opens_without_lost_withdrawal(place: Path) -> None:
     adopt_older_copy(place)
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda path: path.write_bytes(b"x" * 4096),
-        lambda path: path.write_bytes(
-            b"\n".join(line for number, line in enumerate(path.read_bytes().split(b"\n")) if number != 2)
-        ),
-    ],
-)
-def test_older_copy_needs_complete_log_for_adoption(place: Path, spoil: Callable[[Path], object]) -> None:
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=3)
-    with losing_writes(place) as journal:
-        for due in due_rows(journal, 1):
-            journal.append([intent(due, at(1))])
-    (path,) = (place / "journals").glob(f"*/{RUN}.1")
-    spoil(path)
-    error_message(lambda: open_adoption(place), SentLogDamaged)
-    path.unlink()  # a person who has asked the gateway
-    adopt(place)
-    open_journal_at(place).close()
-
-
 def test_copy_of_moved_journal_is_not_adopted(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal)
@@ -547,25 +501,44 @@ def test_copy_of_moved_journal_is_not_adopted(place: Path) -> None:
         assert "[journal] url" in hint
 
 
-def test_damaged_journal_is_not_adopted(place: Path) -> None:
-    make_unknown_journal(place)
-    tamper(journal_path(place), "UPDATE fact SET hash = zeroblob(32) WHERE number = 2").close()
-    with pytest.raises(JournalCorrupt):
-        open_adoption(place)
+def change_schema(path: Path, statement: str) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute(statement)
 
 
-def test_damaged_pages_are_reported_with_path(place: Path) -> None:
-    make_unknown_journal(place)
-    path = journal_path(place)
-    (page,), (size,) = (
-        read_column(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'identity'"),
-        read_column(path, "PRAGMA page_size"),
-    )
+def overwrite_page(path: Path) -> None:
+    (page,) = read_column(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'identity'")
+    (size,) = read_column(path, "PRAGMA page_size")
     content = bytearray(path.read_bytes())
     content[(page - 1) * size : page * size] = b"\xa5" * size
     path.write_bytes(content)
-    message, _ = error_message(lambda: open_adoption(place), JournalCorrupt)
-    assert message == f"The journal {path} is damaged: database disk image is malformed."
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "sentence"),
+    [
+        (
+            lambda path: tamper(path, "UPDATE fact SET hash = zeroblob(32) WHERE number = 2").close(),
+            *(JournalCorrupt, "Fact 2 or the one before it was changed: its hash is wrong."),
+        ),
+        (overwrite_page, JournalCorrupt, "The journal {} is damaged: database disk image is malformed."),
+        (
+            lambda path: change_schema(path, "CREATE INDEX more ON fact (kind)"),
+            *(JournalCorrupt, "The schema of the journal {} was altered: more."),
+        ),
+        (
+            lambda path: change_schema(path, "DROP TABLE identity"),
+            *(JournalError, "The journal {} cannot be read: no such table: identity."),
+        ),
+    ],
+)
+def test_damaged_journal_is_not_adopted(
+    place: Path, spoil: Callable[[Path], None], kind: type[JournalError], sentence: str
+) -> None:
+    make_unknown_journal(place)
+    path = journal_path(place)
+    spoil(path)
+    assert error_message(lambda: open_adoption(place), kind)[0] == sentence.format(path)
 
 
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
@@ -579,49 +552,24 @@ def test_adopted_journal_files_must_be_private(place: Path, ending: str) -> None
     assert f"chmod 600 {path}" in hint
 
 
-def test_altered_tables_are_reported_with_path(place: Path) -> None:
-    make_unknown_journal(place)
-    path = journal_path(place)
-    with closing(apsw.Connection(str(path))) as connection:
-        connection.execute("CREATE INDEX more ON fact (kind)")
-    message, _ = error_message(lambda: open_adoption(place), JournalCorrupt)
-    assert message == f"The schema of the journal {path} was altered: more."
-    with closing(apsw.Connection(str(path))) as connection:
-        connection.execute("DROP TABLE identity")
-    message, _ = error_message(lambda: open_adoption(place))
-    assert message == f"The journal {path} cannot be read: no such table: identity."
-
-
 # Known journals
 
 
-def test_removing_missing_registry_entry_succeeds(place: Path) -> None:
-    entry = KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)
-    remember_journals(place, entry)
-    for _ in range(2):
-        known_journals(place).remove(entry)
-    assert list(known_journals(place).entries()) == []
-
-
 def test_journals_are_listed_oldest_first_by_endpoint(place: Path) -> None:
+    known = known_journals(place)
     entries = [KnownJournal(letter * 32, (ENDPOINT,), f"/{letter}", at(9 - n)) for n, letter in enumerate("abc")]
     same_time = KnownJournal("0" * 32, (ENDPOINT,), "/0", at(9))
     other = KnownJournal("d" * 32, (EndpointIdentity.from_name("gateway.example/9"),), "/d", at(0))
     remember_journals(place, *entries, same_time, other)
-    found = [journal.journal_id[0] for journal in known_journals(place).merchant_journals((ENDPOINT,))]
-    assert found == ["c", "b", "0", "a"]
-    assert [
-        journal.journal_id[0] for journal in known_journals(place).merchant_journals((RENAMED,), except_id="b" * 32)
-    ] == ["c", "0", "a"]
-    assert [entry.journal_id[0] for entry in known_journals(place).entries()] == ["d", "c", "b", "0", "a"]
-    assert known_journals(place).entry("d" * 32) == other
-    assert known_journals(place).entry("e" * 32) is None
-
-
-def test_journal_list_sentence_is_empty_or_singular() -> None:
-    one = KnownJournal("a" * 32, (ENDPOINT,), "/a", AT)
+    assert [one.journal_id[0] for one in known.merchant_journals((ENDPOINT,))] == ["c", "b", "0", "a"]
+    assert [one.journal_id[0] for one in known.merchant_journals((RENAMED,), except_id="b" * 32)] == ["c", "0", "a"]
+    assert [entry.journal_id[0] for entry in known.entries()] == ["d", "c", "b", "0", "a"]
+    assert (known.entry("d" * 32), known.entry("e" * 32)) == (other, None)
+    for _ in range(2):  # a missing entry is removed
+        known.remove(other)
+    assert [entry.journal_id[0] for entry in known.entries()] == ["c", "b", "0", "a"]
     assert journal_list_sentence([]) == ""
-    assert journal_list_sentence([one]) == (
+    assert journal_list_sentence(entries[:1]) == (
         f" This user's state directory lists another journal of the same merchant: {'a' * 32} at /a."
     )
 
@@ -643,18 +591,6 @@ def test_unwritable_registry_folder_is_reported(place: Path, monkeypatch: pytest
         assert message.endswith(": No space left on device.")
         assert str(kept / entry.journal_id) in message
         assert list(known_journals(place).entries()) == []
-
-
-def test_damaged_entry_error_explains_recovery(place: Path) -> None:
-    remember_journals(place, KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT))
-    path = place / "journals" / OTHER_ID / "journal.json"
-    path.write_text("[]")
-    message, hint = error_message(lambda: known_journals(place).entries())
-    assert message == f"{path} is damaged. It records which merchant each journal belongs to."
-    assert hint == (
-        "Restore the file from a backup. If there is none, move the file to another folder. The next command with "
-        "that journal creates it again."
-    )
 
 
 def test_other_file_at_default_path_is_ignored(place: Path) -> None:

@@ -1,6 +1,7 @@
 """Rows, batches and facts for the tests of the journal."""
 
 import json
+import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -152,6 +153,27 @@ def adopt_journal_at(place: Path, path: Path | None = None) -> None:
 
 def read_journal_at(place: Path) -> SqliteReader:
     return file_location(place).open_to_read()
+
+
+def copy_journal(place: Path, name: str = "") -> Path:
+    """Copy the journal of a place, which may be open for a run, and return the folder of the copy."""
+    copies, path = place / "copies", journal_path(place)
+    copy = copies / (name or f"copy-{len(list(copies.glob('copy-*')))}")
+    copy.mkdir(parents=True)
+    for file in path.parent.glob(f"{path.name}*"):
+        if not file.name.endswith((".lock", "-shm")):
+            shutil.copy(file, copy)
+    return copy
+
+
+def put_back(place: Path, copy: Path) -> None:
+    """Replace the journal of a place with a copy of it."""
+    path = journal_path(place)
+    for ending in ("", "-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    for file in copy.iterdir():
+        shutil.copy(file, path.parent)
+        (path.parent / file.name).chmod(0o600)
 
 
 def tamper(path: Path, change: str) -> apsw.Connection:
