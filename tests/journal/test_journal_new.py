@@ -32,8 +32,13 @@ each_step = pytest.mark.parametrize("step_size", [4, long(1)])
 def make_journal(
     place: Path, name: str = "journal.sqlite3", *, beside: str | None = None, **changes: Any
 ) -> Identity | None:
-    at_name = replace(file_location(place, journal_path(place).with_name(name)), **changes)
-    return at_name.create("journal new", beside=beside)
+    location = file_location(place, journal_path(place).with_name(name))
+    return replace(location, **changes).create("journal new", beside=beside)
+
+
+def clear(place: Path) -> None:
+    for part in ("state", "journals"):
+        shutil.rmtree(place / part, ignore_errors=True)
 
 
 def open_journal(place: Path, name: str = "journal.sqlite3") -> SqliteJournal:
@@ -49,14 +54,14 @@ def run_until_killed(number: int, work: Callable[[], object]) -> bool:
     child = os.fork()
     if child == 0:  # pytest must not continue in the child process
         code = 1
+        steps = itertools.count(1)
+
+        def count_call(call: Callable[..., Any], *arguments: Any, **words: Any) -> Any:
+            if next(steps) == number:
+                os._exit(KILLED)
+            return call(*arguments, **words)
+
         try:
-            steps = itertools.count(1)
-
-            def count_call(call: Callable[..., Any], *arguments: Any, **words: Any) -> Any:
-                if next(steps) == number:
-                    os._exit(KILLED)
-                return call(*arguments, **words)
-
             for name in STEPS:
                 setattr(os, name, partial(count_call, getattr(os, name)))
             work()
@@ -72,8 +77,7 @@ def run_until_killed(number: int, work: Callable[[], object]) -> bool:
 def kill_at_each_step(place: Path, work: Callable[[], object], step_size: int = 1) -> Iterator[int]:
     """Yield after `work` was killed at each step, each time with an empty directory."""
     for number in itertools.count(1, step_size):
-        for part in ("state", "journals"):
-            shutil.rmtree(place / part, ignore_errors=True)
+        clear(place)
         if not run_until_killed(number, work):
             assert number > 15
             return
@@ -137,8 +141,7 @@ def test_killed_replacement_of_lost_journal_can_be_repeated(place: Path, step_si
         make_journal(place, beside=lost[-1])
 
     for number in itertools.count(1, step_size):
-        for part in ("state", "journals"):
-            shutil.rmtree(place / part, ignore_errors=True)
+        clear(place)
         make_journal(place)
         with closing(open_journal(place)) as journal:
             open_sheet(journal)
@@ -161,9 +164,10 @@ def test_killed_replacement_of_lost_journal_can_be_repeated(place: Path, step_si
 @each_step
 @pytest.mark.parametrize("stays", share([True, False], every=2))
 def test_creation_succeeds_after_disk_failure(place: Path, step_size: int, *, stays: bool) -> None:
-    for ordinal in itertools.count(1, step_size):
-        for part in ("state", "journals"):
-            shutil.rmtree(place / part, ignore_errors=True)
+    has_failed, ordinal = True, 1 - step_size
+    while has_failed:
+        ordinal += step_size
+        clear(place)
         with failing_disk() as disk:
             disk.fail_at, disk.stays = ordinal, stays
             try:
@@ -173,8 +177,6 @@ def test_creation_succeeds_after_disk_failure(place: Path, step_size: int, *, st
             has_failed = disk.operations >= ordinal
         make_journal(place)
         open_journal(place).close()
-        if not has_failed:
-            break
     assert ordinal > 3
 
 
@@ -190,21 +192,14 @@ def test_new_journal_is_registered_before_use(place: Path) -> None:
     assert list(read_lines(place / "journals" / made.journal_id, RUN)) == [start]
 
 
-def test_unregistered_journal_at_default_path_blocks_new_journal(place: Path) -> None:
-    made = make_journal(place)
-    assert made is not None
-    shutil.rmtree(place / "journals")
-    with pytest.raises(JournalError, match=made.journal_id):
-        make_journal(place, "second.sqlite3")
-
-
 def test_unregistered_journal_blocks_new_journal_under_any_name(place: Path) -> None:
     made, renamed = make_journal(place), EndpointIdentity.create("gateway.example", "9", "merchant")
     assert made is not None
     file_location(place, endpoint=renamed).open_to_write("a test").close()
     shutil.rmtree(place / "journals")
-    with pytest.raises(JournalError, match=made.journal_id):
-        make_journal(place, "second.sqlite3", endpoint=EndpointIdentity.create("gateway.example", "9", "another login"))
+    for endpoint in (ENDPOINT, EndpointIdentity.create("gateway.example", "9", "another login")):
+        with pytest.raises(JournalError, match=made.journal_id):
+            make_journal(place, "second.sqlite3", endpoint=endpoint)
 
 
 def test_each_merchant_has_own_journal(place: Path) -> None:
@@ -213,14 +208,20 @@ def test_each_merchant_has_own_journal(place: Path) -> None:
         assert make_journal(place, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
 
 
-def test_damaged_entry_blocks_new_journals(place: Path) -> None:
+def test_journal_in_use_is_not_recreated(place: Path) -> None:
+    make_journal(place)
+    with closing(open_journal(place)), pytest.raises(JournalHeld):
+        make_journal(place)
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-20], lambda _: "[]"])
+def test_damaged_entry_blocks_new_journals(place: Path, damage: Callable[[str], str]) -> None:
     make_journal(place)
     (path,) = (place / "journals").glob("*/journal.json")
-    path.write_text(path.read_text()[:-20])
+    path.write_text(damage(path.read_text()))
+    sentence = r"is damaged\. It records which merchant each journal belongs to"
     for attempt in (partial(make_journal, place, "second.sqlite3"), partial(open_journal, place)):
-        with pytest.raises(
-            JournalError, match=r"is damaged\. It records which merchant each journal belongs to"
-        ) as raised:
+        with pytest.raises(JournalError, match=sentence) as raised:
             attempt()
         assert "move the file to another folder" in raised.value.hint
     path.unlink()
@@ -228,9 +229,3 @@ def test_damaged_entry_blocks_new_journals(place: Path) -> None:
         open_journal(place)
     with pytest.raises(JournalError, match="already has a journal"):
         make_journal(place, "second.sqlite3")
-
-
-def test_journal_in_use_is_not_recreated(place: Path) -> None:
-    make_journal(place)
-    with closing(open_journal(place)), pytest.raises(JournalHeld):
-        make_journal(place)
