@@ -1,16 +1,29 @@
-"""Evidence in both stores: recorded once, in order, with the facts that it causes."""
+"""Evidence and settlements in both stores: recorded once, in order, with the facts that they cause."""
 
 import json
-from dataclasses import astuple, replace
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
-from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import InternalError, StaleRows
-from paygw_batch.journal.values import Amendment, MoveResult, StatementNote, TallyKind
+from paygw_batch.journal.values import (
+    Amendment,
+    ClockComparison,
+    Entry,
+    MoveResult,
+    StatementNote,
+    StateTally,
+    TallyKind,
+)
+from paygw_batch.settle.resolve import Settlement, settle
 from tests.support.journal_rows import (
     OPERATION,
     WORDS,
@@ -65,16 +78,7 @@ def test_proven_evidence_moves_row_only_once(journal: Journal) -> None:
     assert journal.verify()["evidence"] == 3
 
 
-def test_contradiction_is_recorded_without_moving_row(journal: Journal) -> None:
-    accept_rows(journal)
-    journal.record_evidence([build_evidence(1), build_evidence(2, "declined")], WORDS, at=at(5))
-    assert states(journal)[0] is State.PAID
-    (contradiction,) = journal.messages(1).contradictions
-    assert (contradiction.row, contradiction.state, contradiction.kind) == (2, State.PAID, "rejected")
-    assert journal.verify()["contradictions"] == 1
-
-
-def test_unusable_evidence_is_recorded_without_moving_row(journal: Journal) -> None:
+def test_unusable_or_contrary_evidence_moves_no_row(journal: Journal) -> None:
     accept_rows(journal)
     head = journal.head()
     evidence = [
@@ -89,10 +93,14 @@ def test_unusable_evidence_is_recorded_without_moving_row(journal: Journal) -> N
         *(Finding.FORGED, Finding.UNKNOWN_ORDER, Finding.UNLISTED, Finding.UNMATCHED),
         *(Finding.UNREADABLE, Finding.UNKNOWN_ORDER),
     ]
-    after = journal.head()
-    assert after.seq == head.seq + 7, "what was heard, and how far was judged"
+    assert journal.head().seq == head.seq + 7, "what was heard, and how far was judged"
     assert states(journal) == [State.ACCEPTED] * 3
     assert journal.verify()["evidence"] == 6
+    journal.record_evidence([build_evidence(7), build_evidence(8, "declined")], WORDS, at=at(5))
+    assert states(journal)[0] is State.PAID
+    (contradiction,) = journal.messages(1).contradictions
+    assert (contradiction.row, contradiction.state, contradiction.kind) == (2, State.PAID, "rejected")
+    assert journal.verify()["contradictions"] == 1
 
 
 def released_journal(journal: Journal) -> None:
@@ -116,7 +124,9 @@ def test_unknown_later_attempt_holds_row(journal: Journal) -> None:
 
 def test_unproven_evidence_is_listed_until_row_moves(journal: Journal) -> None:
     accept_rows(journal)
-    journal.record_evidence([build_evidence(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))
+    unproven = [build_evidence(n, order_id=order, proof=Proof.UNPROVEN) for n, order in ((1, "ORD-2"), (2, "ORD-3"))]
+    journal.record_evidence([*unproven, build_evidence(3, order_id="ORD-3")], WORDS, at=at(5))
+    assert journal.message_counts(1) == {"to_confirm": 2, "moved": 1}
     (waiting,) = journal.messages(1).waiting
     found = (waiting.row, waiting.state, waiting.said, waiting.finding)
     assert found == (2, State.ACCEPTED, "paid", Finding.TO_CONFIRM)
@@ -126,23 +136,12 @@ def test_unproven_evidence_is_listed_until_row_moves(journal: Journal) -> None:
     assert list(journal.messages(1).waiting) == []
 
 
-def test_evidence_proven_in_same_call_is_not_listed(journal: Journal) -> None:
-    accept_rows(journal)
-    journal.record_evidence([build_evidence(1, proof=Proof.UNPROVEN), build_evidence(2)], WORDS, at=at(5))
-    assert journal.message_counts(1) == {"to_confirm": 1, "moved": 1}
-    assert list(journal.messages(1).waiting) == []
-
-
 def test_recording_evidence_stops_at_row_in_flight(journal: Journal) -> None:
     open_sheet(journal)
     first, second, _ = due_rows(journal, 1)
-    journal.append([intent(first), intent(second)])
-    journal.append([outcome_of(second.number, 1, OutcomeKind.ACCEPTED)])
-    evidence = [
-        build_evidence(1, order_id="ORD-3"),
-        build_evidence(2),
-        build_evidence(3, "processing", order_id="ORD-3"),
-    ]
+    journal.append([intent(first), intent(second), outcome_of(second.number, 1, OutcomeKind.ACCEPTED)])
+    orders = (("approved", "ORD-3"), ("approved", "ORD-2"), ("processing", "ORD-3"))
+    evidence = [build_evidence(number, word, order_id=order) for number, (word, order) in enumerate(orders, 1)]
     assert list(journal.record_evidence(evidence, WORDS, at=at(5))) == [Finding.MOVED]
     assert journal.head().last_processed_arrival == 1
     journal.append([outcome_of(first.number, 1, OutcomeKind.UNKNOWN, at(6))])
@@ -186,35 +185,23 @@ def test_hold_is_lifted_by_recorded_person(journal: Journal, resolution: str, st
     assert (2 in journal.holds(1)) == (state == "ready")
 
 
-def test_settlement_including_unheld_ready_row_is_refused(journal: Journal) -> None:
-    released_journal(journal)
-    journal.record_evidence([build_evidence(1)], WORDS, at=at(5))
-    rows = list(journal.rows(1, numbers=[2, 3]))
-    with pytest.raises(StaleRows):
-        journal.settle([resolved(one.instruction, one.attempt, Resolution.PAID) for one in rows])
-    assert states(journal) == [State.READY] * 3
-    assert list(journal.holds(1)) == [2]
-
-
-def test_intent_for_held_row_is_not_recorded(journal: Journal) -> None:
+def test_held_row_is_not_sent_or_settled_with_others(journal: Journal) -> None:
     released_journal(journal)
     held, free, _ = due_rows(journal, 1)
+    amended = [(2, "ORD-2", "other content")]
+    assert [clash.is_amendable for clash in journal.compare(OPERATION, amended)[1]] == [True]
     journal.record_evidence([build_evidence(1)], WORDS, at=at(5))
     facts = journal.head().seq
+    with pytest.raises(StaleRows):  # row 3 is ready and not held
+        journal.settle([resolved(one.number, 1, Resolution.PAID) for one in (held, free)])
+    assert [clash.is_amendable for clash in journal.compare(OPERATION, amended)[1]] == [False]
+    with pytest.raises(InternalError):  # compared before the evidence was recorded
+        open_sheet(journal, "b2", [new_instruction(2, amount="9.00")], amendments=[Amendment(2, 1)])
+    assert (states(journal), list(journal.holds(1)), journal.head().seq) == ([State.READY] * 3, [2], facts)
     assert list(journal.append([intent(free), intent(held)])) == [MoveResult.MOVED, MoveResult.HELD]
     assert journal.head().seq == facts + 1
     assert states(journal) == [State.READY, State.IN_FLIGHT, State.READY]
     journal.verify()
-
-
-def test_contested_payment_cannot_be_amended(journal: Journal) -> None:
-    released_journal(journal)
-    amended = [(2, "ORD-2", "other content")]
-    assert [clash.is_amendable for clash in journal.compare(OPERATION, amended)[1]] == [True]
-    journal.record_evidence([build_evidence(1)], WORDS, at=at(5))
-    assert [clash.is_amendable for clash in journal.compare(OPERATION, amended)[1]] == [False]
-    with pytest.raises(InternalError):  # compared before the evidence was recorded
-        open_sheet(journal, "b2", [new_instruction(2, amount="9.00")], amendments=[Amendment(2, 1)])
 
 
 def test_evidence_and_notes_never_predate_newest_fact(journal: Journal) -> None:
@@ -266,27 +253,153 @@ def test_ambiguous_evidence_does_not_settle_accepted_payment(
 
 
 def test_repeated_evidence_is_recorded_once(place: Path) -> None:
-    with_one = open_journal_at(place)
-    accept_rows(with_one)
-    with_one.record_evidence([build_evidence(1)], WORDS, at=at(5))
-    with pytest.raises(InternalError, match="recorded twice"):
-        with_one.record_evidence([build_evidence(1)], WORDS, at=at(6))
-    with_one.close()
-    reopened = open_journal_at(place)
-    assert reopened.verify()["evidence"] == 1
-    reopened.close()
+    with closing(open_journal_at(place)) as journal:
+        accept_rows(journal)
+        journal.record_evidence([build_evidence(1)], WORDS, at=at(5))
+        with pytest.raises(InternalError, match="recorded twice"):
+            journal.record_evidence([build_evidence(1)], WORDS, at=at(6))
+    with closing(open_journal_at(place)) as journal:
+        assert journal.verify()["evidence"] == 1
 
 
 def test_held_rows_are_not_counted_as_due(journal: Journal) -> None:
     open_sheet(journal, new=4)
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, [2, 3], suffix=False, by="amina", at=at(3))
-    assert due_counts(journal) == [("KE", "KES", State.READY, 2, 300100)]
+    assert list(journal.tallies(1, kind=TallyKind.DUE)) == [StateTally("KE", "KES", State.READY, 2, 300100)]
     evidence = [build_evidence(n, order_id=order) for n, order in enumerate(("ORD-2", "ORD-2", "ORD-4", "ORD-5"), 1)]
     assert set(journal.record_evidence(evidence, WORDS, at=at(5))) == {Finding.CONTRADICTING}
     assert [due.row for due in due_rows(journal, 1)] == [3]
-    assert due_counts(journal) == [("KE", "KES", State.READY, 1, 150050)]
+    assert list(journal.tallies(1, kind=TallyKind.DUE)) == [StateTally("KE", "KES", State.READY, 1, 150050)]
 
 
-def due_counts(journal: Journal) -> list[tuple[object, ...]]:
-    return [astuple(tally) for tally in journal.tallies(1, kind=TallyKind.DUE)]
+# Rows that a person rejects wait, statements are carried out once, and times never decrease.
+
+
+def rejection(number: int, attempt: int, minute: int = 3, basis: Basis = Basis.PERSON) -> Entry:
+    return resolved(number, attempt, Resolution.REJECTED, at(minute), basis)
+
+
+def reject_row(journal: Journal, basis: Basis = Basis.PERSON) -> None:
+    """Put row 2, whose attempt left at minute 1, in doubt, then settle it as rejected."""
+    open_sheet(journal, new=1)
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    journal.settle([rejection(1, 1, basis=basis)])
+
+
+@pytest.mark.share(5)
+@pytest.mark.parametrize(("cutoff", "released"), [("", 0), (at(0), 0), (at(1), 1), (at(2), 1)])
+def test_person_rejected_row_is_released_after_quarantine(journal: Journal, cutoff: str, released: int) -> None:
+    reject_row(journal)
+    assert journal.release(1, None, suffix=True, by="amina", at=at(9), cutoff=cutoff) == released
+    (row,) = journal.rows(1)
+    assert (row.state, row.possible_duplicate_of) == (State.READY if released else State.REJECTED, 1)
+    assert "possible duplicate of attempt 1" in render_record(row.message or "")
+    assert (row.quarantined_since is None) == bool(released)
+
+
+def test_quarantine_counts_only_latest_attempt(journal: Journal) -> None:
+    reject_row(journal)
+    journal.release(1, None, suffix=False, by="amina", at=at(9), cutoff=at(1))
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    journal.settle([rejection(1, 2, 11)])
+    assert journal.release(1, None, suffix=False, by="amina", at=at(12), cutoff=at(9)) == 0
+    assert journal.release(1, None, suffix=False, by="amina", at=at(12), cutoff=at(10)) == 1
+    send(journal, 1, OutcomeKind.REJECTED, at(13))  # by the gateway: no quarantine
+    assert journal.release(1, None, suffix=True, by="amina", at=at(13)) == 1
+    assert row_of(journal, 1, 2).possible_duplicate_of == 2
+
+
+def test_gateway_rejection_skips_quarantine_but_stays_marked(journal: Journal) -> None:
+    reject_row(journal, Basis.GATEWAY)
+    (row,) = journal.rows(1)
+    assert (row.quarantined_since, row.error_code) == (None, "proven_statement")
+    assert journal.compare(OPERATION, [(2, "ORD-2", "other")])[1][0].quarantined_since is None
+    journal.verify()
+    assert journal.release(1, None, suffix=True, by="amina", at=at(9)) == 1
+    assert next(iter(journal.rows(1))).possible_duplicate_of == 1
+    journal.verify()
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("cutoff", ["", at(0)])
+def test_amendment_waits_for_quarantine(journal: Journal, cutoff: str) -> None:
+    reject_row(journal)
+    (clash,) = journal.compare(OPERATION, [(2, "ORD-2", "other")])[1]
+    assert (clash.is_amendable, clash.quarantined_since) == (True, at(1))
+    changed = [new_instruction(2, amount="1600.00")]
+    with pytest.raises(InternalError, match="must not be replaced"):
+        open_sheet(journal, "b2", changed, amendments=[Amendment(2, 1, cutoff)])
+    open_sheet(journal, "b2", changed, amendments=[Amendment(2, 1, at(1))])
+    (due,) = due_rows(journal, 2)
+    assert (due.order_id, due.standing.possible_duplicate_of) == ("ORD-2-r2", 1)
+    journal.verify()
+
+
+def test_journal_lists_carried_out_statements_of_batch(journal: Journal) -> None:
+    open_sheet(journal)
+    assert journal.carried_out_statements("b1") == []
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    journal.settle([rejection(1, 1)], note=NOTE)
+    open_sheet(journal, "b2", [new_instruction(2, "OTHER")])
+    assert [journal.carried_out_statements(batch) for batch in ("b1", "b2")] == [[NOTE], []]
+    assert journal.message_counts() == {}
+    journal.verify()
+
+
+def test_journal_keeps_newest_clock_difference(journal: Journal) -> None:
+    assert journal.head().clock is None
+    lags = (ClockComparison(at(9), at(8), 0, 86_400, at(2), at(8)), ClockComparison(at(9), at(8), 1, 900))
+    for seen in (*(ClockComparison(at(2), at(1), ahead_s) for ahead_s in (0, 700, -700)), *lags):
+        journal.settle([], note=seen)
+        assert journal.head().clock == seen
+    assert journal.message_counts() == {}
+    assert journal.verify()["facts"] == 5
+
+
+def test_journal_times_never_decrease(journal: Journal) -> None:
+    open_sheet(journal, new=1, opened_at=at(5))
+    assert journal.head().newest_time == at(5)
+    (due,) = due_rows(journal, 1)
+    journal.append([intent(due, at(2))])
+    journal.append([outcome_of(due.number, 1, OutcomeKind.UNKNOWN, at(3))])
+    (row,) = journal.rows(1)
+    assert (row.intended_at, row.updated_at, journal.head().newest_time) == (at(5), at(5), at(5))
+    journal.settle([], note=ClockComparison(at(7), at(7), 0))
+    assert journal.head().newest_time == at(7)
+    assert open_sheet(journal, "b2", [new_instruction(9)], opened_at=at(1)).opened_at == at(7)
+    journal.verify()
+
+
+NOTE = StatementNote("b1", "answers.csv", "a" * 64, "amina", at(4))
+
+
+def test_refused_settlement_names_moved_row_until_repeated(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway's answer arrives while a person settles its row."""
+    open_sheet(journal)
+    first, *_ = send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    written = journal.settle
+
+    def settle_after_answer(*given: Any, **named: Any) -> None:
+        journal.append([outcome_of(first.number, 1, OutcomeKind.PAID, at(3))])
+        written(*given, **named)
+
+    def settle_as_paid(*rows: int) -> None:
+        settlements = [Settlement(row, Resolution.PAID, "statement of 21 November") for row in rows]
+        now = datetime.fromisoformat(at(5))
+        settle(journal, journal.batches()[0], settlements, by="amina", now=lambda: now, statement_note=NOTE)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(journal, "settle", settle_after_answer)
+        with pytest.raises(StaleRows) as refused:
+            settle_as_paid(2, 3)
+    assert refused.value.exit_code == 7
+    moved = "Row 2 is now paid, because the gateway's answer arrived at the same time. Nothing was settled."
+    assert refused.value.message == moved
+    assert "status BATCH --row 2" in refused.value.hint
+    assert states(journal) == [State.PAID, State.IN_DOUBT, State.IN_DOUBT]
+    assert journal.carried_out_statements("b1") == []
+    assert journal.verify()["facts"] == 8
+    settle_as_paid(3)
+    assert states(journal) == [State.PAID, State.PAID, State.IN_DOUBT]
+    assert len(journal.carried_out_statements("b1")) == 1
