@@ -5,9 +5,8 @@ state of every row, on the rows that may be sent, and on the contradictions.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from paygw_batch.core.batch import first_order_id
 from paygw_batch.core.evidence import (
@@ -82,7 +81,7 @@ class ModelJournal:
     def open_batch(
         self, rows: Sequence[NewInstruction], known: Sequence[KnownRow], amendments: Sequence[Amendment], at: str
     ) -> None:
-        replaces = {model_row.row: self.instruction(model_row.instruction) for model_row in amendments}
+        replaces = {one.row: self.instruction(one.instruction) for one in amendments}
         number = len(self.covered) + 1
         new_rows: list[ModelRow] = []
         for new in rows:
@@ -90,51 +89,44 @@ class ModelJournal:
             start = RowProgress(new.client_orderid) if old is None else replacement_progress(old.progress)
             new_rows.append(ModelRow(len(self.instructions) + len(new_rows) + 1, number, new, start))
         self.instructions += new_rows
-        covered = {model_row.new.row: model_row for model_row in new_rows} | {
-            model_row.row: self.instruction(model_row.instruction) for model_row in known
-        }
+        covered = {one.new.row: one for one in new_rows} | {one.row: self.instruction(one.instruction) for one in known}
         self.covered.append(dict(sorted(covered.items())))
         self.opened_at.append(at)
         self.facts += 1
-        for model_row in new_rows:
-            if model_row.new.row not in replaces:
-                self.order_ids.setdefault(model_row.new.client_orderid, model_row)
-        for model_row in new_rows:  # amended rows come last: they are released under an id that no row of the sheet has
-            if (old := replaces.get(model_row.new.row)) is not None:
-                self._replace(old, model_row, number, at)
+        for one in new_rows:
+            if one.new.row not in replaces:
+                self.order_ids.setdefault(one.new.client_orderid, one)
+        for one in new_rows:  # amended rows come last: they are released under an id that no row of the sheet has
+            if (old := replaces.get(one.new.row)) is not None:
+                self._replace(old, one, number, at)
 
-    def _replace(self, old: ModelRow, model_row: ModelRow, batch: int, at: str) -> None:
+    def _replace(self, old: ModelRow, one: ModelRow, batch: int, at: str) -> None:
         before = old.progress
-        for order_id in (model_row.new.client_orderid, before.order_id):
-            self.order_ids[order_id] = model_row
-        self._record(Entry(old.number, before.standing.attempt, Replaced(f"b{batch}", model_row.new.row), at))
+        for order_id in (one.new.client_orderid, before.order_id):
+            self.order_ids[order_id] = one
+        self._record(Entry(old.number, before.standing.attempt, Replaced(f"b{batch}", one.new.row), at))
         if before.standing.state is State.REJECTED:
-            self._release(model_row, suffix=True, by="an amended sheet", at=at)
+            self._release(one, suffix=True, by="an amended sheet", at=at)
 
     def compare(self, rows: Sequence[tuple[int, str, str]]) -> tuple[list[KnownRow], list[Clash]]:
         known, clashes = [], []
         for row, order_id, content in rows:
-            if (model_row := self.order_ids.get(order_id)) is None:
+            if (one := self.order_ids.get(order_id)) is None:
                 continue
-            is_its_own, standing = model_row.new.client_orderid == order_id, model_row.progress.standing
-            if is_its_own and model_row.new.content == content:
-                known.append(KnownRow(row, model_row.number, standing.state))
+            is_its_own, standing = one.new.client_orderid == order_id, one.progress.standing
+            if is_its_own and one.new.content == content:
+                known.append(KnownRow(row, one.number, standing.state))
                 continue
-            batch, opened_at = f"b{model_row.batch}", self.opened_at[model_row.batch - 1]
-            may_amend = is_its_own and is_amendable(standing) and not model_row.is_contested
-            clashes.append(
-                Clash(row, order_id, model_row.number, batch, model_row.new.row, opened_at, standing.state, may_amend)
-            )
+            batch, opened_at = f"b{one.batch}", self.opened_at[one.batch - 1]
+            may_amend = is_its_own and is_amendable(standing) and not one.is_contested
+            clashes.append(Clash(row, order_id, one.number, batch, one.new.row, opened_at, standing.state, may_amend))
         return known, clashes
 
     def append(self, entries: Sequence[Entry]) -> list[bool]:
-        is_kept_list = [
-            not (isinstance(entry.fact, Intended) and self.instruction(entry.instruction).is_contested)
-            for entry in entries
+        is_held = [
+            isinstance(entry.fact, Intended) and self.instruction(entry.instruction).is_contested for entry in entries
         ]
-        return [
-            is_recorded and self._append_entry(entry) for entry, is_recorded in zip(entries, is_kept_list, strict=True)
-        ]
+        return [not held and self._append_entry(entry) for entry, held in zip(entries, is_held, strict=True)]
 
     def _append_entry(self, entry: Entry) -> bool:
         """Record a fact, unless it is an intent that does not fit its row."""
@@ -143,21 +135,19 @@ class ModelJournal:
         return not (is_unfit and isinstance(entry.fact, Intended)) and self._record(entry)
 
     def interrupt(self, at: str) -> int:
-        in_flight = [
-            model_row for model_row in self.instructions if model_row.progress.standing.state is State.IN_FLIGHT
-        ]
-        for model_row in in_flight:
-            self._record(Entry(model_row.number, model_row.progress.standing.attempt, Interrupted(), at))
+        in_flight = [one for one in self.instructions if one.progress.standing.state is State.IN_FLIGHT]
+        for one in in_flight:
+            self._record(Entry(one.number, one.progress.standing.attempt, Interrupted(), at))
         return len(in_flight)
 
     def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
         released = [
-            model_row
-            for row, model_row in self.covered[batch - 1].items()
-            if model_row.progress.standing.state is State.REJECTED and (rows is None or row in rows)
+            one
+            for row, one in self.covered[batch - 1].items()
+            if one.progress.standing.state is State.REJECTED and (rows is None or row in rows)
         ]
-        for model_row in released:
-            self._release(model_row, suffix=suffix, by=by, at=at)
+        for one in released:
+            self._release(one, suffix=suffix, by=by, at=at)
         return len(released)
 
     def record_evidence(
@@ -165,17 +155,17 @@ class ModelJournal:
     ) -> list[Finding]:
         findings: list[Finding] = []
         has_arrivals = False
-        for model_row in evidence:
-            order_id = model_row.claim.order_id
-            ruling = assess_claim(model_row.claim, self._candidates(order_id), words)
+        for one in evidence:
+            order_id = one.claim.order_id
+            ruling = assess_claim(one.claim, self._candidates(order_id), words)
             if isinstance(ruling, Deferral):
                 break
             self.evidence += 1 + len(ruling.others)
-            has_arrivals |= model_row.arrival is not None
+            has_arrivals |= one.arrival is not None
             if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
                 if self._record(Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at)):
                     row = self.instruction(ruling.instruction)
-                    row.progress = row.progress._replace(message=encode_record(model_row.source))
+                    row.progress = row.progress._replace(message=encode_record(one.source))
             else:
                 self.facts += 1 + len(ruling.others)
             if ruling.finding is Finding.CONTRADICTING or (
@@ -189,13 +179,13 @@ class ModelJournal:
         return findings
 
     def settle(self, entry: Entry) -> None:
-        model_row = self.instruction(entry.instruction)
-        if model_row.progress.standing.state is State.READY:
-            if not model_row.is_contested:
+        one = self.instruction(entry.instruction)
+        if one.progress.standing.state is State.READY:
+            if not one.is_contested:
                 raise InternalError("nothing holds it")
-            model_row.is_contested = False
+            one.is_contested = False
             self.evidence += 1
-            self.answered[model_row.number] = self.facts + 1
+            self.answered[one.number] = self.facts + 1
         assert self._record(entry)
 
     # Queries.
@@ -203,29 +193,21 @@ class ModelJournal:
     def row_states(self, batch: int) -> list[RowState]:
         return [
             build_row_state(
-                row,
-                model_row.number,
-                model_row.new.client_orderid,
-                model_row.new.country,
-                model_row.new.currency,
-                model_row.new.minor,
-                model_row.progress,
+                *(row, one.number, one.new.client_orderid, one.new.country, one.new.currency, one.new.minor),
+                one.progress,
             )
-            for row, model_row in self.covered[batch - 1].items()
+            for row, one in self.covered[batch - 1].items()
         ]
 
-    def row_states_in(
-        self, batch: int, states: Collection[State], *, accepted_until: str | None, limit: int | None = None
-    ) -> list[RowState]:
-        row_states: Iterator[RowState] = (row for row in self.row_states(batch) if row.state in states)
-        if accepted_until is not None:
-            row_states = (
-                row
-                for row in row_states
-                if row.state is not State.ACCEPTED
-                or (row.intended_at is not None and row.intended_at <= accepted_until)
+    def row_states_in(self, batch: int, states: Collection[State], *, accepted_until: str | None) -> list[RowState]:
+        return [
+            row
+            for row in self.row_states(batch)
+            if row.state in states
+            and (
+                accepted_until is None or row.state is not State.ACCEPTED or (row.intended_at or "~") <= accepted_until
             )
-        return list(islice(row_states, limit))
+        ]
 
     def tallies(self, batch: int) -> list[StateTally]:
         rows: Counter[tuple[str, str, State]] = Counter()
@@ -239,19 +221,19 @@ class ModelJournal:
         """Return the rows that may be sent: the last fact clears them, and no evidence holds them."""
         return [
             row
-            for row, model_row in self.covered[batch - 1].items()
-            if not model_row.is_contested and (not model_row.facts or fact_kind(model_row.facts[-1]) in CLEARING)
+            for row, one in self.covered[batch - 1].items()
+            if not one.is_contested and (not one.facts or fact_kind(one.facts[-1]) in CLEARING)
         ]
 
     def holds(self, batch: int) -> set[int]:
         ready = (item for item in self.covered[batch - 1].items() if item[1].progress.standing.state is State.READY)
-        return {row for row, model_row in ready if model_row.is_contested}
+        return {row for row, one in ready if one.is_contested}
 
     def contradictions(self) -> list[tuple[int, int, State, str, int]]:
         return [line for line in self.all_contradictions if self.answered.get(line[1], 0) <= line[0]]
 
     def counts(self) -> Counter[str]:
-        return Counter(model_row.progress.standing.state.value for model_row in self.instructions)
+        return Counter(one.progress.standing.state.value for one in self.instructions)
 
     def _candidates(self, order_id: str | None) -> list[Candidate]:
         candidates = self._candidates_by_id(order_id or "")
@@ -260,35 +242,26 @@ class ModelJournal:
         return candidates
 
     def _candidates_by_id(self, order_id: str) -> list[Candidate]:
-        model_row = self.order_ids.get(order_id)
-        if model_row is None:
+        if (one := self.order_ids.get(order_id)) is None:
             return []
-        return [
-            candidate_of(
-                model_row.number,
-                model_row.new.client_orderid,
-                model_row.new.amount,
-                model_row.new.currency,
-                model_row.progress,
-            )
-        ]
+        return [candidate_of(one.number, one.new.client_orderid, one.new.amount, one.new.currency, one.progress)]
 
-    def _release(self, model_row: ModelRow, *, suffix: bool, by: str, at: str) -> None:
+    def _release(self, one: ModelRow, *, suffix: bool, by: str, at: str) -> None:
         order_id = next_order_id(
-            model_row.new.client_orderid, model_row.progress, suffix=suffix, is_used=self.order_ids.__contains__
+            one.new.client_orderid, one.progress, suffix=suffix, is_used=self.order_ids.__contains__
         )
-        self.order_ids.setdefault(order_id, model_row)
-        self._record(Entry(model_row.number, model_row.progress.standing.attempt, Released(order_id, by), at))
+        self.order_ids.setdefault(order_id, one)
+        self._record(Entry(one.number, one.progress.standing.attempt, Released(order_id, by), at))
 
     def _record(self, entry: Entry) -> bool:
         self.facts += 1
-        model_row = self.instruction(entry.instruction)
-        after = advance(model_row.progress, entry.fact, entry.attempt, entry.at)
+        one = self.instruction(entry.instruction)
+        after = advance(one.progress, entry.fact, entry.attempt, entry.at)
         if isinstance(after, IllegalMove):
             self.all_contradictions.append(
-                (self.facts, model_row.number, after.state, fact_kind(entry.fact).value, entry.attempt)
+                (self.facts, one.number, after.state, fact_kind(entry.fact).value, entry.attempt)
             )
             return False
-        model_row.progress = after
-        model_row.facts.append(entry.fact)
+        one.progress = after
+        one.facts.append(entry.fact)
         return True
