@@ -1,4 +1,7 @@
-"""Facts as stored columns, and their chain."""
+"""Facts as stored columns, their chain, and the values of the database call that commits them."""
+
+import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +24,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.evidence import Notification, decode_notification, encode_notification
 from paygw_batch.journal.facts import (
+    SALT_BYTES,
     Line,
     NoteKind,
     PersonalData,
@@ -35,7 +39,9 @@ from paygw_batch.journal.facts import (
     personal_data_digest,
     verify_links,
 )
-from paygw_batch.journal.values import BatchForgotten, BatchOpened, Entry, Link
+from paygw_batch.journal.postgres.fact_writer import stage_facts
+from paygw_batch.journal.values import BatchForgotten, BatchOpened, Entry, Link, Remark, StoredReply
+from tests.support.journal_rows import AT, at, outcome_of, resolved
 
 PLAIN = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=12)
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
@@ -104,18 +110,10 @@ def order_ids_of(fact: Fact) -> set[str]:
             return set()
 
 
-def test_message_keeps_line_breaks_but_status_does_not() -> None:
-    outcome = Outcome(OutcomeKind.PAID, gateway_status="do\nne", message="paid\nin full\0\ud800")
-    told, said = fact_columns(Concluded(outcome))
-    assert (told.gateway_status, said.text) == ("do?ne", "paid\nin full??")
-
-
 def test_digest_of_gateway_text_depends_on_salt() -> None:
-    said = PersonalData("no such wallet", None, "ab")
-    assert personal_data_digest(b"a" * 16, said) != personal_data_digest(b"b" * 16, said)
-    assert personal_data_digest(b"a" * 16, said) != personal_data_digest(
-        b"a" * 16, PersonalData("no such wallet", "ab", None)
-    )
+    said, moved = PersonalData("no such wallet", None, "ab"), PersonalData("no such wallet", "ab", None)
+    digests = {personal_data_digest(salt * 16, one) for salt, one in ((b"a", said), (b"b", said), (b"a", moved))}
+    assert len(digests) == 3
 
 
 @given(OPENINGS)
@@ -146,7 +144,6 @@ def test_opening_without_plan_omits_plan_field() -> None:
         decode_batch(details.replace('"rows"', '"plan_sha256":"","rows"'))
 
 
-AT = "2026-11-21T08:00:00.000Z"
 ENTRIES = st.builds(Entry, NUMBERS, NUMBERS, FACTS, st.just(AT))
 
 
@@ -157,32 +154,21 @@ def test_different_lines_have_different_hashes(one: Entry, other: Entry, start: 
     assert (first.hash == second.hash) == (first[:-1] == second[:-1])
 
 
-def stored_lines(line: Line) -> tuple[int, str, bytes | None, bytes]:
-    return line.seq, line_text(line[:-2]), line.said_sha256, line.hash
-
-
 def test_missing_or_changed_fact_is_located() -> None:
     start = Link(0, bytes(32))
-    entries = [
-        Entry(4, 1, Intended("A-1", "nonce", 1, None), AT),
-        Entry(4, 1, Concluded(Outcome(OutcomeKind.PAID)), AT),
-    ]
+    entries = [Entry(4, 1, Intended("A-1", "nonce", 1, None), AT), outcome_of(4, 1, OutcomeKind.PAID)]
     (first, second), _ = chain_facts(entries, start, lambda: bytes(16))
-    assert [line[0] for line in verify_links(start, map(stored_lines, [first, second]))] == [1, 2]
-    with pytest.raises(JournalCorrupt) as raised:
-        list(verify_links(start, [stored_lines(second)]))
-    assert raised.value.message == "Fact 1 is missing from the journal."
+
+    def verify(*lines: Line) -> list[int]:
+        stored = ((line.seq, line_text(line[:-2]), line.said_sha256, line.hash) for line in lines)
+        return [line[0] for line in verify_links(start, stored)]
+
+    assert verify(first, second) == [1, 2]
+    with pytest.raises(JournalCorrupt, match=r"^Fact 1 is missing from the journal\.$"):
+        verify(second)
     for changed in (second._replace(attempt=2), second._replace(hash=bytes(32)), second._replace(cause="x")):
-        with pytest.raises(JournalCorrupt) as raised:
-            list(verify_links(start, map(stored_lines, [first, changed])))
-        assert raised.value.message == "Fact 2 or the one before it was changed: its hash is wrong."
-
-
-def test_times_in_chain_never_decrease() -> None:
-    later = "2026-11-21T09:00:00.000Z"
-    entries = [Entry(4, 1, Interrupted(), later), Entry(5, 1, Interrupted(), AT)]
-    lines, _ = chain_facts(entries, Link(0, bytes(32)), lambda: bytes(16))
-    assert [line.at for line in lines] == [later, later]
+        with pytest.raises(JournalCorrupt, match=r"^Fact 2 or the one before it was changed: its hash is wrong\.$"):
+            verify(first, changed)
 
 
 @pytest.mark.parametrize("details", ["{", "[]", '["one"]', "7", None])
@@ -192,18 +178,97 @@ def test_unreadable_note_is_rejected(kind: NoteKind, details: str | None) -> Non
         parse_note(kind, "amina", None, details, None, "2026-11-20T10:00:00.000Z")
 
 
-_AT = "2026-11-20T10:00:00.000Z"
-_SPAN = TimeInterval(_AT, "2026-11-20T10:00:01.000Z")
+SPAN = TimeInterval(AT, "2026-11-21T08:00:01.000Z")
 
 
-def _make_notification(times: StatedTimes) -> Notification:
-    claim = Claim("PAY-2", "10.00", "KES", "approved", "r", Proof.PROVEN, times=times)
-    return Notification(_AT, "POST", "application/json", "", b"{}", 2, "", claim)
-
-
-@pytest.mark.parametrize("times", [StatedTimes(), StatedTimes((_SPAN,), _SPAN)])
+@pytest.mark.parametrize("times", [StatedTimes(), StatedTimes((SPAN,), SPAN)])
 def test_notification_is_decoded_as_encoded(times: StatedTimes) -> None:
-    notice = _make_notification(times)
+    claim = Claim("PAY-2", "10.00", "KES", "approved", "r", Proof.PROVEN, times=times)
+    notice = Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim)
     kept = decode_notification(encode_notification(notice))
     assert kept == notice
-    assert match_attempt(kept.claim.times, _AT) is match_attempt(times, _AT)
+    assert match_attempt(kept.claim.times, AT) is match_attempt(times, AT)
+
+
+# The call that commits facts to the database; tests of both stores verify what it has stored.
+
+PAGE = StoredReply("HTTP/1.1 402 Payment Required", b'{"status": "declined"}')
+END = Link(4, b"s" * 32, at(0))
+BYTES = {"hash", "said_sha256", "salt", "head", "body"}
+Lines = list[dict[str, Any]]
+
+
+def read_bytes(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: bytes.fromhex(value[2:]) if name in BYTES else value for name, value in line.items()}
+
+
+def staged_lines(*entries: Entry | Remark, end: Link = END) -> tuple[Lines, Lines, Lines]:
+    """Return the call's facts, texts and replies."""
+    staged = stage_facts(entries, end)
+    facts, texts, replies = ([read_bytes(line) for line in json.loads(lines)] for lines in staged.values[2:])
+    assert (staged.values[:2], staged.before) == ((end.seq, end.hash), end)
+    assert staged.end == Link(facts[-1]["seq"], facts[-1]["hash"], facts[-1]["at"])
+    return facts, texts, replies
+
+
+def rejected_outcome(number: int, when: str = "", **fields: Any) -> Entry:
+    """Return an outcome with every field that a reply can have."""
+    outcome = Outcome(OutcomeKind.REJECTED, "c", "declined", "g-1", 402, "5", "too poor", conflict=True)
+    more = {"customer_url": "https://pay.example/1", "reply_sha256": PAGE.sha256, **fields}
+    return Entry(number, 1, Concluded(outcome._replace(**more)), when or at(6), PAGE)
+
+
+def test_staged_intent_contains_no_personal_data() -> None:
+    intended = Intended("ORD-11", "nonce-11", 1_795_000_000, "WALLET-KE", "1234")
+    (fact,), texts, replies = staged_lines(Entry(11, 2, intended, at(5)))
+    assert {name: fact[name] for name in fact if name != "hash"} == {
+        "seq": 5, "at": at(5), "kind": "intended", "instruction": 11, "attempt": 2, "order_id": "ORD-11",
+        "nonce": "nonce-11", "timestamp_s": 1_795_000_000, "purpose": "WALLET-KE", "endpoint_id": "1234",
+    }  # fmt: skip
+    assert texts == replies == []
+
+
+def test_staged_reply_has_salted_digest_and_raw_bytes() -> None:
+    paid = outcome_of(12, 1, OutcomeKind.PAID, at(6))
+    (_, fact, _), (text_line, other), replies = staged_lines(paid, rejected_outcome(11), rejected_outcome(13))
+    words = PersonalData("too poor", "https://pay.example/1", PAGE.sha256)
+    assert text_line == {"seq": 6, "salt": text_line["salt"], **words._asdict()}
+    assert len(text_line["salt"]) == SALT_BYTES
+    assert other["salt"] != text_line["salt"]
+    assert fact["said_sha256"] == personal_data_digest(text_line["salt"], words)
+    assert "too poor" not in str(fact)
+    assert (fact["gateway_status"], fact["gateway_reference"], fact["http_status"]) == ("declined", "g-1", 402)
+    assert (fact["error_code"], fact["cause"], fact["conflict"]) == ("5", "c", 1)
+    assert replies == [{"seq": seq, "head": PAGE.head.encode(), "body": PAGE.body} for seq in (6, 7)]
+
+
+def test_staged_text_loses_only_unstorable_characters() -> None:
+    unstorable = rejected_outcome(11, message="a\0b\ud83d\n", gateway_status="x\ny\0", customer_url="")
+    (fact,), (text_line,), _ = staged_lines(unstorable)
+    found = (text_line["text"], text_line["customer_url"], fact["gateway_status"])
+    assert found == ("a?b?\n", None, "x?y?")
+
+
+def test_staged_times_never_decrease() -> None:
+    late = [rejected_outcome(12, at(5)), rejected_outcome(13, at(9))]
+    facts, texts, replies = staged_lines(*late, end=Link(9, b"d" * 32, at(7)))
+    assert [(line["seq"], line["at"]) for line in facts] == [(10, at(7)), (11, at(9))]
+    assert [[line["seq"] for line in lines] for lines in (texts, replies)] == [[10, 11], [10, 11]]
+
+
+def test_staged_interruption_and_settlement_have_own_columns() -> None:
+    settled = resolved(11, 1, Resolution.NOT_RECEIVED, at(7))
+    (one, other), texts, _ = staged_lines(Entry(11, 1, Interrupted(), at(6)), settled)
+    assert (one["kind"], other["kind"], other["basis"]) == ("interrupted", "resolved_not_received", "gateway")
+    assert one.keys() == {"seq", "at", "kind", "instruction", "attempt", "hash"}
+    assert [line["seq"] for line in texts] == [6], "the person's evidence"
+
+
+def test_staged_opening_has_no_row() -> None:
+    batch = BatchOpened(
+        *("b1", "payout", "s.csv", "", "0" * 64, 1, 0, 1, 1, "1" * 64, 0, "2" * 64, 1, "3" * 64, {}, "amina", ())
+    )
+    opened = Remark(batch, at(6), batch=1)
+    (line,), _ = chain_facts([opened], END, lambda: b"")
+    about = {"seq": 5, "at": at(6), "kind": "batch_opened", "batch": 1}
+    assert staged_lines(opened) == ([{**about, "details": encode_batch(batch), "hash": line.hash}], [], [])

@@ -123,7 +123,8 @@ def test_row_shows_latest_attempt_and_first_sending(journal: Journal) -> None:
     (row,) = journal.rows(1)
     assert (row.state, row.first_sent_at, row.error_code) == (State.IN_FLIGHT, at(2), None)
     words = {"gateway_status": "declined", "gateway_reference": "R-1", "error_code": "51", "message": "no funds"}
-    journal.append([outcome_of(due.number, 2, OutcomeKind.REJECTED, at(3), http_status=200, **words)])
+    more = {"http_status": 200, "conflict": True, "customer_url": "https://pay.example/1"}
+    journal.append([outcome_of(due.number, 2, OutcomeKind.REJECTED, at(3), **words, **more)])
     (row,) = journal.rows(1)
     assert (row.state, row.attempts, row.sent_orderid, row.purpose) == (State.REJECTED, 2, "ORD-2", "WALLET-KE")
     assert ({name: getattr(row, name) for name in words}, row.http_status) == (words, 200)
@@ -132,6 +133,7 @@ def test_row_shows_latest_attempt_and_first_sending(journal: Journal) -> None:
     send(journal, 1, OutcomeKind.PAID, at(5))
     (row,) = journal.rows(1)
     assert (row.attempts, row.first_sent_at, row.updated_at, row.intended_at) == (3, at(2), at(5), at(5))
+    journal.verify()
 
 
 @pytest.mark.parametrize("rows", [65, 129, long(1_000)])
