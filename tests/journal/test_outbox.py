@@ -5,7 +5,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from paygw_batch.clock import timestamp
+from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal import NewNotice, Occasion, Outbox, StoredNotice
@@ -33,7 +34,7 @@ from tests.support.journal_rows import (
     open_sheet,
     outcome_of,
 )
-from tests.support.postgres_rows import open_postgres, postgres_place
+from tests.support.postgres_rows import open_postgres
 from tests.support.postgres_server import PostgresServer
 
 NOW = datetime(2026, 11, 24, 8, tzinfo=UTC)
@@ -49,6 +50,10 @@ def outbox(journal_place: JournalLocation) -> Iterator[Outbox]:
 
 def due(outbox: Outbox, now: datetime = NOW) -> Sequence[StoredNotice]:
     return outbox.due(now, limit=100)
+
+
+def subjects(outbox: Outbox) -> list[str]:
+    return [notice.subject for notice in due(outbox)]
 
 
 def add_notice(outbox: Outbox, *notices: NewNotice) -> Sequence[StoredNotice]:
@@ -116,9 +121,9 @@ def test_marking_due_skips_notice_being_sent(outbox: Outbox) -> None:
 def test_outbox_returns_newest_subject_of_batch(outbox: Outbox) -> None:
     assert outbox.newest_subject(Occasion.IN_DOUBT, "b1") == ""
     for subject in ("2026-11-02T00:00:00.000Z", "2026-11-01T00:00:00.000Z"):
-        outbox.add([replace(NOTICE, occasion=Occasion.IN_DOUBT, subject=subject)], timestamp(NOW))
-    assert outbox.newest_subject(Occasion.IN_DOUBT, "b1") == "2026-11-02T00:00:00.000Z"
-    assert outbox.newest_subject(Occasion.IN_DOUBT, "b2") == ""
+        add_notice(outbox, replace(NOTICE, occasion=Occasion.IN_DOUBT, subject=subject))
+    found = [outbox.newest_subject(Occasion.IN_DOUBT, batch) for batch in ("b1", "b2")]
+    assert found == ["2026-11-02T00:00:00.000Z", ""]
 
 
 @pytest.mark.parametrize("tries", [1, 2, 7, 40, 10_000])
@@ -173,51 +178,44 @@ def test_killed_process_loses_no_notices(journal_place: JournalLocation, seed: i
     play(journal_place, seed)
 
 
-def test_send_without_claim_is_detected(journal_place: JournalLocation) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Outbox, "claim", lambda *_: True)
-        with pytest.raises(AssertionError):
-            play(journal_place, 0)
+def record_before_sending(
+    outbox: Outbox, notice: StoredNotice, content: Mapping[str, Any], now: datetime, claim: Any = Outbox.claim
+) -> bool:
+    is_ours: bool = claim(outbox, notice, content, now)
+    if is_ours:
+        outbox.record_sent(notice, timestamp(now))
+    return is_ours
 
 
-def test_record_before_send_is_detected(journal_place: JournalLocation) -> None:
-    claim = Outbox.claim
-
-    def record_before_sending(outbox: Outbox, notice: StoredNotice, content: Mapping[str, Any], now: datetime) -> bool:
-        is_ours = claim(outbox, notice, content, now)
-        if is_ours:
-            outbox.record_sent(notice, timestamp(now))
-        return is_ours
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Outbox, "claim", record_before_sending)
-        with pytest.raises(AssertionError, match="a notice was lost"):
-            play_some(journal_place, 20)
+@pytest.mark.parametrize(
+    ("planted", "error"), [(lambda *_: True, None), (record_before_sending, "a notice was lost")], ids=["twice", "lost"]
+)
+def test_planted_bug_of_sending_is_detected(
+    journal_place: JournalLocation, monkeypatch: pytest.MonkeyPatch, planted: Any, error: str | None
+) -> None:
+    monkeypatch.setattr(Outbox, "claim", planted)
+    with pytest.raises(AssertionError, match=error):
+        play(journal_place, *range(20))
 
 
-def play_some(journal_place: JournalLocation, seeds: int) -> None:
-    """Play several seeds."""
-    for seed in range(seeds):
-        play(journal_place, seed)
-
-
-def play(journal_place: JournalLocation, seed: int) -> None:
+def play(journal_place: JournalLocation, *seeds: int) -> None:
     """Let processes send due notices for days, with occasional kills, and compare the received and written notices."""
-    company = _Scenario(journal_place, seed)
-    for number in range(8):
-        with journal_place.outbox(write=True) as outbox:
-            outbox.add([replace(NOTICE, subject=f"{seed} {number}")], timestamp(company.now))
-        with suppress(_Killed):
-            company.send(0.15)
-        company.now += timedelta(minutes=company.chance.randrange(1, 200))
-    while company.now < NOW + GIVEN_UP_AFTER:
-        company.send(0.0)
-        company.now += timedelta(hours=3)
-    with journal_place.outbox(write=False) as outbox:
-        kept = outbox.list_notices(limit=99)
-    assert {one.id for one in kept} == set(company.received), "a notice was lost"
-    assert all(one.sent_at is not None for one in kept)
-    assert {notice for notice, count in company.received.items() if count > 1} <= company.killed_after
+    for seed in seeds:
+        company = _Scenario(journal_place, seed)
+        for number in range(8):
+            with journal_place.outbox(write=True) as outbox:
+                outbox.add([replace(NOTICE, subject=f"{seed} {number}")], timestamp(company.now))
+            with suppress(_Killed):
+                company.send(0.15)
+            company.now += timedelta(minutes=company.chance.randrange(1, 200))
+        while company.now < NOW + GIVEN_UP_AFTER:
+            company.send(0.0)
+            company.now += timedelta(hours=3)
+        with journal_place.outbox(write=False) as outbox:
+            kept = [one for one in outbox.list_notices(limit=999) if one.subject.startswith(f"{seed} ")]
+        assert {one.id for one in kept} == set(company.received), "a notice was lost"
+        assert all(one.sent_at is not None for one in kept)
+        assert {notice for notice, count in company.received.items() if count > 1} <= company.killed_after
 
 
 def test_concurrent_senders_claim_each_notice_once(journal_place: JournalLocation) -> None:
@@ -250,29 +248,20 @@ def test_run_notice_is_due_when_journal_closes(journal_place: JournalLocation) -
             assert due(outbox) == []
             assert [notice.subject for notice in outbox.list_notices(limit=9)] == ["a run"]
     with journal_place.outbox(write=True) as outbox:
-        assert [due_notice.subject for due_notice in due(outbox)] == ["a run"]
+        assert subjects(outbox) == ["a run"]
 
 
-def test_notice_of_killed_run_is_due(place: Path) -> None:
+def test_running_command_withholds_only_its_own_notice(place: Path) -> None:
     create_journal_at(place)
     if (child := os.fork()) == 0:
         journal = file_location(place).open_to_write("a test")
         journal.schedule_end_notices([RUN], timestamp(NOW))
         os._exit(9)
     os.waitpid(child, 0)
-    with file_location(place).outbox(write=True) as outbox:
-        assert [due_notice.subject for due_notice in due(outbox)] == ["a run"]
-
-
-def test_running_command_withholds_only_its_own_notice(place: Path) -> None:
-    create_journal_at(place)
-    for subject in ("killed", "living"):
-        journal = file_location(place).open_to_write("a test")
-        journal.schedule_end_notices([replace(RUN, subject=subject)], timestamp(NOW))
-        if subject == "killed":
-            journal.close()
-    with closing(journal), file_location(place).outbox(write=True) as outbox:
-        assert [due_notice.subject for due_notice in due(outbox)] == ["killed"]
+    with closing(file_location(place).open_to_write("a test")) as journal:
+        journal.schedule_end_notices([replace(RUN, subject="living")], timestamp(NOW))
+        with file_location(place).outbox(write=True) as outbox:
+            assert subjects(outbox) == ["a run"], "that of the killed run"
 
 
 @pytest.mark.parametrize("write", [False, True])
@@ -282,13 +271,26 @@ def test_missing_journal_has_no_outbox(place: Path, write: bool) -> None:
     assert not journal_path(place).exists()
 
 
-def test_notice_in_file_is_never_removed(place: Path) -> None:
-    create_journal_at(place)
-    with ExitStack() as opened:
-        outbox = opened.enter_context(file_location(place).outbox(write=True))
+def test_collecting_notices_does_not_block_run(place: Path) -> None:
+    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
+
+        def claimed() -> Iterator[NewNotice]:
+            open_sheet(journal)
+            yield NOTICE
+
+        outbox.add(claimed(), timestamp(NOW))
+        assert subjects(outbox) == ["a plan"]
+
+
+def test_notice_is_never_removed_or_added_after_move(place: Path) -> None:
+    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
         add_notice(outbox)
-        opened.enter_context(pytest.raises(apsw.ConstraintError, match="never removed"))
-        outbox._connection.execute("DELETE FROM notice")
+        with pytest.raises(apsw.ConstraintError, match="never removed"):
+            outbox._connection.execute("DELETE FROM notice")
+        with journal.move_transaction("another place"):
+            pass
+        with pytest.raises(JournalError, match="was moved to the database"):
+            add_notice(outbox)
 
 
 def test_run_waits_for_notice_writer(place: Path) -> None:
@@ -303,76 +305,53 @@ def test_run_waits_for_notice_writer(place: Path) -> None:
             assert appending.is_alive()
         appending.join()
         assert journal.append([outcome_of(due_row.number, 1, OutcomeKind.PAID)]) == [MoveResult.MOVED]
-        assert [due_notice.subject for due_notice in due(outbox)] == ["a plan"]
-
-
-def test_collecting_notices_does_not_block_run(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
-
-        def claimed() -> Iterator[NewNotice]:
-            open_sheet(journal)
-            yield NOTICE
-
-        outbox.add(claimed(), timestamp(NOW))
-        assert [due_notice.subject for due_notice in due(outbox)] == ["a plan"]
-
-
-def test_moved_journal_refuses_new_notice(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
-        with journal.move_transaction("another place"):
-            pass
-        with pytest.raises(JournalError, match="was moved to the database"):
-            outbox.add([NOTICE], timestamp(NOW))
+        assert subjects(outbox) == ["a plan"]
 
 
 # PostgreSQL only.
 
 
-def test_shared_run_withholds_notice_until_end(database: str, place: Path) -> None:
-    database_location = postgres_place(database, place)
-    with closing(open_postgres(database_location)) as opener:
+def test_shared_run_withholds_notice_until_end(database: str, at_database: DatabaseLocation) -> None:
+    with closing(open_postgres(at_database)) as opener:
         batch = open_sheet(opener, "b1")
         opener.schedule_end_notices([RUN], timestamp(NOW))
         assert opener.start_shared_run(batch.number, waits=True) is not None
-    with database_location.outbox(write=True) as outbox:
+    with at_database.outbox(write=True) as outbox:
         assert due(outbox) == []
         with psycopg.connect(database, autocommit=True) as owner:
             owner.execute("UPDATE paygw.run SET ended_at = clock_timestamp()")
-        assert [due_notice.subject for due_notice in due(outbox)] == ["a run"]
+        assert subjects(outbox) == ["a run"]
 
 
-def test_plan_and_its_notice_are_stored_together(database: str, place: Path) -> None:
-    database_location = postgres_place(database, place)
-    assert database_location.store_plan("code", "{}", notices=[NOTICE])
-    kept = database_location.newest_plan("code")
+def test_plan_and_its_notice_are_stored_together(at_database: DatabaseLocation) -> None:
+    assert at_database.store_plan("code", "{}", notices=[NOTICE])
+    kept = at_database.newest_plan("code")
     assert kept is not None
-    assert database_location.store_plan("code", "{1}", kept)
-    assert not database_location.store_plan("code", "{2}", kept, notices=[replace(NOTICE, subject="of nothing")])
-    with database_location.outbox(write=False) as outbox:
+    assert at_database.store_plan("code", "{1}", kept)
+    assert not at_database.store_plan("code", "{2}", kept, notices=[replace(NOTICE, subject="of nothing")])
+    with at_database.outbox(write=False) as outbox:
         assert [notice.subject for notice in outbox.list_notices(limit=9)] == ["a plan"]
 
 
 @pytest.mark.parametrize("role", ["worker", "reader"])
 def test_worker_and_reader_cannot_send_notices(
-    database: str, place: Path, postgres_server: PostgresServer, role: str
+    at_database: DatabaseLocation, postgres_server: PostgresServer, role: str
 ) -> None:
-    database_location = postgres_place(database, place)
-    name = database.rpartition("/")[2]
-    database_location.grant_rights()
+    name = at_database.server.url.rpartition("/")[2]
+    at_database.grant_rights()
     postgres_server.execute(f"CREATE ROLE {name}_{role}_of_notices LOGIN IN ROLE {name}_{role}")
-    with database_location.outbox(write=True) as outbox:
+    with at_database.outbox(write=True) as outbox:
         (notice,) = add_notice(outbox)
         assert outbox.may_send
-    other_place = replace(database_location, server=Server(postgres_server.url(name, user=f"{name}_{role}_of_notices")))
-    audit_entries: Sequence[Callable[[Outbox], object]] = (
+    theirs = replace(at_database, server=Server(postgres_server.url(name, user=f"{name}_{role}_of_notices")))
+    forgeries: Sequence[Callable[[Outbox], object]] = (
         lambda outbox: outbox.add([replace(NOTICE, subject="forged")], timestamp(NOW)),
         lambda outbox: outbox.claim(notice, {}, NOW),
         lambda outbox: outbox.record_sent(notice, timestamp(NOW)),
         lambda outbox: outbox.make_due(NOW),
     )
-    for act in audit_entries:
-        with ExitStack() as opened:
-            outbox = opened.enter_context(other_place.outbox(write=role == "worker"))
+    for forge in forgeries:
+        with theirs.outbox(write=role == "worker") as outbox:
             assert not outbox.may_send
-            opened.enter_context(pytest.raises((JournalError, psycopg.Error)))
-            act(outbox)
+            with pytest.raises((JournalError, psycopg.Error)):
+                forge(outbox)
