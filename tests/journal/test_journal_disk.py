@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ from tests.support.journal_rows import (
     read_journal_at,
     send,
 )
+from tests.support.journal_rows import states as row_states
 from tests.support.long_part import long
 
 ROWS = 12
@@ -89,7 +90,7 @@ def check_promises(place: Path, promised: Promises) -> None:
     with closing(open_journal_at(place)) as journal:
         journal.verify()
         journal.mark_interrupted(AT)
-        states = {number: row.state for number, row in enumerate(journal.rows(1), start=1)}
+        states = dict(enumerate(row_states(journal), start=1))
     assert len(states) in ({ROWS} if promised.opened else {0, ROWS})
     assert all(states[number] is not State.READY for number in promised.intended)
     assert all(states[number] is State.PAID for number in promised.paid)
@@ -123,8 +124,9 @@ def test_process_stops_writing_after_failed_commit(place: Path, facts: int, *, i
         intents = [intent(row) for row in due[:facts]]
         commit = journal.stage(intents) if is_staged else partial(journal.append, intents)
         disk.fail_at, disk.stays = disk.operations + 1, False
-        with pytest.raises(JournalUnwritable):
+        with pytest.raises(JournalUnwritable, match="can no longer be written") as raised:
             commit()
+        assert "nothing more was sent" in str(raised.value)
         failed_at = disk.operations
         assert not journal.can_write()
         for write in (
@@ -137,53 +139,35 @@ def test_process_stops_writing_after_failed_commit(place: Path, facts: int, *, i
             with pytest.raises(JournalUnwritable):
                 write()
         assert disk.operations == failed_at
+        assert (row_states(journal), journal.head().seq) == ([State.READY] * 3, 1), "it can still be read"
 
 
-def test_rows_stay_readable_after_failed_write(place: Path) -> None:
-    with failing_disk() as disk, closing(open_journal_at(place)) as journal:
-        open_sheet(journal)
-        first, second, _ = due_rows(journal, 1)
-        journal.append([intent(first)])
-        disk.fail_at, disk.stays = disk.operations + 1, True
-        with pytest.raises(JournalUnwritable, match="can no longer be written") as raised:
-            journal.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(second)])
-        assert "nothing more was sent" in str(raised.value)
-        assert [row.state for row in journal.rows(1)] == [State.IN_FLIGHT, State.READY, State.READY]
-        assert journal.head().seq == 2
-
-
-def test_reader_sees_one_snapshot_during_run(place: Path) -> None:
+def test_reader_sees_one_snapshot_and_cannot_write(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=50)
         with closing(read_journal_at(place)) as reader:
             send(journal, 1, OutcomeKind.PAID)
             open_sheet(journal, "b2", new=0)
-            assert {row.state for row in reader.rows(1)} == {State.READY}
+            assert set(row_states(reader)) == {State.READY}
             assert (len(reader.batches()), reader.head().seq) == (1, 1)
             reader.verify()
+            with pytest.raises(apsw.ReadOnlyError):
+                reader._connection.execute("DELETE FROM state")
         with closing(read_journal_at(place)) as reader:
-            assert {row.state for row in reader.rows(1)} == {State.PAID}
+            assert set(row_states(reader)) == {State.PAID}
             assert reader.head() == journal.head()
 
 
 def test_rolled_back_move_leaves_no_trace(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt = Mock(side_effect=KeyboardInterrupt)
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal)
         first, *_ = due_rows(journal, 1)
         with monkeypatch.context() as patch:
-            patch.setattr(SqliteJournal, "_commit", interrupt)
+            patch.setattr(SqliteJournal, "_commit", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 journal.append([intent(first)])
         assert list(journal.append([intent(first)])) == [MoveResult.MOVED]
         journal.verify()
-
-
-def test_reader_cannot_write(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal)
-        with closing(read_journal_at(place)) as reader, pytest.raises(apsw.ReadOnlyError):
-            reader._connection.execute("DELETE FROM state")
 
 
 # A journal that is cut at any byte has one of its earlier states, and no sent row is due in it.
@@ -202,12 +186,12 @@ class Run:
         for part in ("state", "journals"):
             shutil.rmtree(self.place / part, ignore_errors=True)
             shutil.copytree(self.place / "stopped" / part, self.place / part)
-        os.truncate(self.log, log_bytes)
-        self.log.with_name("journal.sqlite3-shm").unlink()
+        log = journal_path(self.place).with_name("journal.sqlite3-wal")
+        os.truncate(log, log_bytes)
+        log.with_name("journal.sqlite3-shm").unlink()
 
-    @property
-    def log(self) -> Path:
-        return self.place / "state" / "journal.sqlite3-wal"
+    def size(self) -> int:
+        return (self.place / "stopped" / "state" / "journal.sqlite3-wal").stat().st_size
 
 
 @pytest.fixture
@@ -215,35 +199,30 @@ def run(place: Path) -> Run:
     states: dict[int, list[State]] = {0: []}
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=4)
-        states[1] = [row.state for row in journal.rows(1)]
+        states[1] = row_states(journal)
         for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN):
             (due, *_) = due_rows(journal, 1)
             for entry in (intent(due), outcome_of(due.number, due.standing.attempt + 1, kind)):
                 journal.append([entry])
-                states[journal.head().seq] = [row.state for row in journal.rows(1)]
+                states[journal.head().seq] = row_states(journal)
         for part in ("state", "journals"):
             shutil.copytree(place / part, place / "stopped" / part)
     return Run(place, states)
 
 
-def cut_offsets(size: int, places: Collection[int]) -> Iterator[int]:
-    """Return the offsets of `places` in every frame."""
-    for start in range(32, size, FRAME_BYTES):
-        yield from (start + place for place in places)
-    yield size
-
-
 @pytest.mark.parametrize("places", [(0, 24), long((-1, 1, 23, 2000))])
 def test_log_truncated_anywhere_restores_earlier_state(run: Run, place: Path, places: Collection[int]) -> None:
+    """The log is cut at `places` of every frame."""
+    whole = run.size()
     seen_states = set()
-    for size in cut_offsets((place / "stopped" / "state" / run.log.name).stat().st_size, places):
+    for size in (*(start + at for start in range(32, whole, FRAME_BYTES) for at in places), whole):
         run.put_back(size)
         shutil.rmtree(place / "journals")
         adopt_journal_at(place)
         with closing(open_journal_at(place)) as journal:
             journal.verify()
             seq = journal.head().seq - 1  # without an adoption
-            now = [row.state for row in journal.rows(1)]
+            now = row_states(journal)
             assert now == run.states[seq]
             due = [due.row - 2 for due in due_rows(journal, 1)]
             assert due == [row for row, state in enumerate(now) if state is State.READY]
@@ -252,7 +231,7 @@ def test_log_truncated_anywhere_restores_earlier_state(run: Run, place: Path, pl
 
 
 def test_log_missing_committed_facts_is_refused(run: Run, place: Path) -> None:
-    whole = (place / "stopped" / "state" / run.log.name).stat().st_size
+    whole = run.size()
     run.put_back(whole)
     open_journal_at(place).close()
     for size in (0, whole // 2, whole - 1):
@@ -265,53 +244,42 @@ def test_log_missing_committed_facts_is_refused(run: Run, place: Path) -> None:
 QUICK_S, SLOW_S = 0.0002, 0.005
 
 
-class TimedDisk:
-    """Wraps the commits of a journal, with a fake clock. Each takes `commit_s`, and its thread is recorded."""
+def test_commits_run_in_event_loop_on_fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, stage = in_memory_journal(), SqliteJournal.stage
+    now_s, commit_s, threads = 0.0, QUICK_S, list[threading.Thread]()
 
-    def __init__(self, journal: SqliteJournal) -> None:
-        self.commit_s = QUICK_S
-        self.threads: list[threading.Thread] = []
-        self._now_s = 0.0
-        self._stage = journal.stage
-        journal.stage = self._stage_and_record  # type: ignore[method-assign]
+    def stage_timed(journal: SqliteJournal, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
+        commit = stage(journal, entries)
 
-    def clock(self) -> float:
-        return self._now_s
-
-    def _stage_and_record(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
-        commit = self._stage(entries)
-
-        def commit_and_record() -> Sequence[MoveResult]:
-            self.threads.append(threading.current_thread())
-            self._now_s += self.commit_s
+        def commit_timed() -> Sequence[MoveResult]:
+            nonlocal now_s
+            threads.append(threading.current_thread())
+            now_s += commit_s
             return commit()
 
-        return commit_and_record
+        return commit_timed
 
+    monkeypatch.setattr(SqliteJournal, "stage", stage_timed)
 
-def test_commits_run_in_event_loop_on_fast_disk() -> None:
-    journal = in_memory_journal()
-    disk = TimedDisk(journal)
-    engine_journal = SqliteEngineJournal(journal, disk.clock)
-
-    async def commit(times: int, commit_s: float) -> list[bool]:
-        disk.commit_s = commit_s
-        disk.threads.clear()
+    async def commit(engine_journal: SqliteEngineJournal, times: int, duration_s: float) -> list[bool]:
+        nonlocal commit_s
+        commit_s = duration_s
+        threads.clear()
         for _ in range(times):
             await engine_journal.append([])
-        return [thread is threading.current_thread() for thread in disk.threads]
+        return [thread is threading.current_thread() for thread in threads]
 
     async def run_commits() -> None:
-        first = await commit(100, QUICK_S)
-        assert not any(first[:5])
-        assert all(first[-10:])
-        # After one slow commit, a disk that stays slow never blocks the event loop again.
-        assert await commit(20, SLOW_S * 10) == [True, *[False] * 19]
-        assert not any(await commit(50, SLOW_S))
-        assert all((await commit(200, QUICK_S))[-10:])
+        with closing(SqliteEngineJournal(journal, lambda: now_s)) as engine_journal:
+            first = await commit(engine_journal, 100, QUICK_S)
+            assert not any(first[:5])
+            assert all(first[-10:])
+            # After one slow commit, a disk that stays slow never blocks the event loop again.
+            assert await commit(engine_journal, 20, SLOW_S * 10) == [True, *[False] * 19]
+            assert not any(await commit(engine_journal, 50, SLOW_S))
+            assert all((await commit(engine_journal, 200, QUICK_S))[-10:])
 
     asyncio.run(run_commits())
-    engine_journal.close()
 
 
 def test_concurrent_writer_does_not_block_event_loop(place: Path) -> None:
