@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -17,29 +17,30 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalHeld, JournalUnwritable
+from paygw_batch.errors import HolderKind, JournalError, JournalHeld, JournalUnwritable
 from paygw_batch.journal.lock import LockWait, RunLock
 from paygw_batch.journal.values import MoveResult
-from tests.support.journal_rows import AT, due_rows, intent, journal_path, open_journal_at, open_sheet, outcome_of
-
-SCRIPT = "tests.journal.journal_process"
-ROOT = Path(__file__).parents[2]
+from tests.support.journal_rows import (
+    AT,
+    due_rows,
+    intent,
+    journal_path,
+    open_journal_at,
+    open_sheet,
+    outcome_of,
+    states,
+)
 
 
 @contextmanager
 def start_process(action: str, place: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", SCRIPT, action, str(place)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    command = [sys.executable, "-m", "tests.journal.journal_process", action, str(place)]
+    root, pipe = Path(__file__).parents[2], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
@@ -66,36 +67,32 @@ def test_same_process_cannot_open_journal_twice(place: Path) -> None:
     open_journal_at(place).close()
 
 
-@pytest.mark.parametrize(
-    ("written", "kind"),
-    [
-        (None, HolderKind.STARTING),
-        ({"command": "listen", "kind": "listener"}, HolderKind.LISTENER),
-        ({"command": "listen", "kind": "run"}, HolderKind.RUN),
-        ({"command": "", "kind": "run"}, HolderKind.RUN),
-        ({"command": "", "kind": "a later version's"}, HolderKind.RUN),
-    ],
-)
-def test_lock_holder_kind_ignores_command_name(place: Path, written: dict[str, str] | None, kind: HolderKind) -> None:
-    path = place / "a.lock"
+@contextmanager
+def hold_lock(path: Path, written: Mapping[str, object] | None) -> Iterator[None]:
+    """Hold a lock in a file that names its holder."""
     with path.open("w") as other:
         path.chmod(0o600)
         if written is not None:
             json.dump({"pid": 1, "host": "here", "since": AT, **written}, other)
             other.flush()
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(JournalHeld, match="process 1 on here" if written else "it has just started") as raised:
-            RunLock(path, now=AT, command="a test")
+        yield
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        (None, HolderKind.STARTING),
+        ({"command": "listen", "kind": "listener"}, HolderKind.LISTENER),
+        ({"command": "listen", "kind": "run"}, HolderKind.RUN),
+        *(({"command": "", "kind": kind}, HolderKind.RUN) for kind in ("run", "a later version's")),
+    ],
+)
+def test_lock_holder_kind_ignores_command_name(place: Path, written: dict[str, str] | None, kind: HolderKind) -> None:
+    sentence = "process 1 on here" if written else "it has just started"
+    with hold_lock(place / "a.lock", written), pytest.raises(JournalHeld, match=sentence) as raised:
+        RunLock(place / "a.lock", now=AT, command="a test")
     assert raised.value.holder is kind
-
-
-def test_lock_shows_holder_kind(place: Path) -> None:
-    path = place / "a.lock"
-    with closing(RunLock(path, now=AT, command="listen", kind=HolderKind.LISTENER)):
-        assert json.loads(path.read_text())["kind"] == "listener"
-        with pytest.raises(JournalHeld, match=r"process \d+ on") as raised:
-            RunLock(path, now=AT, command="a test")
-    assert raised.value.holder is HolderKind.LISTENER
 
 
 @pytest.fixture
@@ -174,16 +171,14 @@ def test_forked_child_neither_locks_nor_writes_journal(place: Path) -> None:
     ready_read, ready_write = os.pipe()
     child = os.fork()
     if child == 0:  # pytest must not continue in the child process
+        said = "written"
         try:
             journal.append([intent(due)])
-        except InternalError:
-            os.write(ready_write, b"refused")
         except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
-            os.write(ready_write, type(error).__name__.encode())
-        else:
-            os.write(ready_write, b"written")
+            said = type(error).__name__
+        os.write(ready_write, said.encode())
         signal.pause()
-    assert os.read(ready_read, 100) == b"refused"
+    assert os.read(ready_read, 100) == b"InternalError"
     journal.close()
     open_journal_at(place).close()
     os.kill(child, signal.SIGKILL)
@@ -221,7 +216,7 @@ def test_fact_by_another_process_stops_run(place: Path) -> None:
             for entry in (intent(two), intent(three), outcome_of(one.number, 1, OutcomeKind.PAID)):
                 with pytest.raises(JournalUnwritable, match="another process has written to it"):
                     first.append([entry])
-            assert [row.state for row in first.rows(1)] == [State.IN_DOUBT, State.IN_FLIGHT, State.READY]
+            assert states(first) == [State.IN_DOUBT, State.IN_FLIGHT, State.READY]
             assert list(second.append([outcome_of(two.number, 1, OutcomeKind.PAID)])) == [MoveResult.MOVED]
             second.verify()
 
@@ -243,25 +238,12 @@ def test_removed_lock_file_is_recreated(place: Path, monkeypatch: pytest.MonkeyP
 
 def count_waits(place: Path, pid: int) -> int:
     """Try a lock that another process holds under `pid`; return the number of waits."""
-    waits = [0]
-
-    def sleep(_: float) -> None:
-        waits[0] += 1
-
-    clock = iter(range(100))
-    with (place / "a.lock").open("w") as other:
-        (place / "a.lock").chmod(0o600)
-        json.dump({"pid": pid, "host": os.uname().nodename, "since": AT, "command": "submit", "kind": "run"}, other)
-        other.flush()
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(JournalHeld):
-            RunLock(
-                place / "a.lock",
-                now=AT,
-                command="a test",
-                wait=LockWait(monotonic_s=lambda: float(next(clock)), sleep=sleep, limit_s=5),
-            )
-    return waits[0]
+    clock, sleep = iter(range(100)), Mock()
+    wait = LockWait(monotonic_s=lambda: float(next(clock)), sleep=sleep, limit_s=5)
+    holder = {"pid": pid, "host": os.uname().nodename, "command": "submit", "kind": "run"}
+    with hold_lock(place / "a.lock", holder), pytest.raises(JournalHeld):
+        RunLock(place / "a.lock", now=AT, command="a test", wait=wait)
+    return sleep.call_count
 
 
 def test_zombie_process_counts_as_dead(place: Path) -> None:
@@ -271,8 +253,7 @@ def test_zombie_process_counts_as_dead(place: Path) -> None:
 
 
 def test_process_of_another_user_counts_as_alive(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_signal = Mock(side_effect=PermissionError)
-    monkeypatch.setattr("paygw_batch.journal.lock.os.kill", refuse_signal)
+    monkeypatch.setattr("paygw_batch.journal.lock.os.kill", Mock(side_effect=PermissionError))
     assert count_waits(place, 1) == 0
 
 
