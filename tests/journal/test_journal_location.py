@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -55,10 +56,20 @@ def test_journal_files_are_private_under_any_umask(place: Path) -> None:
     assert {file_mode(path) for path in place.rglob("*") if path.is_dir()} == {0o700}
 
 
-def test_reading_missing_journal_creates_nothing(place: Path) -> None:
-    with pytest.raises(JournalError, match="There is no journal at"):
+def test_journal_is_created_in_missing_or_empty_file(place: Path) -> None:
+    with pytest.raises(JournalMissing, match="There is no journal at"):
         read_journal_at(place)
     assert list(place.iterdir()) == []
+    path = journal_path(place)
+    path.parent.mkdir(mode=0o700)
+    path.touch(mode=0o600)
+    for open_it in (open_journal_at, read_journal_at):
+        with pytest.raises(JournalMissing, match="There is no journal at"):
+            open_it(place)
+    create_journal_at(place)
+    make_journal(place)
+    with closing(read_journal_at(place)) as reader:
+        assert len(reader.batches()) == 1
 
 
 def test_reading_journal_creates_and_changes_no_file(place: Path) -> None:
@@ -77,13 +88,12 @@ def replace_by_link(path: Path) -> None:
     path.symlink_to(real)
 
 
-def add_hard_link(path: Path) -> None:
-    path.with_name("second.sqlite3").hardlink_to(path)
-
-
 def replace_by_directory(path: Path) -> None:
     path.unlink()
     path.mkdir(mode=0o700)
+
+
+EXPOSED, OPEN_DIRECTORY = "Other users can read or change", "Other users can write to the directory"
 
 
 @pytest.mark.share(3)
@@ -91,17 +101,13 @@ def replace_by_directory(path: Path) -> None:
     ("spoil", "sentence", "hint"),
     [
         (replace_by_link, "is a symbolic link", "Give the path of the file itself."),
-        (add_hard_link, "has a second name", "Remove the other name."),
+        (lambda path: path.with_name("2").hardlink_to(path), "has a second name", "Remove the other name."),
         (replace_by_directory, "is not a file", ""),
-        (lambda path: path.chmod(0o640), "Other users can read or change", "chmod 600 {path}"),
-        (lambda path: path.chmod(0o602), "Other users can read or change", "chmod 600 {path}"),
-        (lambda path: path.parent.chmod(0o770), "Other users can write to the directory", "chmod go-w {parent}"),
-        (lambda path: path.parent.chmod(0o1777), "Other users can write to the directory", "chmod go-w {parent}"),
-        (
-            lambda path: path.with_name(path.name + "-wal").chmod(0o644),
-            "Other users can read or change",
-            "chmod 600 {path}-wal",
-        ),
+        (lambda path: path.chmod(0o640), EXPOSED, "chmod 600 {path}"),
+        (lambda path: path.chmod(0o602), EXPOSED, "chmod 600 {path}"),
+        (lambda path: path.parent.chmod(0o770), OPEN_DIRECTORY, "chmod go-w {parent}"),
+        (lambda path: path.parent.chmod(0o1777), OPEN_DIRECTORY, "chmod go-w {parent}"),
+        (lambda path: path.with_name(path.name + "-wal").chmod(0o644), EXPOSED, "chmod 600 {path}-wal"),
         (lambda path: path.write_text("client_orderid;amount\n" * 500), "not the expected kind of file", ""),
         (lambda path: path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8000), "not the expected kind of file", ""),
     ],
@@ -139,49 +145,36 @@ def test_foreign_database_is_refused_unchanged(place: Path) -> None:
     assert path.read_bytes() == before
 
 
+OTHER = EndpointIdentity.create("gateway.example", "9", "another login")
+
+
 def test_journal_of_another_merchant_is_refused(place: Path) -> None:
     make_journal(place)
-    other = EndpointIdentity.create("gateway.example", "9", "another login")
-    with pytest.raises(JournalError, match="belongs to another merchant"):
-        open_journal_at(place, endpoint=other)
-    with pytest.raises(JournalError, match="belongs to another merchant"):
-        file_location(place, endpoint=other).open_to_read()
+    location = file_location(place, endpoint=OTHER)
+    for open_it in (partial(location.open_to_write, "a test"), location.open_to_read):
+        with pytest.raises(JournalError, match="belongs to another merchant"):
+            open_it()
 
 
 def test_endpoint_may_change_one_part(place: Path) -> None:
     make_journal(place)
     second = EndpointIdentity.create("gateway.example", "9", "merchant")
-    third = EndpointIdentity.create("gateway.example", "9", "another login")
-    for endpoint in (second, third, ENDPOINT):
+    for endpoint in (second, OTHER, ENDPOINT):
         open_journal_at(place, endpoint=endpoint).close()
     (entry,) = file_location(place).known_journals.entries()
-    assert set(entry.names) == {ENDPOINT, second, third}
+    assert set(entry.names) == {ENDPOINT, second, OTHER}
 
 
 def test_endpoint_matching_two_merchants_is_refused(place: Path) -> None:
     """One merchant's journal does not know the payments of the other."""
     make_journal(place)
-    other = EndpointIdentity.create("gateway.example", "9", "another login")
-    second = replace(file_location(place, place / "second.sqlite3"), endpoint=other)
+    second = file_location(place, place / "second.sqlite3", endpoint=OTHER)
     second.create("a test")
     between = EndpointIdentity.create("gateway.example", ENDPOINT.endpoint_id, "another login")
     for at_place in (second, file_location(place)):
         with pytest.raises(JournalError, match="already has a journal"):
             replace(at_place, endpoint=between).open_to_write("a test")
     second.open_to_write("a test").close()
-
-
-def test_journal_is_created_in_empty_file(place: Path) -> None:
-    path = journal_path(place)
-    path.parent.mkdir(mode=0o700)
-    path.touch(mode=0o600)
-    for open_it in (open_journal_at, read_journal_at):
-        with pytest.raises(JournalMissing, match="There is no journal at"):
-            open_it(place)
-    create_journal_at(place)
-    make_journal(place)
-    with closing(read_journal_at(place)) as reader:
-        assert len(reader.batches()) == 1
 
 
 def test_undecodable_path_is_refused(place: Path) -> None:
@@ -209,16 +202,24 @@ def test_failed_creation_leaves_no_partial_journal(place: Path) -> None:
     make_journal(place)
 
 
-MOUNTS = """\
-22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
-30 22 0:40 / {point} rw,relatime shared:7 - {kind} server:/export rw
-31 22 8:3 / /somewhere/else rw - xfs /dev/sdb1 rw
-"""
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that mounts a file system at a path, and appends other lines to the table of mounts."""
+
+    def mount_at(point: object, kind: str, more: str = "") -> None:
+        table = (
+            "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
+            f"30 22 0:40 / {point} rw,relatime shared:7 - {kind} server:/export rw\n"
+            "31 22 8:3 / /somewhere/else rw - xfs /dev/sdb1 rw\n"
+        )
+        monkeypatch.setattr(places, "_mount_table", lambda: table + more)
+
+    return mount_at
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.anything"])
-def test_network_file_system_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind=kind))
+def test_network_file_system_is_refused(place: Path, mount: Callable[..., None], kind: str) -> None:
+    mount(place, kind)
     with pytest.raises(JournalError, match="are not reliable") as raised:
         open_journal_at(place)
     assert f"({kind})" in str(raised.value)
@@ -226,27 +227,24 @@ def test_network_file_system_is_refused(place: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "fuseblk", "fuse.fuse-overlayfs"])
-def test_local_file_system_is_accepted(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind=kind))
+def test_local_file_system_is_accepted(place: Path, mount: Callable[..., None], kind: str) -> None:
+    mount(place, kind)
     make_journal(place)
 
 
-def test_innermost_latest_mount_determines_file_system(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = f"32 30 8:4 / {place}/state rw - ext4 /dev/sdc1 rw\n"
-    inner += f"34 30 8:4 / {place}/journals rw - ext4 /dev/sdc1 rw\n"
-    monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind="nfs4") + inner)
+def test_innermost_latest_mount_determines_file_system(place: Path, mount: Callable[..., None]) -> None:
+    inner = "".join(f"32 30 8:4 / {place}/{part} rw - ext4 /dev/sdc1 rw\n" for part in ("state", "journals"))
+    mount(place, "nfs4", inner)
     make_journal(place)
-    later = f"34 32 0:50 / {place}/state rw - cifs //server/x rw\n"
-    monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind="nfs4") + inner + later)
+    mount(place, "nfs4", f"{inner}34 32 0:50 / {place}/state rw - cifs //server/x rw\n")
     with pytest.raises(JournalError, match="cifs"):
         open_journal_at(place)
 
 
-def test_mount_point_containing_space_is_recognised(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mount_point_containing_space_is_recognised(place: Path, mount: Callable[..., None]) -> None:
     spaced = place / "with blank"
     spaced.mkdir(mode=0o700)
-    mounts = MOUNTS.format(point=str(spaced).replace(" ", "\\040"), kind="nfs")
-    monkeypatch.setattr(places, "_mount_table", lambda: mounts)
+    mount(str(spaced).replace(" ", "\\040"), "nfs")
     with pytest.raises(JournalError, match="nfs"):
         open_journal_at(spaced)
 
@@ -287,19 +285,14 @@ def read_versions(place: Path) -> list[int]:
     return applied
 
 
-def pay_rows(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal)
-        send(journal, 1, OutcomeKind.PAID)
-
-
 def test_older_journal_is_upgraded_by_next_writer(place: Path, request: pytest.FixtureRequest) -> None:
-    pay_rows(place)
+    make_journal(place)
     request.getfixturevalue("newer_program")
     with pytest.raises(JournalError, match="was written by an older version"):
         read_journal_at(place)
     assert read_versions(place) == [1]
     with closing(open_journal_at(place)) as journal:
+        send(journal, 1, OutcomeKind.PAID)
         assert journal.verify()["paid"] == 3
     assert read_versions(place) == [1, 2]
     with closing(read_journal_at(place)) as reader:
@@ -307,7 +300,7 @@ def test_older_journal_is_upgraded_by_next_writer(place: Path, request: pytest.F
 
 
 def test_journal_of_newer_version_is_refused(place: Path, newer_program: pytest.MonkeyPatch) -> None:
-    pay_rows(place)
+    make_journal(place)
     assert read_versions(place) == [1, 2]
     newer_program.undo()
     connect._expected_schema.cache_clear()
