@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from operator import attrgetter
 from pathlib import Path
 
@@ -39,7 +39,6 @@ from tests.support.journal_rows import (
     open_sheet,
     outcome_of,
     read_journal_at,
-    row_of,
     send,
     tamper,
 )
@@ -49,51 +48,46 @@ from tests.support.tested_journal import Journal
 @pytest.fixture
 def kept(place: Path) -> Iterator[SqliteJournal]:
     """Yield a journal in a file with old batches and a new one."""
-    journal = open_journal_at(place)
-    fill_journal(journal)
-    yield journal
-    with suppress(OSError):  # some tests close it
-        journal.close()
+    with closing(open_journal_at(place)) as journal:
+        fill_journal(journal)
+        yield journal
 
 
-def test_forgetting_leaves_no_personal_bytes_in_files(kept: SqliteJournal, place: Path) -> None:
-    assert secrets_in(place.rglob("*")) == list(SECRETS)
-    forget_old_batches(kept)
+def test_forgetting_leaves_no_personal_bytes_in_files(place: Path) -> None:
+    with closing(open_journal_at(place)) as journal:
+        fill_journal(journal)
+        assert secrets_in(place.rglob("*")) == list(SECRETS)
+        forget_old_batches(journal)
+        assert secrets_in(place.rglob("*")) == []
     assert secrets_in(place.rglob("*")) == []
-    kept.close()
-    assert secrets_in(place.rglob("*")) == []
+    with closing(open_journal_at(place)) as journal:
+        open_sheet(journal, "again", [new_instruction(2, "E-1")], opened_at=LATER)
+        send(journal, 4, OutcomeKind.PAID, LATER)
+        assert journal.verify()["instructions"] == 6
 
 
 def test_forgetting_keeps_other_data_and_passes_verify(journal: Journal) -> None:
     fill_journal(journal)
-    rows = [[row_of(journal, batch, row) for row in (2, 3)] for batch in (1, 2)]
+    kept = attrgetter("state", "client_orderid", "minor", "sent_orderid", "updated_at")
+    rows = [kept(row) for batch in (1, 2) for row in journal.rows(batch)]
     tallies = [journal.tallies(batch) for batch in (1, 2)]
+    before = journal.head().seq
+    assert journal.first_forgetting(1) is None
     forget_old_batches(journal)
-    for batch in (1, 2):
-        for row, before in zip((2, 3), rows[batch - 1], strict=True):
-            now = row_of(journal, batch, row)
-            kept = attrgetter("state", "client_orderid", "minor", "sent_orderid", "updated_at")
-            assert kept(now) == kept(before)
-            assert "ephyrine" not in str(now)
+    now = [row for batch in (1, 2) for row in journal.rows(batch)]
+    assert [kept(row) for row in now] == rows
+    assert "ephyrine" not in str(now)
     assert [journal.tallies(batch) for batch in (1, 2)] == tallies
     counts = journal.verify()
     assert (counts["instructions"], counts[State.PAID], counts[State.REJECTED]) == (5, 2, 2)
     assert not list(journal.pages(1))
-    search = PaymentSearch((("zephyrine",),), "Zephyrine")
-    assert journal.find_payments(search, limit=9) == []
+    assert journal.find_payments(PaymentSearch((("zephyrine",),), "Zephyrine"), limit=9) == []
     (payment,) = journal.find_payments(PaymentSearch((), "A-1"), limit=9)
     assert (payment.payee, dict(payment.fields), payment.state) == ("", {}, State.REJECTED)
-
-
-def test_forgetting_fact_records_person_and_scope(journal: Journal) -> None:
-    fill_journal(journal)
-    before = journal.head().seq
-    assert journal.first_forgetting(1) is None
-    forget_old_batches(journal)
     entry = journal.first_forgetting(1)
     assert entry is not None
-    assert (journal.head().seq, entry.at, entry.by) == (before + 2, WHEN, "amina")
-    assert entry.said == '["forgotten_before", 2, "2027-01-01"]'
+    said = '["forgotten_before", 2, "2027-01-01"]'
+    assert (journal.head().seq, entry.at, entry.by, entry.said) == (before + 2, WHEN, "amina", said)
     assert journal.first_forgetting(3) is None
 
 
@@ -132,40 +126,30 @@ def test_change_after_forgetting_is_detected(kept: SqliteJournal, place: Path, f
         reader.verify()
 
 
-@pytest.fixture
-def forgotten(journal: Journal) -> Journal:
+def test_forgotten_payee_is_clash_and_never_due(journal: Journal) -> None:
     fill_journal(journal)
     forget_old_batches(journal)
-    return journal
-
-
-def test_row_of_forgotten_payee_is_clash(forgotten: Journal) -> None:
-    paid = secret_row(2, "B-1")
-    rows = [(2, paid.client_orderid, paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other")]
-    known, clashes = forgotten.compare(OPERATION, rows)
+    paid, rejected = secret_row(2, "B-1"), secret_row(2, "A-1")
+    rows = [
+        *((2, "B-1", paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other")),
+        (5, "A-1", rejected.content),
+    ]
+    known, clashes = journal.compare(OPERATION, rows)
     assert known == []
-    found = [(clash.row, clash.instruction, clash.state, clash.is_amendable) for clash in clashes]
-    assert found == [(2, 3, State.PAID, False), (3, 4, State.PAID, False)]
-
-
-def test_forgotten_rejected_payee_is_paid_only_by_amendment(forgotten: Journal) -> None:
-    resubmitted = secret_row(2, "A-1")
-    known, (clash,) = forgotten.compare(OPERATION, [(2, resubmitted.client_orderid, resubmitted.content)])
-    assert (known, clash.instruction, clash.is_amendable) == ([], 1, True)
-    open_sheet(forgotten, "again", [resubmitted], amendments=[Amendment(2, 1)], opened_at=LATER)
-    (due,) = due_rows(forgotten, 4)
-    assert (due.order_id, due.instruction.fields["account_name"]) == ("A-1-r2", "Zephyrine Quillfeather")
-    send(forgotten, 4, OutcomeKind.PAID, LATER)
-    assert forgotten.verify()[State.REPLACED] == 1
-
-
-def test_forgotten_payee_is_neither_due_nor_look_alike(forgotten: Journal) -> None:
+    assert [(clash.row, clash.instruction, clash.state, clash.is_amendable) for clash in clashes] == [
+        *((2, 3, State.PAID, False), (3, 4, State.PAID, False), (5, 1, State.REJECTED, True))
+    ]
     row = (2, "D-1", "254799887766", "KES", 150050)
-    assert list(forgotten.look_alikes(OPERATION, [row], since="2026-01-01")) == []
-    assert list(forgotten.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")) == []
-    forgotten.release(1, None, suffix=True, by="amina", at=WHEN)
-    assert row_of(forgotten, 1, 2).state is State.READY
-    assert not due_rows(forgotten, 1)
+    assert list(journal.look_alikes(OPERATION, [row], since="2026-01-01")) == []
+    assert list(journal.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")) == []
+    open_sheet(journal, "again", [rejected], amendments=[Amendment(2, 1)], opened_at=LATER)
+    (due,) = due_rows(journal, 4)
+    assert (due.order_id, due.instruction.fields["account_name"]) == ("A-1-r2", "Zephyrine Quillfeather")
+    send(journal, 4, OutcomeKind.PAID, LATER)
+    assert journal.verify()[State.REPLACED] == 1
+    journal.release(1, None, suffix=True, by="amina", at=WHEN)
+    assert [row.state for row in journal.rows(1)] == [State.REPLACED, State.READY]
+    assert not due_rows(journal, 1)
 
 
 def test_recent_batch_is_not_forgotten(journal: Journal) -> None:
@@ -177,31 +161,21 @@ def test_recent_batch_is_not_forgotten(journal: Journal) -> None:
         assert (1 in chosen.batches) is (recent != opened_at)
 
 
-@pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
-def test_batch_with_unfinished_row_is_not_forgotten(journal: Journal, kind: OutcomeKind) -> None:
-    open_sheet(journal, "b1", 2)
-    due = due_rows(journal, 1)
-    journal.append([intent(row, at(1)) for row in due])
-    journal.append([outcome_of(1, 1, OutcomeKind.PAID, at(2)), outcome_of(2, 1, kind, at(2))])
-    chosen = journal.forgettable_payments(before=BEFORE, cutoff=WHEN)
-    assert (chosen.instructions, dict(chosen.batches), chosen.waiting) == (0, {}, [1])
+def test_batch_with_unfinished_row_is_not_forgotten(journal: Journal) -> None:
+    kinds = (OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.UNKNOWN, None)
+    for number, kind in enumerate(kinds, start=1):
+        open_sheet(journal, f"b{number}", [new_instruction(row, f"{number}-{row}") for row in (2, 3)])
+        finished, last = due_rows(journal, number)
+        journal.append([intent(finished, at(1)), outcome_of(finished.number, 1, OutcomeKind.PAID, at(2))])
+        if kind is not None:
+            journal.append([intent(last, at(1)), outcome_of(last.number, 1, kind, at(2))])
+    journal.append([outcome_of(6, 1, OutcomeKind.REJECTED, at(2))])  # contrary evidence about a paid row
+    journal.settle([Entry(8, 1, Resolved(Resolution.REJECTED, "ticket", "amina"), at(2))])
+    chosen = journal.forgettable_payments(before=BEFORE, cutoff=at(1))
+    assert (chosen.instructions, dict(chosen.batches), chosen.waiting) == (0, {}, [1, 2, 3, 4, 5])
     assert journal.forgettable_payments([1], cutoff=WHEN).waiting == [1]
-
-
-def test_quarantined_or_ready_row_prevents_forgetting_batch(journal: Journal) -> None:
-    open_sheet(journal, "b1", 1)
-    assert journal.forgettable_payments(before=BEFORE, cutoff=WHEN).waiting == [1]
-    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
-    journal.settle([Entry(1, 1, Resolved(Resolution.REJECTED, "ticket", "amina"), at(2))])
-    assert journal.forgettable_payments(before=BEFORE, cutoff=at(0)).waiting == [1]
-    assert journal.forgettable_payments(before=BEFORE, cutoff=at(1)).instructions == 1
-
-
-def test_batch_with_contradicting_evidence_is_not_forgotten(journal: Journal) -> None:
-    open_sheet(journal, "b1", 1)
-    send(journal, 1, OutcomeKind.PAID, at(1))
-    journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, at(2))])
-    assert journal.forgettable_payments(before=BEFORE, cutoff=WHEN).waiting == [1]
+    after_quarantine = journal.forgettable_payments(before=BEFORE, cutoff=at(2))
+    assert (list(after_quarantine.batches), after_quarantine.waiting) == ([4], [1, 2, 3, 5])
 
 
 def test_row_shared_with_newer_batch_is_not_forgotten(journal: Journal) -> None:
@@ -267,12 +241,3 @@ def test_statement_is_recognised_after_rows_are_forgotten(journal: Journal) -> N
     forget_old_batches(journal)
     assert journal.first_reading("abc") == before
     assert before.attempts == {1: 1}
-
-
-def test_journal_opens_again_after_forgetting(kept: SqliteJournal, place: Path) -> None:
-    forget_old_batches(kept)
-    kept.close()
-    with closing(file_location(place).open_to_write("a test")) as journal:
-        open_sheet(journal, "again", [new_instruction(2, "E-1")], opened_at=LATER)
-        send(journal, 4, OutcomeKind.PAID, LATER)
-        assert journal.verify()["instructions"] == 6
