@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from paygw_batch.cluster import move
 from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.cluster.move import JournalMove, move_journal
 from paygw_batch.core.evidence import Claim, Proof
-from paygw_batch.core.lifecycle import Concluded, Resolution, State
-from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, PaygwError
 from paygw_batch.journal.evidence import Notification, encode_notification
@@ -23,16 +23,7 @@ from paygw_batch.journal.file_location import FileLocation
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.known_journals import KnownJournals
 from paygw_batch.journal.sqlite import connect
-from paygw_batch.journal.values import (
-    Amendment,
-    Arrival,
-    Entry,
-    KnownRow,
-    StatementNote,
-    StoredReply,
-    Withdrawal,
-    reply_sha256,
-)
+from paygw_batch.journal.values import Amendment, Arrival, KnownRow, StatementNote, StoredReply, Withdrawal
 from tests.support.journal_rows import (
     AT,
     at,
@@ -75,8 +66,7 @@ def make_full_journal(place: Path) -> None:
         kinds = (OutcomeKind.PAID, OutcomeKind.ACCEPTED, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
         outcomes = [outcome_of(one.number, 1, kind) for one, kind in zip(due, kinds[:3], strict=False)]
         reply = StoredReply("HTTP/1.1 500 Internal Server Error", b"\xff not text")
-        unclear = Outcome(kinds[3], reply_sha256=reply_sha256(reply.head, reply.body))
-        outcomes.append(Entry(due[3].number, 1, Concluded(unclear), AT, reply))
+        outcomes.append(replace(outcome_of(due[3].number, 1, kinds[3], reply_sha256=reply.sha256), reply=reply))
         outcomes.append(outcome_of(due[0].number, 1, OutcomeKind.REJECTED, message="a late word\x00"))
         journal.append(outcomes)
         journal.settle(
@@ -94,30 +84,15 @@ def make_full_journal(place: Path) -> None:
 
 def visible_content(journal: JournalReader) -> list[object]:
     """Return all content of a journal that people can see."""
-    return [
-        *(
-            (
-                record,
-                [
-                    replace(row, message=row.message and render_record(row.message))
-                    for row in journal.rows(record.number)
-                ],
-                journal.tallies(record.number),
-                [(entry.at, entry.by, entry.row) for entry in journal.history(record.number)],
-                list(journal.pages(record.number)),
-                journal.messages(record.number),
-                journal.message_counts(record.number),
-                journal.carried_out_statements(record.batch),
-                journal.signed_orders(record.batch),
-                journal.replies(4),
-            )
-            for record in journal.batches()
-        ),
-        journal.candidates("ORD-9"),
-        journal.head().newest_time,
-        journal.head().last_processed_arrival,
-        journal.head().seq,
-    ]
+    content: list[object] = [journal.candidates("ORD-9"), journal.replies(4)]
+    for record in journal.batches():
+        rows = [replace(row, message=row.message and render_record(row.message)) for row in journal.rows(record.number)]
+        history = [(entry.at, entry.by, entry.row) for entry in journal.history(record.number)]
+        content += [record, rows, history, journal.tallies(record.number), list(journal.pages(record.number))]
+        content += [journal.messages(record.number), journal.message_counts(record.number)]
+        content += [journal.carried_out_statements(record.batch), journal.signed_orders(record.batch)]
+    head = journal.head()
+    return [*content, head.newest_time, head.last_processed_arrival, head.seq]
 
 
 def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: DatabaseLocation) -> None:
@@ -128,21 +103,29 @@ def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: Databas
         before, counts, head = visible_content(journal), journal.verify(), journal.head()
     result = move_to_database(place, empty_database)
     assert (result.identity.journal_id, result.facts) == (head.journal_id, head.seq)
-    with closing(read_postgres(empty_database)) as journal:
-        assert visible_content(journal) == before
-        moved_counts = journal.verify()
-        assert {name: moved_counts[name] for name in counts if name in moved_counts} == {
-            name: counts[name] for name in counts if name in moved_counts
-        }
+    with closing(read_postgres(empty_database)) as reader:
+        assert visible_content(reader) == before
+        moved = reader.verify()
+        assert [moved[name] for name in counts if name in moved] == [counts[name] for name in counts if name in moved]
     with psycopg.connect(empty_database.server.url) as connection:
         query = """SELECT f.hash, p.head_hash FROM paygw.fact f
             JOIN paygw.process p ON (p.number, p.head_seq) = (f.process, f.seq)"""
         assert connection.execute(query).fetchall() == [(bytes.fromhex(head.hash), bytes.fromhex(head.hash))]
 
 
-def test_moved_batch_continues_without_double_sending(place: Path, empty_database: DatabaseLocation) -> None:
+def test_moved_journal_continues_only_in_database(place: Path, empty_database: DatabaseLocation) -> None:
     make_full_journal(place)
+    older = journal_path(place).read_bytes()
     move_to_database(place, empty_database)
+    for open_it in (open_journal_at, read_journal_at):
+        with pytest.raises(JournalError, match=re.escape(f"was moved to the database {empty_database.server.place}")):
+            open_it(place)
+    known = KnownJournals(place / "journals")
+    assert [entry.path for entry in known.entries()] == [empty_database.server.place]
+    journal_path(place).write_bytes(older)
+    with pytest.raises(JournalError):  # an older copy at its path is not known here
+        open_journal_at(place)
+    assert empty_database.create("a test") is None
     with closing(open_postgres(empty_database)) as journal:
         sent = [due.order_id for due in send(journal, 1, OutcomeKind.PAID)]
         assert sent == ["ORD-4-r2", "ORD-7", "ORD-8", "ORD-10"]
@@ -155,36 +138,17 @@ def test_moved_batch_continues_without_double_sending(place: Path, empty_databas
         assert counts["in_doubt"] == counts["in_flight"] == 0
 
 
-def test_moved_file_refers_to_database(place: Path, empty_database: DatabaseLocation) -> None:
-    make_full_journal(place)
-    older = journal_path(place).read_bytes()
-    move_to_database(place, empty_database)
-    moved_there = re.escape(f"was moved to the database {empty_database.server.place}")
-    with pytest.raises(JournalError, match=moved_there):
-        open_journal_at(place)
-    with pytest.raises(JournalError, match=moved_there):
-        read_journal_at(place)
-    known = KnownJournals(place / "journals")
-    assert [entry.path for entry in known.entries()] == [empty_database.server.place]
-    journal_path(place).write_bytes(older)
-    with pytest.raises(JournalError):  # an older copy at its path is not known here
-        open_journal_at(place)
-    assert empty_database.create("a test") is None
-
-
 def usable_journals(place: Path, to: DatabaseLocation) -> list[str]:
     """Return the journals that a run could open now."""
     found = []
-    openers: list[tuple[str, Callable[[], Any]]] = [
-        ("file", lambda: open_journal_at(place)),
-        ("database", lambda: open_postgres(to)),
-    ]
-    for name, opened in openers:
-        try:
+    openers: dict[str, Callable[[], Any]] = {
+        "file": lambda: open_journal_at(place),
+        "database": lambda: open_postgres(to),
+    }
+    for name, opened in openers.items():
+        with suppress(PaygwError):
             opened().close()
-        except PaygwError:
-            continue
-        found.append(name)
+            found.append(name)
     return found
 
 
