@@ -3,7 +3,6 @@
 import sqlite3
 import threading
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -16,7 +15,6 @@ from paygw_batch.errors import AuditUnwritable, JournalCorrupt
 from paygw_batch.journal import AuditNote, AuditResult
 from paygw_batch.journal.file_location import FileLocation
 from paygw_batch.journal.location import JournalLocation
-from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite import connect
 from tests.support.journal_disk import failing_disk
 from tests.support.journal_rows import (
@@ -30,7 +28,7 @@ from tests.support.journal_rows import (
     send,
     tamper,
 )
-from tests.support.postgres_rows import postgres_place
+from tests.support.postgres_rows import execute_as_owner, postgres_place
 from tests.support.postgres_server import PostgresServer
 
 AT = "2026-11-22T08:00:00.000Z"
@@ -40,8 +38,8 @@ def audit_note(act: str, *, who: str = "Ben Okello", said: str = "") -> AuditNot
     return AuditNote(who, act, "batch 0123456789abcdef", AuditResult.DONE, said)
 
 
-def note_all(place: JournalLocation, *audit_entries: str) -> None:
-    for act in audit_entries:
+def note_all(place: JournalLocation, *acts: str) -> None:
+    for act in acts:
         place.add_audit_entry(audit_note(act), AT)
 
 
@@ -56,13 +54,13 @@ def read_trail(place: JournalLocation) -> list[tuple[int, str]]:
 def change(place: JournalLocation, statement: str) -> None:
     """Change the trail as another program could, with its triggers disabled."""
     if isinstance(place, DatabaseLocation):
-        with psycopg.connect(place.server.url, options="-c search_path=paygw") as owner:
-            owner.execute("ALTER TABLE audit DISABLE TRIGGER never_changed")
-            owner.execute(statement.encode())
-            owner.execute("ALTER TABLE audit ENABLE ALWAYS TRIGGER never_changed")
-        return
-    assert isinstance(place, FileLocation)
-    tamper(place.path, statement).close()
+        guard = "TRIGGER never_changed"
+        execute_as_owner(
+            place, f"ALTER TABLE audit DISABLE {guard}", statement, f"ALTER TABLE audit ENABLE ALWAYS {guard}"
+        )
+    else:
+        assert isinstance(place, FileLocation)
+        tamper(place.path, statement).close()
 
 
 def test_audit_trail_is_paged_newest_first(journal_place: JournalLocation) -> None:
@@ -89,19 +87,18 @@ def test_action_is_audited_during_run(journal_place: JournalLocation) -> None:
 def test_concurrent_entries_form_single_trail(journal_place: JournalLocation) -> None:
     start = threading.Barrier(4)
 
-    def note_act_as(who: str) -> None:
+    def note_acts_as(who: str) -> None:
         start.wait()
-        for number in range(5):
-            journal_place.add_audit_entry(audit_note(f"{who} {number}"), AT)
+        note_all(journal_place, *(f"{who} {number}" for number in range(5)))
 
-    threads = [threading.Thread(target=note_act_as, args=[who]) for who in "abcd"]
+    threads = [threading.Thread(target=note_acts_as, args=[who]) for who in "abcd"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    entries = read_trail(journal_place)
-    assert {act for _, act in entries} == {f"{who} {number}" for who in "abcd" for number in range(5)}
-    assert [number for number, _ in entries] == [*range(1, 21)]
+    numbers, acts = zip(*read_trail(journal_place), strict=True)
+    assert numbers == tuple(range(1, 21))
+    assert set(acts) == {f"{who} {number}" for who in "abcd" for number in range(5)}
 
 
 CHANGES = [
@@ -113,8 +110,7 @@ CHANGES = [
     "UPDATE audit SET said = ' ' WHERE number = 2",
     "UPDATE audit SET hash = replace(hash, substr(hash, 1, 1), 'z') WHERE number = 2",
     "UPDATE audit SET number = 9 WHERE number = 3",
-    "DELETE FROM audit WHERE number = 2",
-    "DELETE FROM audit WHERE number = 1",
+    *("DELETE FROM audit WHERE number = 2", "DELETE FROM audit WHERE number = 1"),
     "UPDATE audit SET who = (SELECT act FROM audit WHERE number = 2), act = who WHERE number = 2",
 ]
 
@@ -128,14 +124,13 @@ def test_changed_or_missing_audit_entry_is_detected(journal_place: JournalLocati
         journal.verify()
 
 
-def test_audit_trail_of_another_journal_is_detected(place: Path, database: str) -> None:
+def test_audit_trail_of_another_journal_is_detected(place: Path, at_database: DatabaseLocation) -> None:
     create_journal_at(place)
     note_all(file_location(place), "approve")
     with closing(file_location(place).open_to_read()) as journal:
         (entry,) = journal.audit_entries(limit=1)
-    database_location = postgres_place(database, place)
-    change(database_location, f"INSERT INTO audit VALUES {tuple(entry)}")  # noqa: S608 - a test's own
-    with closing(database_location.open_to_read()) as journal, pytest.raises(JournalCorrupt, match="another journal"):
+    change(at_database, f"INSERT INTO audit VALUES {tuple(entry)}")  # noqa: S608 - a test's own
+    with closing(at_database.open_to_read()) as journal, pytest.raises(JournalCorrupt, match="another journal"):
         journal.verify()
 
 
@@ -144,18 +139,14 @@ def test_audit_entries_cannot_be_changed_or_removed(journal_place: JournalLocati
     for statement in ("UPDATE audit SET who = ''", "DELETE FROM audit"):
         if isinstance(journal_place, DatabaseLocation):
             options = "-c search_path=paygw -c session_replication_role=replica"
-            with (
-                psycopg.connect(journal_place.server.url, options=options) as owner,
-                pytest.raises(psycopg.errors.RaiseException, match="never"),
-            ):
+            owner = psycopg.connect(journal_place.server.url, options=options)
+            with owner, pytest.raises(psycopg.errors.RaiseException, match="never"):
                 owner.execute(statement)
-            continue
-        assert isinstance(journal_place, FileLocation)
-        with (
-            closing(sqlite3.connect(journal_place.path)) as database,
-            pytest.raises(sqlite3.IntegrityError, match="never"),
-        ):
-            database.execute(statement)
+        else:
+            assert isinstance(journal_place, FileLocation)
+            file = sqlite3.connect(journal_place.path)
+            with closing(file), pytest.raises(sqlite3.IntegrityError, match="never"):
+                file.execute(statement)
 
 
 def test_audit_entry_is_shortened_to_one_line(journal_place: JournalLocation) -> None:
@@ -167,32 +158,24 @@ def test_audit_entry_is_shortened_to_one_line(journal_place: JournalLocation) ->
     assert len(entry.said) == 500
 
 
-def test_unwritable_trail_prevents_action(place: Path) -> None:
+def test_unwritable_trail_prevents_action(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = file_location(place)
+    with pytest.raises(AuditUnwritable, match=r"no journal at .*Nothing was done"):
+        note_all(location, "sign in")
+    assert not journal_path(place).exists()
     create_journal_at(place)
-    note_all(file_location(place), "sign in")
+    note_all(location, "sign in")
     with failing_disk() as disk:
         disk.fail_at = disk.operations + 1
         with pytest.raises(AuditUnwritable, match="Nothing was done"):
-            note_all(file_location(place), "approve")
-    note_all(file_location(place), "approve")
-    assert read_trail(file_location(place)) == [(1, "sign in"), (2, "approve")]
-
-
-def test_audit_entry_without_journal_is_refused(place: Path) -> None:
-    with pytest.raises(AuditUnwritable, match=r"no journal at .*Nothing was done"):
-        note_all(file_location(place), "sign in")
-    assert not journal_path(place).exists()
-
-
-def test_audit_entry_is_refused_during_long_commit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+            note_all(location, "approve")
     monkeypatch.setattr(connect, "_BUSY_TIMEOUT_MS", 1)
-    with (
-        closing(open_journal_at(place)) as journal,
-        journal._write_transaction(),
-        pytest.raises(AuditUnwritable, match="A run is writing"),
-    ):
-        note_all(file_location(place), "approve")
-    assert read_trail(file_location(place)) == []
+    journal = open_journal_at(place)
+    busy = pytest.raises(AuditUnwritable, match="A run is writing")
+    with closing(journal), journal._write_transaction(), busy:
+        note_all(location, "approve")
+    note_all(location, "approve")
+    assert read_trail(location) == [(1, "sign in"), (2, "approve")]
 
 
 def test_moved_journal_keeps_audit_trail(place: Path, postgres_server: PostgresServer) -> None:
@@ -208,23 +191,23 @@ def test_moved_journal_keeps_audit_trail(place: Path, postgres_server: PostgresS
     postgres_server.drop_database(name)
 
 
-def test_hosts_share_trail_hidden_from_workers(database: str, place: Path, postgres_server: PostgresServer) -> None:
-    database_location = postgres_place(database, place)
-    name = database.rpartition("/")[2]
-    database_location.grant_rights()
+def test_hosts_share_trail_hidden_from_workers(
+    at_database: DatabaseLocation, place: Path, postgres_server: PostgresServer
+) -> None:
+    name = at_database.server.url.rpartition("/")[2]
+    at_database.grant_rights()
     for role in ("desk", "worker", "reader"):
         postgres_server.execute(f"CREATE ROLE {name}_{role}_1 LOGIN IN ROLE {name}_{role}")
 
     def host(number: int, role: str) -> DatabaseLocation:
-        theirs = postgres_place(postgres_server.url(name, user=f"{name}_{role}_1"), place / f"host {number}")
-        return replace(theirs, server=Server(theirs.server.url))
+        return postgres_place(postgres_server.url(name, user=f"{name}_{role}_1"), place / f"host {number}")
 
     note_all(host(1, "desk"), "approve")
     note_all(host(2, "desk"), "start")
     for role in ("worker", "reader"):
         with pytest.raises(AuditUnwritable, match="does not have permission"):
             note_all(host(3, role), "forged")
-    for place_of_host in (database_location, host(2, "desk"), host(3, "reader")):
+    for place_of_host in (at_database, host(2, "desk"), host(3, "reader")):
         assert read_trail(place_of_host) == [(1, "approve"), (2, "start")]
     with closing(host(3, "worker").open_to_read()) as journal:
         assert "audit_entries" not in journal.verify()
