@@ -29,14 +29,13 @@ from paygw_batch.journal.sent_log import (
     writer_names,
 )
 from paygw_batch.journal.values import Link
-from tests.support.journal_rows import AT, memory_journal, open_sheet, outcome_of
-from tests.support.journal_rows import due_rows as due_in
-from tests.support.journal_rows import intent as intent_of
+from tests.support.journal_rows import AT, due_rows, intent, memory_journal, open_sheet, outcome_of
 from tests.support.long_part import example_count
 
 Commit = Sequence[LoggedAttempt]
 Read = list[tuple[int, list[LoggedAttempt]]]
 START = (0, "0" * 64, "")
+A = LoggedAttempt(1, 1, "A")
 
 attempts = st.builds(
     LoggedAttempt, st.integers(1, 2**62), st.integers(1, 2**31), st.one_of(st.none(), st.text(max_size=40))
@@ -62,24 +61,22 @@ def log_attempts(folder: Path, noted_by: Sequence[Commit], first: int = 1, name:
             writer.log_commit(number, digest(number), AT, one)
 
 
-def read_all(folder: Path) -> Read:
-    return read_undamaged(folder)[0]
-
-
 def read_undamaged(folder: Path) -> tuple[Read, bool]:
     """Return the lines before the first damage, and whether there is no damage."""
     lines_read: Read = []
-    read = read_lines(folder, RUN)
     try:
-        lines_read.extend((line.number, list(line.attempts)) for line in read)
+        lines_read.extend((line.number, list(line.attempts)) for line in read_lines(folder, RUN))
     except SentLogDamaged:
         return lines_read, False
     return lines_read, True
 
 
+def read_all(folder: Path) -> Read:
+    return read_undamaged(folder)[0]
+
+
 def expected_lines(noted_by: Sequence[Commit]) -> Read:
-    all_of: list[Commit] = [[], *noted_by]
-    return [(number, list(one)) for number, one in enumerate(all_of)][::-1]
+    return [(number, list(one)) for number, one in enumerate([[], *noted_by])][::-1]
 
 
 @given(commits, st.integers(0, 8))
@@ -147,14 +144,14 @@ def test_durable_lines_survive_stop_at_any_byte(tmp_path: Path) -> None:
 
 def test_line_torn_in_middle_is_ignored(tmp_path: Path) -> None:
     """The end of the line reached the disk, but its beginning did not."""
-    log_attempts(tmp_path, [[LoggedAttempt(1, 1, "A")], [LoggedAttempt(2, 1, "B" * 600)]])
+    log_attempts(tmp_path, [[A], [LoggedAttempt(2, 1, "B" * 600)]])
     path = tmp_path / f"{RUN}.1"
     content = path.read_bytes()
     at = content.index(b"B" * 100)
     path.write_bytes(content[:at] + bytes(200) + content[at + 200 :])
-    assert read_all(tmp_path) == expected_lines([[LoggedAttempt(1, 1, "A")]])
+    assert read_all(tmp_path) == expected_lines([[A]])
     log_attempts(tmp_path, [[LoggedAttempt(3, 1, "C")]], first=3)
-    assert read_all(tmp_path) == [(3, [LoggedAttempt(3, 1, "C")]), *expected_lines([[LoggedAttempt(1, 1, "A")]])]
+    assert read_all(tmp_path) == [(3, [LoggedAttempt(3, 1, "C")]), *expected_lines([[A]])]
 
 
 @pytest.mark.parametrize(
@@ -193,15 +190,15 @@ def test_damaged_file_never_yields_wrong_line(data: st.DataObject, noted_by: lis
 
 @pytest.mark.parametrize("content", [b"", bytes(8192), b"x" * 8192, b"x\n" * 4096, b"[1,2] 00000000\n"])
 def test_damaged_file_does_not_count_as_missing(tmp_path: Path, content: bytes) -> None:
-    log_attempts(tmp_path, [[LoggedAttempt(1, 1, "A")]])
+    log_attempts(tmp_path, [[A]])
     (tmp_path / f"{RUN}.1").write_bytes(content)
     for attempt in (
-        lambda: newest_line(tmp_path, RUN),
-        lambda: list(read_lines(tmp_path, RUN)),
-        lambda: log_attempts(tmp_path, []),
+        newest_line,
+        lambda folder, name: list(read_lines(folder, name)),
+        lambda *_: log_attempts(tmp_path, []),
     ):
         with pytest.raises(SentLogDamaged):
-            attempt()
+            attempt(tmp_path, RUN)
 
 
 def test_files_stay_bounded_by_dropping_oldest_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,14 +217,21 @@ def test_files_stay_bounded_by_dropping_oldest_lines(tmp_path: Path, monkeypatch
 
 
 def test_full_disk_is_reported_before_anything_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_with_full_disk = Mock(side_effect=OSError(28, "No space left on device"))
     with closing(SentLog(tmp_path, RUN, START)) as writer:
-        writer.log_commit(1, digest(1), AT, [LoggedAttempt(1, 1, "A")])
-        with monkeypatch.context() as broken:
-            broken.setattr(os, "pwrite", fail_with_full_disk)
-            with pytest.raises(OSError, match="No space"):
-                writer.log_commit(2, digest(2), AT, [LoggedAttempt(2, 1, "B")])
-        assert read_all(tmp_path) == expected_lines([[LoggedAttempt(1, 1, "A")]])
+        writer.log_commit(1, digest(1), AT, [A])
+        monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match="No space"):
+            writer.log_commit(2, digest(2), AT, [LoggedAttempt(2, 1, "B")])
+    assert read_all(tmp_path) == expected_lines([[A]])
+
+
+def test_second_close_does_nothing(tmp_path: Path) -> None:
+    writer = SentLog(tmp_path, RUN, START)
+    writer.close()
+    with (tmp_path / "other").open("wb") as other:  # it gets the descriptor that the first had
+        writer.close()
+        other.write(b"x")
+        other.flush()
 
 
 def test_each_writer_has_own_private_files(tmp_path: Path) -> None:
@@ -249,32 +253,20 @@ def test_late_note_does_not_replace_newer_note(tmp_path: Path) -> None:
 
 
 def test_lines_continue_after_accepted_loss(tmp_path: Path) -> None:
-    log_attempts(tmp_path, [[LoggedAttempt(1, 1, "A")]])
-    log_attempts(tmp_path, [[LoggedAttempt(2, 1, "B")]], name=NOTES)
+    for name in (RUN, NOTES):
+        log_attempts(tmp_path, [[A]], name=name)
     (tmp_path / f"{NOTES}.1").write_bytes(b"x\n" * 100)
     log_accepted_loss(tmp_path, [RUN, NOTES], lambda: (9, digest(9), AT))
-    assert [line.number for line in read_lines(tmp_path, RUN)] == [9, 1, 0]
-    (end,) = (line for line in read_lines(tmp_path, NOTES))
-    assert end.number == 9
+    assert [[line.number for line in read_lines(tmp_path, name)] for name in (RUN, NOTES)] == [[9, 1, 0], [9]]
     assert len(list(tmp_path.glob("damaged-*"))) == 1
-
-
-def test_second_close_does_nothing(tmp_path: Path) -> None:
-    writer = SentLog(tmp_path, RUN, START)
-    writer.close()
-    with (tmp_path / "other").open("wb") as other:  # it gets the descriptor that the first had
-        writer.close()
-        other.write(b"x")
-        other.flush()
 
 
 def test_sent_and_unsent_attempts_are_logged() -> None:
     with closing(memory_journal()) as journal:
         open_sheet(journal)
-        first, second, _ = due_in(journal, 1)
-        not_sent = outcome_of(second.number, 1, OutcomeKind.NOT_SENT)
-        logged = attempts_to_log([intent_of(first), not_sent, outcome_of(first.number, 1, OutcomeKind.PAID)])
-        assert logged == [LoggedAttempt(first.number, 1, first.order_id), LoggedAttempt(second.number, 1, None)]
+        first, *_ = due_rows(journal, 1)
+    entries = [intent(first), outcome_of(2, 1, OutcomeKind.NOT_SENT), outcome_of(1, 1, OutcomeKind.PAID)]
+    assert attempts_to_log(entries) == [LoggedAttempt(1, 1, first.order_id), LoggedAttempt(2, 1, None)]
 
 
 @pytest.mark.parametrize(
