@@ -1,13 +1,12 @@
 """The files of a host: its sent log, its id, and the checks that use them. Uses no server."""
 
 import os
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
-from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalTooOld, OpenRollCall, SentLogDamaged
 from paygw_batch.journal.postgres.hosts import (
@@ -29,24 +28,16 @@ def digest(number: int) -> str:
     return f"{number:064x}"
 
 
-class FactTable:
-    """A fake database with these fact numbers and hashes."""
+def check(place: Path, facts: Mapping[int, int]) -> None:
+    """Compare the host's sent logs with a database that has facts with these numbers and digests."""
+    hashes = {number: bytes.fromhex(digest(value)) for number, value in facts.items()}
 
-    def __init__(self) -> None:
-        self.facts: dict[int, bytes] = {}
-        self.description = ("number", "hash")
-        self._found: list[tuple[int, bytes]] = []
-
-    def execute(self, query: bytes, values: tuple[list[int]]) -> "FactTable":
+    def execute(query: bytes, values: tuple[list[int]]) -> Mock:
         assert query == b"SELECT number, hash FROM fact WHERE number = ANY (%s)"
-        self._found = [(number, self.facts[number]) for number in values[0] if number in self.facts]
-        return self
+        found = [(number, hashes[number]) for number in values[0] if number in hashes]
+        return Mock(description=("number", "hash"), fetchall=lambda: found)
 
-    def fetchall(self) -> list[tuple[int, bytes]]:
-        return self._found
-
-    def check(self, place: Path) -> None:
-        check_sent_log(cast("Connection[Any]", self), SERVER, place)
+    check_sent_log(Mock(execute=execute), SERVER, place)
 
 
 def open_process_log(place: Path, life: IncarnationFile | None = None) -> ProcessSentLog:
@@ -59,19 +50,17 @@ def file_names(place: Path) -> list[str]:
 
 def test_each_process_has_its_own_sent_log(place: Path) -> None:
     first, second = open_process_log(place), open_process_log(place)
-    assert [name for name in file_names(place) if name.startswith("left-")] == [
-        *("left-1.1", "left-1.lock", "left-2.1", "left-2.lock")
-    ]
+    names = [name for name in file_names(place) if name.startswith("left-")]
+    assert names == ["left-1.1", "left-1.lock", "left-2.1", "left-2.lock"]
     first.log_commit(3, digest(3), AT)
     first.close()
     with closing(open_process_log(place)) as reopened:
         reopened.log_commit(4, digest(4), AT)
     second.close()
-    first_line, second_line = newest_line(place, "left-1"), newest_line(place, "left-2")
-    assert first_line is not None
-    assert second_line is not None
-    assert (first_line.count, first_line.number, first_line.hash) == (3, 4, digest(4))
-    assert (second_line.count, second_line.number) == (1, 0)
+    newest = [newest_line(place, name) for name in ("left-1", "left-2")]
+    assert [line and (line.count, line.number) for line in newest] == [(3, 4), (1, 0)]
+    assert newest[0] is not None
+    assert newest[0].hash == digest(4)
     assert {(place / name).stat().st_mode & 0o777 for name in file_names(place)} == {0o600}
 
 
@@ -88,32 +77,19 @@ def test_damaged_host_files_are_refused(place: Path) -> None:
 
 
 def test_database_without_last_commit_is_refused(place: Path) -> None:
-    table = FactTable()
-    table.check(place)
-    first, second = open_process_log(place), open_process_log(place)
-    table.check(place)
-    first.log_commit(3, digest(3), AT)
-    second.log_commit(4, digest(4), AT)
-    table.facts = {number: bytes.fromhex(digest(number)) for number in (3, 4)}
-    table.check(place)
-    for missing in list(table.facts):
-        lacking = FactTable()
-        lacking.facts = {number: raised for number, raised in table.facts.items() if number != missing}
-        with pytest.raises(JournalTooOld) as raised:
-            lacking.check(place)
-        assert f"does not have fact {missing}" in raised.value.message
-        assert "journal roll-call --accept-loss" in raised.value.hint
-    first.close()
-    second.close()
-
-
-def test_replaced_fact_is_detected(place: Path) -> None:
-    with closing(open_process_log(place)) as found:
-        found.log_commit(3, digest(3), AT)
-    table = FactTable()
-    table.facts = {3: bytes.fromhex(digest(9))}
-    with pytest.raises(JournalTooOld):
-        table.check(place)
+    check(place, {})
+    with closing(open_process_log(place)) as first, closing(open_process_log(place)) as second:
+        check(place, {})
+        first.log_commit(3, digest(3), AT)
+        second.log_commit(4, digest(4), AT)
+        check(place, {3: 3, 4: 4})
+        for missing, facts in ((3, {4: 4}), (4, {3: 3})):
+            with pytest.raises(JournalTooOld) as raised:
+                check(place, facts)
+            assert f"does not have fact {missing}" in raised.value.message
+            assert "journal roll-call --accept-loss" in raised.value.hint
+        with pytest.raises(JournalTooOld):  # another fact has its number
+            check(place, {3: 9, 4: 4})
 
 
 def test_host_keeps_same_id_for_journal(place: Path) -> None:
@@ -122,10 +98,9 @@ def test_host_keeps_same_id_for_journal(place: Path) -> None:
         ours = load_host_id(place)
     finally:
         os.umask(before)
-    assert load_host_id(place) == ours
-    assert file_names(place) == ["host"]
-    assert (place / "host").read_text() == ours
-    assert (len(ours), (place / "host").stat().st_mode & 0o777) == (32, 0o600)
+    path = place / "host"
+    assert load_host_id(place) == path.read_text() == ours
+    assert (file_names(place), len(ours), path.stat().st_mode & 0o777) == (["host"], 32, 0o600)
 
 
 @pytest.mark.parametrize("content", ["", "a" * 31, "a" * 33, "G" * 32, "ä" * 32])
@@ -144,28 +119,23 @@ def test_damaged_host_id_is_not_recreated(place: Path, content: str) -> None:
 
 
 def test_host_id_is_durable_before_use(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_with_full_disk = Mock(side_effect=OSError(28, "No space left on device"))
+    path, real, synced = place / "host", os.fsync, list[Path]()
     with monkeypatch.context() as broken:
-        broken.setattr(os, "fsync", fail_with_full_disk)
+        broken.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
         with pytest.raises(JournalError) as raised:
             load_host_id(place)
-    path = place / "host"
     assert raised.value.message == f"{path} cannot be written: No space left on device."
     assert not path.exists()
-    synced: list[str] = []
-    real = os.fsync
 
     def record_fsync(fd: int) -> None:
-        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
         real(fd)
 
     monkeypatch.setattr(os, "fsync", record_fsync)
     load_host_id(place)
     file, directory = synced
-    assert Path(file).parent == place
-    assert directory == str(place)
-    held = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    assert place not in held
+    assert (file.parent, directory) == (place, place)
+    assert place not in [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
 
 
 LIFE, AFTER = "7417 00000001 16384", "7417 0000000A 16384"
