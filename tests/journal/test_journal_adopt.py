@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from paygw_batch.journal.file_location import journal_exists
 from paygw_batch.journal.known_journals import KnownJournal, KnownJournals, journal_list_sentence
 from paygw_batch.journal.sent_log import RUN, newest_line
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import Amendment, Withdrawal
+from paygw_batch.journal.values import Amendment, DueRow, Withdrawal
 from tests.support.journal_rows import (
     AT,
     ENDPOINT,
@@ -173,29 +173,29 @@ def test_adoption_keeps_registered_names(place: Path) -> None:
 
 def test_journal_of_another_merchant_is_not_adopted(place: Path) -> None:
     make_unknown_journal(place)
-    message, hint = error_message(
-        lambda: open_adoption(place, endpoint=EndpointIdentity.create("gateway.example", "9", "other"))
-    )
-    assert message == f"The journal {journal_path(place)} belongs to another merchant, or to another gateway."
-    assert hint == (
-        "Use a separate journal for each merchant at a gateway, with [journal] path or url, or --journal. A merchant "
-        "is recognised by any two of these: host, endpoint id and consumer key."
+    other = EndpointIdentity.create("gateway.example", "9", "other")
+    assert error_message(lambda: open_adoption(place, endpoint=other)) == (
+        f"The journal {journal_path(place)} belongs to another merchant, or to another gateway.",
+        (
+            "Use a separate journal for each merchant at a gateway, with [journal] path or url, or --journal. A "
+            "merchant is recognised by any two of these: host, endpoint id and consumer key."
+        ),
     )
 
 
 def test_adoption_must_name_newest_journal_of_endpoint(place: Path) -> None:
     make_unknown_journal(place)
-    entries = [KnownJournal(letter * 32, (ENDPOINT,), f"/{letter}.sqlite3", at(n)) for n, letter in enumerate("ab")]
-    remember_journals(place, *entries)
-    for beside in (None, "a" * 32):
-        message, hint = error_message(lambda beside=beside: open_adoption(place, beside=beside))  # type: ignore[misc]  # mypy: lambda
+    older, newest = "a" * 32, "b" * 32
+    remember_journals(place, *(KnownJournal(one * 32, (ENDPOINT,), f"/{one}", at(n)) for n, one in enumerate("ab")))
+    for beside in (None, older):
+        message, hint = error_message(partial(open_adoption, place, beside=beside))
         assert message == (
             "This merchant already has a journal. This user's state directory lists other journals of the same "
-            f"merchant: {'a' * 32} at /a.sqlite3, {'b' * 32} at /b.sqlite3."
+            f"merchant: {older} at /a, {newest} at /b."
         )
-        assert f"`paygw-batch journal adopt --beside {'b' * 32}`" in hint
-    with closing(open_adoption(place, beside="b" * 32)) as found:
-        assert [one.journal_id for one in found.other_journals] == ["a" * 32, "b" * 32]
+        assert f"`paygw-batch journal adopt --beside {newest}`" in hint
+    with closing(open_adoption(place, beside=newest)) as found:
+        assert [one.journal_id for one in found.other_journals] == [older, newest]
         found.carry_out("amina")
     open_journal_at(place).close()
 
@@ -213,11 +213,10 @@ def test_copy_is_not_adopted_while_original_exists(place: Path) -> None:
     make_unknown_journal(place)
     path, copy = journal_path(place), journal_path(place).with_name("copy.sqlite3")
     shutil.copy(path, copy)
-    message, hint = error_message(lambda: open_adoption(place, copy), JournalTooOld)
-    assert message == (
-        f"This is a copy of the journal {path}, which still exists. Sending from both could pay rows twice."
+    assert error_message(lambda: open_adoption(place, copy), JournalTooOld) == (
+        f"This is a copy of the journal {path}, which still exists. Sending from both could pay rows twice.",
+        f"Use {path}. To move a journal, move its file instead of copying it.",
     )
-    assert hint == f"Use {path}. To move a journal, move its file instead of copying it."
     path.unlink()
     adopt(place, copy)
     assert read_column(copy, "SELECT home FROM identity") == [str(copy)]
@@ -233,6 +232,18 @@ def losing_writes(place: Path) -> Iterator[SqliteJournal]:
     with closing(open_journal_at(place)) as journal:
         yield journal
     put_back(place, copy)
+
+
+def open_first_sheet(place: Path, rows: int = 1) -> Sequence[DueRow]:
+    """Open a sheet in a new journal, and return its due rows."""
+    with closing(open_journal_at(place)) as journal:
+        open_sheet(journal, new=rows)
+        return due_rows(journal, 1)
+
+
+def read_due(place: Path, batch: int = 1) -> list[int]:
+    with closing(open_journal_at(place)) as journal:
+        return [due.row for due in due_rows(journal, batch)]
 
 
 def adopt_older_copy(place: Path) -> AcceptedRows:
@@ -301,21 +312,18 @@ def test_row_with_lost_decision_is_held(place: Path) -> None:
 
 def test_two_lost_attempts_hold_their_row(place: Path) -> None:
     """A rejection of the first attempt without a time must not settle the second."""
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=1)
+    open_first_sheet(place)
     with losing_writes(place) as journal:
         send(journal, 1, OutcomeKind.REJECTED, at(1))
         journal.release(1, None, suffix=False, by="amina", at=at(3))
         journal.append([intent(due_rows(journal, 1)[0], at(4))])
     rows = adopt_older_copy(place)
     assert (rows.in_doubt, rows.held) == (0, 1)
-    with closing(open_journal_at(place)) as journal:
-        assert not due_rows(journal, 1)
+    assert read_due(place) == []
 
 
 def test_unsent_attempt_does_not_cancel_later_attempt(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=1)
+    open_first_sheet(place)
     copy = copy_journal(place)
     for kind in (OutcomeKind.NOT_SENT, OutcomeKind.PAID):
         with closing(open_journal_at(place)) as journal:
@@ -323,8 +331,7 @@ def test_unsent_attempt_does_not_cancel_later_attempt(place: Path) -> None:
         put_back(place, copy)
         rows = adopt_older_copy(place)
     assert rows.in_doubt == 1
-    with closing(open_journal_at(place)) as journal:
-        assert not due_rows(journal, 1)
+    assert read_due(place) == []
 
 
 def test_adoption_holds_orders_of_lost_batches(place: Path) -> None:
@@ -355,8 +362,7 @@ def test_adoption_holds_orders_of_lost_batches(place: Path) -> None:
     ],
 )
 def test_older_copy_needs_complete_log_for_adoption(place: Path, spoil: Callable[[Path], object]) -> None:
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=3)
+    open_first_sheet(place, rows=3)
     copy = copy_journal(place)
     with losing_writes(place) as journal:
         for due in due_rows(journal, 1):
@@ -393,9 +399,7 @@ def test_row_is_held_despite_earlier_decision(place: Path) -> None:
 
 
 def test_lost_attempt_of_replaced_row_holds_new_row(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=1)
-        (due,) = due_rows(journal, 1)
+    (due,) = open_first_sheet(place)
     first = copy_journal(place)
     with closing(open_journal_at(place)) as journal:
         new = [new_instruction(2, amount="9.00")]
@@ -407,14 +411,11 @@ def test_lost_attempt_of_replaced_row_holds_new_row(place: Path) -> None:
         journal.append([intent(due, at(3))])
     put_back(place, second)  # it turns up again
     assert adopt_older_copy(place).unknown_orders == ["ORD-2"]
-    with closing(open_journal_at(place)) as journal:
-        assert not due_rows(journal, 2)
+    assert read_due(place, 2) == []
 
 
 def test_lost_attempt_holds_row_in_doubt(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=1)
-        (due,) = due_rows(journal, 1)
+    (due,) = open_first_sheet(place)
     first = copy_journal(place)
     with closing(open_journal_at(place)) as journal:
         journal.append([intent(due, at(1)), outcome_of(1, 1, OutcomeKind.UNKNOWN, at(1))])
@@ -448,8 +449,7 @@ def test_replaced_known_journal_is_refused_until_adopted(place: Path) -> None:
 
 
 def test_adoption_lists_row_paid_by_other_attempt(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=1)
+    open_first_sheet(place)
     with losing_writes(place) as journal:
         journal.append([intent(due_rows(journal, 1)[0], at(1))])
     with closing(open_adoption(place)) as found:
@@ -467,27 +467,17 @@ def test_adoption_lists_row_paid_by_other_attempt(place: Path) -> None:
 
 
 def test_interrupted_adoption_can_be_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal, new=3)
+    open_first_sheet(place, rows=3)
     with losing_writes(place) as journal:
         for due in due_rows(journal, 1)[:2]:
             journal.append([intent(due, at(1))])
-
-    kill = Mock(side_effect=KeyboardInterrupt)
+        file_location(place).withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))  # lost as well
     with monkeypatch.context() as cut:
-        cut.setattr(KnownJournals, "write", kill)
+        cut.setattr(KnownJournals, "write", Mock(side_effect=KeyboardInterrupt))
         with closing(open_adoption(place)) as found, pytest.raises(KeyboardInterrupt):
             found.carry_out("amina")
     assert adopt_older_copy(place).in_doubt == 2
     assert read_column(journal_path(place), "SELECT count(*) FROM fact WHERE kind = 'intended'") == [2]
-
-
-def test_adopted_copy_opens_without_lost_withdrawal(place: Path) -> None:
-    open_journal_at(place).close()
-    copy = copy_journal(place)
-    file_location(place).withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
-    put_back(place, copy)
-    adopt_older_copy(place)
 
 
 def test_copy_of_moved_journal_is_not_adopted(place: Path) -> None:
@@ -583,13 +573,12 @@ def test_unwritable_registry_folder_is_reported(place: Path, monkeypatch: pytest
     kept.unlink()
     kept.mkdir(mode=0o700)
     entry = KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)
-    fail_with_full_disk = Mock(side_effect=OSError(28, "No space left on device"))
     for step in ("fsync", "open"):
         with monkeypatch.context() as failing:
-            failing.setattr(os, step, fail_with_full_disk)
-            message, _ = error_message(lambda: known_journals(place).write(entry))
+            failing.setattr(os, step, Mock(side_effect=OSError(28, "No space left on device")))
+            message, _ = error_message(partial(known_journals(place).write, entry))
         assert message.endswith(": No space left on device.")
-        assert str(kept / entry.journal_id) in message
+        assert str(kept / OTHER_ID) in message
         assert list(known_journals(place).entries()) == []
 
 
