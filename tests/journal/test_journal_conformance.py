@@ -42,28 +42,22 @@ from tests.support.long_part import long
 from tests.support.tested_journal import Journal
 
 
-def test_opened_batch_has_its_pages_and_rows(journal: Journal) -> None:
-    record = open_sheet(journal, new=3, pages=[b"one", b"", b"three"])
+def test_opened_batch_has_its_pages_and_due_rows(journal: Journal) -> None:
+    record = open_sheet(journal, new=[new_instruction(row) for row in (5, 2, 9, 7)], pages=[b"one", b"", b"three"])
     assert list(journal.batches()) == [record]
     assert journal.batch("b1") == journal.batch("b1", operation=OPERATION) == record
     assert journal.batch("b1", operation="another") is journal.batch("b") is None
-    assert (record.number, record.batch, record.rows, record.opened_at) == (1, "b1", 3, AT)
+    assert (record.number, record.batch, record.rows, record.opened_at) == (1, "b1", 4, AT)
     assert list(journal.pages(1)) == [b"one", b"", b"three"]
-    assert states(journal, 1) == [State.READY] * 3
-    assert list(journal.tallies(1)) == [StateTally("KE", "KES", State.READY, 3, 450150)]
+    assert states(journal, 1) == [State.READY] * 4
+    assert list(journal.tallies(1)) == [StateTally("KE", "KES", State.READY, 4, 600200)]
     assert journal.head().seq == 1
-
-
-def test_due_rows_are_paged_in_sheet_order(journal: Journal) -> None:
-    open_sheet(journal, new=[new_instruction(row) for row in (5, 2, 9, 7)])
-    first = journal.due(1, after_row=0, limit=3)
-    assert [due.row for due in first] == [2, 5, 7]
+    first, *others = journal.due(1, after_row=0, limit=3)
+    assert [due.row for due in (first, *others)] == [2, 5, 7]
     assert [due.row for due in journal.due(1, after_row=7, limit=3)] == [9]
     assert journal.due(1, after_row=9, limit=3) == []
-    assert first[0].order_id == "ORD-2"
-    assert first[0].standing == Standing()
-    assert first[0].instruction.amount == "1500.50"
-    assert first[0].instruction.fields["phone"] == "+254700000002"
+    assert (first.order_id, first.standing, first.instruction.amount) == ("ORD-2", Standing(), "1500.50")
+    assert first.instruction.fields["phone"] == "+254700000002"
 
 
 def test_intent_or_outcome_out_of_order_changes_nothing(journal: Journal) -> None:
@@ -164,17 +158,16 @@ def test_not_received_row_keeps_order_id(journal: Journal) -> None:
     assert render_record(row.message or "") == "possible duplicate of attempt 1"
 
 
-@pytest.mark.parametrize(
-    ("resolution", "state"), [(Resolution.PAID, State.PAID), (Resolution.REJECTED, State.REJECTED)]
-)
-def test_settlement_by_person_moves_row_in_doubt(journal: Journal, resolution: Resolution, state: State) -> None:
-    open_sheet(journal, new=1)
+def test_settlement_by_person_moves_row_in_doubt(journal: Journal) -> None:
+    open_sheet(journal, new=2)
     send(journal, 1, OutcomeKind.UNKNOWN, gateway_status="odd", http_status=200, cause="reply.status_unlisted")
-    journal.append([resolved(1, 1, resolution, basis=Basis.PERSON)])
-    (row,) = journal.rows(1)
-    assert (row.state, row.gateway_status, row.error_code) == (state, "odd", None)
-    mark = " [possible duplicate of attempt 1]" if resolution is Resolution.REJECTED else ""
-    assert render_record(row.message or "") == f"Settled by amina as {resolution.value}: statement of 21 November{mark}"
+    marks = {Resolution.PAID: "", Resolution.REJECTED: " [possible duplicate of attempt 1]"}
+    for number, resolution in enumerate(marks, start=1):
+        journal.append([resolved(number, 1, resolution, basis=Basis.PERSON)])
+    for row, (resolution, mark) in zip(journal.rows(1), marks.items(), strict=True):
+        assert (row.state.value, row.gateway_status, row.error_code) == (resolution.value, "odd", None)
+        settled = f"Settled by amina as {resolution.value}: statement of 21 November{mark}"
+        assert render_record(row.message or "") == settled
 
 
 def test_release_gives_next_suffix_to_rejected_rows_only(journal: Journal) -> None:
@@ -287,19 +280,6 @@ def test_repeated_amendment_continues_attempt_count(journal: Journal) -> None:
     assert journal.verify()["replaced"] == 3
 
 
-@pytest.mark.share(4)
-@pytest.mark.parametrize(
-    "amendment", [Amendment(9, 1), Amendment(2, 2), Amendment(2, 55)], ids=["no row", "another id", "no instruction"]
-)
-def test_mismatched_amendment_opens_no_batch(journal: Journal, amendment: Amendment) -> None:
-    open_sheet(journal, new=2)
-    with pytest.raises(InternalError):
-        open_sheet(journal, "b2", [new_instruction(2, amount="7.00")], amendments=[amendment])
-    assert len(journal.batches()) == 1
-    assert states(journal, 1) == [State.READY] * 2
-    assert journal.head().seq == 1
-
-
 def test_batch_includes_known_rows_of_another_batch(journal: Journal) -> None:
     open_sheet(journal, new=3)
     first = due_rows(journal, 1)[0]
@@ -313,6 +293,9 @@ def test_batch_includes_known_rows_of_another_batch(journal: Journal) -> None:
     assert [(tally.state, tally.count) for tally in journal.tallies(2)] == [(paid, 1), (ready, 3)]
     (message,) = journal.rows(2, numbers=[6, 4])
     assert (message.row, message.instruction, message.state, message.attempt) == (4, 1, State.PAID, 1)
+    payments = {row: (payment.row, payment.state) for row, payment in journal.payments(2, [3, 4, 99]).items()}
+    assert payments == {3: (4, ready), 4: (2, paid)}, "the rows in the batch that pays them"
+    assert journal.payments(2, []) == {}
     assert list(journal.rows(2, numbers=[6])) == list(journal.rows(2, numbers=[])) == []
     send(journal, 2, OutcomeKind.REJECTED)
     assert states(journal, 1) == [State.PAID, State.READY, State.REJECTED]
@@ -329,12 +312,14 @@ def test_batch_with_used_order_id_is_not_opened(journal: Journal) -> None:
     for rows in ([new_instruction(2, "ORD-3")], [new_instruction(2, "X"), new_instruction(3, "X")]):
         with pytest.raises(InternalError):
             open_sheet(journal, "b2", rows)
+    for amendment in (Amendment(9, 1), Amendment(2, 2), Amendment(2, 55)):  # no such row, another id, no instruction
+        with pytest.raises(InternalError):
+            open_sheet(journal, "b2", [new_instruction(2, amount="7.00")], amendments=[amendment])
     with pytest.raises(InternalError):
         open_sheet(journal, "b2", [new_instruction(2, "X")], known=[KnownRow(2, 1, State.READY)])
     with pytest.raises(InternalError):
         open_sheet(journal, "b1", [new_instruction(2, "X")])
-    assert journal.head() == head
-    assert len(journal.batches()) == 1
+    assert (journal.head(), len(journal.batches()), states(journal, 1)) == (head, 1, [State.READY] * 2)
     open_sheet(journal, "b2", [new_instruction(2, "X")])
     assert journal.verify()["batches"] == 2
 
@@ -384,17 +369,6 @@ def test_verify_counts_every_kind_of_content(journal: Journal) -> None:
     assert {name: count for name, count in counts.items() if count} == {**expected, "ready": 2, "in_flight": 1}
 
 
-def test_payments_on_page_are_keyed_by_row(journal: Journal) -> None:
-    open_sheet(journal, new=4)
-    first = next(iter(due_rows(journal, 1)))
-    journal.append([intent(first)])
-    journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])
-    payments = journal.payments(1, [2, 3, 99])
-    found = {row: (payment.row, payment.state) for row, payment in payments.items()}
-    assert found == {2: (2, State.PAID), 3: (3, State.READY)}
-    assert journal.payments(1, []) == {}
-
-
 def test_rows_do_not_depend_on_page_size(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sheet(journal, new=7)
     send(journal, 1, OutcomeKind.REJECTED)
@@ -440,33 +414,22 @@ def test_engine_gets_each_due_row_once_in_order(journal: Journal) -> None:
 
 
 def test_engine_calls_run_in_sequence(journal: Journal) -> None:
+    """A call that is abandoned finishes before the next one."""
     open_sheet(journal, new=64)
 
     async def send_rows() -> None:
         with journal.open_engine_journal() as engine_journal:
-            due = await engine_journal.due(1, limit=64)
-            results = await asyncio.gather(*(engine_journal.append([intent(row)]) for row in due))
-            assert {one for result in results for one in result} == {MoveResult.MOVED}
-
-    asyncio.run(send_rows())
-    assert list(due_rows(journal, 1)) == []
-    journal.verify()
-
-
-def test_abandoned_engine_call_finishes_before_next_call(journal: Journal) -> None:
-    open_sheet(journal, new=3)
-
-    async def send_rows() -> None:
-        with journal.open_engine_journal() as engine_journal:
-            first, second, _ = await engine_journal.due(1, limit=3)
+            first, second, *due = await engine_journal.due(1, limit=63)
             abandoned = asyncio.create_task(engine_journal.append([intent(first)]))
             await asyncio.sleep(0)
             abandoned.cancel()
             assert list(await engine_journal.append([intent(second)])) == [MoveResult.MOVED]
             assert abandoned.cancelled()
+            results = await asyncio.gather(*(engine_journal.append([intent(row)]) for row in due))
+            assert {one for result in results for one in result} == {MoveResult.MOVED}
 
     asyncio.run(send_rows())
-    assert [due.row for due in due_rows(journal, 1)] == [4]
+    assert [due.row for due in due_rows(journal, 1)] == [65]
     journal.verify()
 
 
@@ -478,18 +441,16 @@ def open_planned(journal: Journal, batch: str = "b9", plan: str = PLAN) -> Batch
 
 
 def test_withdrawn_plan_opens_no_batch(journal: Journal) -> None:
-    open_sheet(journal)
     assert list(journal.withdrawals()) == []
     withdrawal = Withdrawal(PLAN, "cleo", "signed", at(1))
     journal.withdraw(withdrawal)
     before = journal.head()
     with pytest.raises(DocumentWithdrawn):
         open_planned(journal)
-    assert (journal.head(), len(journal.batches())) == (before, 1)
-    assert list(journal.withdrawals()) == [withdrawal]
+    assert (journal.head(), journal.batches(), list(journal.withdrawals())) == (before, [], [withdrawal])
     open_planned(journal, "b8", "e" * 64)
     open_planned(journal, "b7", "")
-    assert len(journal.batches()) == 3
+    assert len(journal.batches()) == 2
     assert journal.verify()["evidence"] == 0
     assert dict(journal.message_counts()) == {}, "it is no message from outside"
 
