@@ -56,6 +56,7 @@ from tests.support.journal_rows import (
     new_instruction,
     open_journal_at,
     open_sheet,
+    open_sheet_at,
     outcome_of,
     put_back,
     read_journal_at,
@@ -347,13 +348,6 @@ def newest_logged_fact(place: Path) -> tuple[str, int, str]:
     return folder.name, newest.number, newest.hash
 
 
-def make_journal(place: Path) -> Path:
-    """Create a journal with a batch of which nothing was sent."""
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal)
-    return journal_path(place)
-
-
 def remove_journal(path: Path) -> None:
     for file in path.parent.iterdir():
         file.unlink()
@@ -362,7 +356,7 @@ def remove_journal(path: Path) -> None:
 @pytest.fixture
 def _restored_copy(place: Path) -> None:
     """Replace a journal with its copy from before a payment."""
-    make_journal(place)
+    open_sheet_at(place)
     copy = copy_journal(place)
     with closing(open_journal_at(place)) as journal:
         send(journal, 1, OutcomeKind.PAID)
@@ -386,7 +380,7 @@ def test_older_copy_is_refused_without_writing(place: Path) -> None:
 
 
 @pytest.mark.parametrize("is_empty", [False, True])
-@pytest.mark.parametrize("write", [make_journal, withdraw_during_run])
+@pytest.mark.parametrize("write", [open_sheet_at, withdraw_during_run])
 def test_removed_or_emptied_journal_is_refused(place: Path, is_empty: bool, write: Callable[[Path], object]) -> None:
     open_journal_at(place).close()
     write(place)
@@ -401,7 +395,7 @@ def test_removed_or_emptied_journal_is_refused(place: Path, is_empty: bool, writ
 
 
 def test_replaced_journal_is_refused(place: Path) -> None:
-    path = make_journal(place)
+    path = open_sheet_at(place)
     other = place / "other"
     other.mkdir(mode=0o700)
     with closing(open_journal_at(other)) as journal:
@@ -426,7 +420,7 @@ def test_longer_diverged_copy_is_refused(place: Path) -> None:
 
 
 def test_copy_next_to_original_can_only_be_read(place: Path) -> None:
-    path = make_journal(place)
+    path = open_sheet_at(place)
     copy = copy_journal(place) / path.name
     copy.parent.chmod(0o700)
     with pytest.raises(JournalTooOld, match="copy of the journal"):
@@ -441,7 +435,7 @@ def test_copy_next_to_original_can_only_be_read(place: Path) -> None:
 
 
 def test_moved_journal_stays_usable_at_new_path(place: Path) -> None:
-    path = make_journal(place)
+    path = open_sheet_at(place)
     moved = place / "elsewhere" / "kept.sqlite3"
     moved.parent.mkdir(mode=0o700)
     path.rename(moved)
@@ -480,7 +474,7 @@ def test_unknown_journal_is_refused_until_adopted(place: Path, facts: int) -> No
 
 
 def test_sent_log_behind_journal_is_updated(place: Path) -> None:
-    make_journal(place)
+    open_sheet_at(place)
     behind = log_path(place).read_bytes()
     with closing(open_journal_at(place)) as journal:
         send(journal, 1, OutcomeKind.PAID)
@@ -517,7 +511,7 @@ def test_unwritable_sent_log_ends_all_writing(place: Path) -> None:
 
 
 def test_damaged_sent_log_does_not_count_as_missing(place: Path) -> None:
-    make_journal(place)
+    open_sheet_at(place)
     log_path(place).write_bytes(b"")
     for open_it in (open_journal_at, read_journal_at):
         with pytest.raises(SentLogDamaged):

@@ -1,8 +1,9 @@
-"""Creating a journal, killed or failing at any step, never leaves two that do not know each other."""
+"""Creating a journal, killed or failing at any step, never leaves two, and refuses places that are not safe."""
 
 import itertools
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -10,16 +11,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, JournalNotAdopted
+from paygw_batch.journal import file_location as file_places
+from paygw_batch.journal import lock as places
 from paygw_batch.journal.known_journals import KnownJournal, KnownJournals
 from paygw_batch.journal.sent_log import RUN, SentLogLine, newest_line, read_lines
+from paygw_batch.journal.sqlite import connect, verify
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Identity
 from tests.support.journal_disk import failing_disk
-from tests.support.journal_rows import AT, ENDPOINT, file_location, journal_path, open_sheet
+from tests.support.journal_rows import (
+    AT,
+    ENDPOINT,
+    create_journal_at,
+    file_location,
+    journal_path,
+    open_journal_at,
+    open_sheet,
+    open_sheet_at,
+    read_journal_at,
+    send,
+)
 from tests.support.long_part import long, share
 
 STEPS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir")
@@ -229,3 +246,278 @@ def test_damaged_entry_blocks_new_journals(place: Path, damage: Callable[[str], 
         open_journal(place)
     with pytest.raises(JournalError, match="already has a journal"):
         make_journal(place, "second.sqlite3")
+
+
+# The locations where a journal may be, and the errors for others.
+
+
+def file_mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_journal_files_are_private_under_any_umask(place: Path) -> None:
+    before = os.umask(0)
+    try:
+        with closing(open_journal_at(place)) as journal:
+            open_sheet(journal)
+            files = [path for path in place.rglob("*") if path.is_file()]
+            assert {path.suffix for path in files} == {
+                *(".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".1", ".json")
+            }
+            assert {file_mode(path) for path in files} == {0o600}
+    finally:
+        os.umask(before)
+    assert {file_mode(path) for path in place.rglob("*") if path.is_dir()} == {0o700}
+
+
+def test_journal_is_created_in_missing_or_empty_file(place: Path) -> None:
+    with pytest.raises(JournalMissing, match="There is no journal at"):
+        read_journal_at(place)
+    assert list(place.iterdir()) == []
+    path = journal_path(place)
+    path.parent.mkdir(mode=0o700)
+    path.touch(mode=0o600)
+    for open_it in (open_journal_at, read_journal_at):
+        with pytest.raises(JournalMissing, match="There is no journal at"):
+            open_it(place)
+    create_journal_at(place)
+    open_sheet_at(place)
+    with closing(read_journal_at(place)) as reader:
+        assert len(reader.batches()) == 1
+
+
+def test_reading_journal_creates_and_changes_no_file(place: Path) -> None:
+    path = open_sheet_at(place)
+    before = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in path.parent.iterdir()}
+    with closing(read_journal_at(place)) as reader:
+        assert len(reader.batches()) == 1
+    after = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in path.parent.iterdir()}
+    assert after.keys() == before.keys()
+    assert after[path.name] == before[path.name]
+
+
+def replace_by_link(path: Path) -> None:
+    real = path.with_name("real.sqlite3")
+    path.rename(real)
+    path.symlink_to(real)
+
+
+def replace_by_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir(mode=0o700)
+
+
+EXPOSED, OPEN_DIRECTORY = "Other users can read or change", "Other users can write to the directory"
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize(
+    ("spoil", "sentence", "hint"),
+    [
+        (replace_by_link, "is a symbolic link", "Give the path of the file itself."),
+        (lambda path: path.with_name("2").hardlink_to(path), "has a second name", "Remove the other name."),
+        (replace_by_directory, "is not a file", ""),
+        (lambda path: path.chmod(0o640), EXPOSED, "chmod 600 {path}"),
+        (lambda path: path.chmod(0o602), EXPOSED, "chmod 600 {path}"),
+        (lambda path: path.parent.chmod(0o770), OPEN_DIRECTORY, "chmod go-w {parent}"),
+        (lambda path: path.parent.chmod(0o1777), OPEN_DIRECTORY, "chmod go-w {parent}"),
+        (lambda path: path.with_name(path.name + "-wal").chmod(0o644), EXPOSED, "chmod 600 {path}-wal"),
+        (lambda path: path.write_text("client_orderid;amount\n" * 500), "not the expected kind of file", ""),
+        (lambda path: path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8000), "not the expected kind of file", ""),
+    ],
+)
+def test_exposed_or_invalid_journal_is_refused(
+    place: Path, spoil: Callable[[Path], None], sentence: str, hint: str
+) -> None:
+    path = open_sheet_at(place)
+    spoil(path)
+    for open_it in (open_journal_at, read_journal_at):
+        with pytest.raises(JournalError, match=sentence) as raised:
+            open_it(place)
+        assert hint.format(path=path, parent=path.parent) in raised.value.hint
+
+
+def test_linked_directory_resolves_to_real_journal_path(place: Path) -> None:
+    path = open_sheet_at(place)
+    (place / "short").symlink_to(path.parent)
+    linked = place / "short" / path.name
+    with closing(file_location(place, linked).open_to_write("a test")) as journal:
+        assert journal.path == path
+        assert journal.notes == ()
+
+
+def test_foreign_database_is_refused_unchanged(place: Path) -> None:
+    path = journal_path(place)
+    path.parent.mkdir(mode=0o700)
+    with closing(apsw.Connection(str(path))) as other:
+        other.execute("CREATE TABLE photos (name)")
+    path.chmod(0o600)
+    before = path.read_bytes()
+    for open_it in (open_journal_at, read_journal_at):
+        with pytest.raises(JournalError, match="is not a journal"):
+            open_it(place)
+    assert path.read_bytes() == before
+
+
+OTHER = EndpointIdentity.create("gateway.example", "9", "another login")
+
+
+def test_journal_of_another_merchant_is_refused(place: Path) -> None:
+    open_sheet_at(place)
+    location = file_location(place, endpoint=OTHER)
+    for open_it in (partial(location.open_to_write, "a test"), location.open_to_read):
+        with pytest.raises(JournalError, match="belongs to another merchant"):
+            open_it()
+
+
+def test_endpoint_may_change_one_part(place: Path) -> None:
+    open_sheet_at(place)
+    second = EndpointIdentity.create("gateway.example", "9", "merchant")
+    for endpoint in (second, OTHER, ENDPOINT):
+        open_journal_at(place, endpoint=endpoint).close()
+    (entry,) = file_location(place).known_journals.entries()
+    assert set(entry.names) == {ENDPOINT, second, OTHER}
+
+
+def test_endpoint_matching_two_merchants_is_refused(place: Path) -> None:
+    """One merchant's journal does not know the payments of the other."""
+    open_sheet_at(place)
+    second = file_location(place, place / "second.sqlite3", endpoint=OTHER)
+    second.create("a test")
+    between = EndpointIdentity.create("gateway.example", ENDPOINT.endpoint_id, "another login")
+    for at_place in (second, file_location(place)):
+        with pytest.raises(JournalError, match="already has a journal"):
+            replace(at_place, endpoint=between).open_to_write("a test")
+    second.open_to_write("a test").close()
+
+
+def test_undecodable_path_is_refused(place: Path) -> None:
+    odd = place / "caf\udce9" / "journal.sqlite3"
+    with pytest.raises(JournalError, match="is not valid UTF-8"):
+        file_location(place, odd)
+
+
+def test_lost_journal_log_blocks_new_journal(place: Path) -> None:
+    path = open_sheet_at(place)
+    path.unlink()
+    path.with_name(f"{path.name}-wal").write_bytes(b"what was written last")
+    shutil.rmtree(place / "journals")
+    with pytest.raises(JournalError, match=r"its log .* still exists"):
+        open_journal_at(place)
+    assert not path.exists()
+
+
+def test_failed_creation_leaves_no_partial_journal(place: Path) -> None:
+    with failing_disk() as disk:
+        disk.fail_at, disk.stays = 3, True
+        with pytest.raises(JournalError, match="the disk was told to fail"):
+            open_journal_at(place)
+    assert {path.suffix for path in journal_path(place).parent.iterdir()} == {".lock"}
+    open_sheet_at(place)
+
+
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that mounts a file system at a path, and appends other lines to the table of mounts."""
+
+    def mount_at(point: object, kind: str, more: str = "") -> None:
+        table = (
+            "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
+            f"30 22 0:40 / {point} rw,relatime shared:7 - {kind} server:/export rw\n"
+            "31 22 8:3 / /somewhere/else rw - xfs /dev/sdb1 rw\n"
+        )
+        monkeypatch.setattr(places, "_mount_table", lambda: table + more)
+
+    return mount_at
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.anything"])
+def test_network_file_system_is_refused(place: Path, mount: Callable[..., None], kind: str) -> None:
+    mount(place, kind)
+    with pytest.raises(JournalError, match="are not reliable") as raised:
+        open_journal_at(place)
+    assert f"({kind})" in str(raised.value)
+    assert "--journal" in raised.value.hint
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "fuseblk", "fuse.fuse-overlayfs"])
+def test_local_file_system_is_accepted(place: Path, mount: Callable[..., None], kind: str) -> None:
+    mount(place, kind)
+    open_sheet_at(place)
+
+
+def test_innermost_latest_mount_determines_file_system(place: Path, mount: Callable[..., None]) -> None:
+    inner = "".join(f"32 30 8:4 / {place}/{part} rw - ext4 /dev/sdc1 rw\n" for part in ("state", "journals"))
+    mount(place, "nfs4", inner)
+    open_sheet_at(place)
+    mount(place, "nfs4", f"{inner}34 32 0:50 / {place}/state rw - cifs //server/x rw\n")
+    with pytest.raises(JournalError, match="cifs"):
+        open_journal_at(place)
+
+
+def test_mount_point_containing_space_is_recognised(place: Path, mount: Callable[..., None]) -> None:
+    spaced = place / "with blank"
+    spaced.mkdir(mode=0o700)
+    mount(str(spaced).replace(" ", "\\040"), "nfs")
+    with pytest.raises(JournalError, match="nfs"):
+        open_journal_at(spaced)
+
+
+def test_corrupting_sqlite_version_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
+    with pytest.raises(JournalError, match=r"SQLite 3\.51\.2 can corrupt"):
+        open_journal_at(place)
+
+
+def test_durable_commit_settings_are_in_force(place: Path) -> None:
+    with closing(open_journal_at(place)) as journal:
+        found = {name: journal._connection.pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")}
+    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+# Versions of the tables: the next writer upgrades older ones, and newer ones are refused.
+MADE_UP = "CREATE TABLE remark (number INTEGER PRIMARY KEY, said TEXT NOT NULL) STRICT;"
+"""A change that a later version of the tables could make."""
+
+
+@pytest.fixture
+def newer_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Give the program a later version until the patch is undone."""
+    scripts = (*connect.migrations(), MADE_UP)
+    for module in (connect, file_places, verify):
+        monkeypatch.setattr(module, "migrations", lambda: scripts)
+    connect._expected_schema.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    connect._expected_schema.cache_clear()
+
+
+def read_versions(place: Path) -> list[int]:
+    with closing(apsw.Connection(str(journal_path(place)))) as connection:
+        applied = [number for (number,) in connection.execute("SELECT version FROM migration ORDER BY version")]
+        assert connection.pragma("user_version") == applied[-1]
+    return applied
+
+
+def test_older_journal_is_upgraded_by_next_writer(place: Path, request: pytest.FixtureRequest) -> None:
+    open_sheet_at(place)
+    request.getfixturevalue("newer_program")
+    with pytest.raises(JournalError, match="was written by an older version"):
+        read_journal_at(place)
+    assert read_versions(place) == [1]
+    with closing(open_journal_at(place)) as journal:
+        send(journal, 1, OutcomeKind.PAID)
+        assert journal.verify()["paid"] == 3
+    assert read_versions(place) == [1, 2]
+    with closing(read_journal_at(place)) as reader:
+        assert len(reader.batches()) == 1
+
+
+def test_journal_of_newer_version_is_refused(place: Path, newer_program: pytest.MonkeyPatch) -> None:
+    open_sheet_at(place)
+    assert read_versions(place) == [1, 2]
+    newer_program.undo()
+    connect._expected_schema.cache_clear()
+    for open_it in (open_journal_at, read_journal_at):
+        with pytest.raises(JournalError, match="newer version"):
+            open_it(place)

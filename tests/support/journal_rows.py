@@ -145,6 +145,13 @@ def open_journal_at(place: Path, *, endpoint: EndpointIdentity = ENDPOINT, makes
     return file_location(place, endpoint=endpoint).open_to_write("a test")
 
 
+def open_sheet_at(place: Path) -> Path:
+    """Open a sheet in the journal of a place, and return the journal's path."""
+    with closing(open_journal_at(place)) as journal:
+        open_sheet(journal)
+    return journal_path(place)
+
+
 def adopt_journal_at(place: Path, path: Path | None = None) -> None:
     """Confirm that the journal of a place, or the one at `path`, is the newest copy."""
     with closing(Adoption(file_location(place, path), beside=None)) as adoption:
