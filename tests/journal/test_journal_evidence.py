@@ -18,6 +18,7 @@ from paygw_batch.journal.values import (
     Amendment,
     ClockComparison,
     Entry,
+    Hold,
     MoveResult,
     StatementNote,
     StateTally,
@@ -204,14 +205,22 @@ def test_held_row_is_not_sent_or_settled_with_others(journal: Journal) -> None:
     journal.verify()
 
 
-def test_evidence_and_notes_never_predate_newest_fact(journal: Journal) -> None:
-    open_sheet(journal)
-    send(journal, 1, OutcomeKind.UNKNOWN, at(9))
+def test_journal_times_never_decrease(journal: Journal) -> None:
+    open_sheet(journal, new=1, opened_at=at(5))
+    assert journal.head().newest_time == at(5)
+    (due,) = due_rows(journal, 1)
+    journal.append([intent(due, at(2))])
+    journal.append([outcome_of(due.number, 1, OutcomeKind.UNKNOWN, at(3))])
+    (row,) = journal.rows(1)
+    assert (row.intended_at, row.updated_at, journal.head().newest_time) == (at(5), at(5), at(5))
     journal.record_evidence([build_evidence(1, proof=Proof.UNPROVEN)], WORDS, at=at(1))
     journal.settle([], note=StatementNote("b1", "august.csv", "f" * 64, "amina", at=at(2)))
-    assert [message.taken_at for message in journal.messages(1).waiting] == [at(9)]
-    assert [one.at for one in journal.carried_out_statements("b1")] == [at(9)]
-    assert journal.head().newest_time == at(9)
+    assert [message.taken_at for message in journal.messages(1).waiting] == [at(5)]
+    assert [one.at for one in journal.carried_out_statements("b1")] == [at(5)]
+    journal.settle([], note=ClockComparison(at(7), at(7), 0))
+    assert journal.head().newest_time == at(7)
+    assert open_sheet(journal, "b2", [new_instruction(9)], opened_at=at(1)).opened_at == at(7)
+    journal.verify()
 
 
 @pytest.mark.share(5)
@@ -262,13 +271,17 @@ def test_repeated_evidence_is_recorded_once(place: Path) -> None:
         assert journal.verify()["evidence"] == 1
 
 
-def test_held_rows_are_not_counted_as_due(journal: Journal) -> None:
+def test_held_row_shows_latest_evidence_and_is_not_due(journal: Journal) -> None:
     open_sheet(journal, new=4)
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, [2, 3], suffix=False, by="amina", at=at(3))
     assert list(journal.tallies(1, kind=TallyKind.DUE)) == [StateTally("KE", "KES", State.READY, 2, 300100)]
-    evidence = [build_evidence(n, order_id=order) for n, order in enumerate(("ORD-2", "ORD-2", "ORD-4", "ORD-5"), 1)]
-    assert set(journal.record_evidence(evidence, WORDS, at=at(5))) == {Finding.CONTRADICTING}
+    evidence = [build_evidence(n, order_id=order) for n, order in enumerate(("ORD-4", "ORD-5", "ORD-2", "ORD-2"), 1)]
+    assert set(journal.record_evidence(evidence[:-1], WORDS, at=at(5))) == {Finding.CONTRADICTING}
+    latest = replace(evidence[-1], source=EvidenceSource.ENQUIRY)
+    assert list(journal.record_evidence([latest], WORDS, at=at(6))) == [Finding.CONTRADICTING]
+    number = journal.head().seq - 1  # how far was judged comes last
+    assert dict(journal.holds(1)) == {2: Hold(number, EvidenceSource.ENQUIRY, "paid", at(6))}
     assert [due.row for due in due_rows(journal, 1)] == [3]
     assert list(journal.tallies(1, kind=TallyKind.DUE)) == [StateTally("KE", "KES", State.READY, 1, 150050)]
 
@@ -355,20 +368,6 @@ def test_journal_keeps_newest_clock_difference(journal: Journal) -> None:
         assert journal.head().clock == seen
     assert journal.message_counts() == {}
     assert journal.verify()["facts"] == 5
-
-
-def test_journal_times_never_decrease(journal: Journal) -> None:
-    open_sheet(journal, new=1, opened_at=at(5))
-    assert journal.head().newest_time == at(5)
-    (due,) = due_rows(journal, 1)
-    journal.append([intent(due, at(2))])
-    journal.append([outcome_of(due.number, 1, OutcomeKind.UNKNOWN, at(3))])
-    (row,) = journal.rows(1)
-    assert (row.intended_at, row.updated_at, journal.head().newest_time) == (at(5), at(5), at(5))
-    journal.settle([], note=ClockComparison(at(7), at(7), 0))
-    assert journal.head().newest_time == at(7)
-    assert open_sheet(journal, "b2", [new_instruction(9)], opened_at=at(1)).opened_at == at(7)
-    journal.verify()
 
 
 NOTE = StatementNote("b1", "answers.csv", "a" * 64, "amina", at(4))
