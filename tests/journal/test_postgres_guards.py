@@ -4,19 +4,18 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
-from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import psycopg
 import pytest
 
 from paygw_batch.clock import elapsed_s
 from paygw_batch.cluster.database_location import DatabaseLocation
-from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
+from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Concluded, Replaced, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import (
@@ -37,7 +36,9 @@ from paygw_batch.journal.values import Amendment, Entry, Link, MoveResult, Withd
 from paygw_batch.opening.gateway_access import system_runtime
 from tests.support.journal_rows import (
     AT,
+    WORDS,
     arrival,
+    build_evidence,
     due_rows,
     intent,
     new_instruction,
@@ -51,29 +52,31 @@ from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_rows import (
     execute_as_owner,
     expire_processes,
+    is_blocked,
     make_postgres,
     open_postgres,
-    postgres_place,
     read_postgres,
+    triggers_off,
 )
-from tests.support.postgres_server import PostgresServer, new_server
+from tests.support.postgres_server import PostgresServer
 from tests.support.wire_proxy import ProxyFault, WireProxy
 
-WORDS = {"approved": OutcomeKind.PAID}
 
-
-def is_blocked(url: str) -> bool:
-    """Whether a session of the database waits for another one."""
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    with psycopg.connect(url, autocommit=True) as connection:
-        ((count,),) = connection.execute(waits.encode()).fetchall()
-    return bool(count)
+@pytest.fixture
+def journal(at_database: DatabaseLocation) -> Iterator[PostgresJournal]:
+    """Yield an open journal with a batch of two rows."""
+    with closing(open_postgres(at_database)) as opened:
+        open_sheet(opened, new=2)
+        yield opened
 
 
 # A second process.
 
 
-def test_frozen_run_records_replies_but_no_decisions(at_database: DatabaseLocation) -> None:
+def test_frozen_run_records_replies_but_no_decisions(
+    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fact_writer, "_CHUNK_SIZE", 1)  # each row is put in doubt by a commit of its own
     frozen = open_postgres(at_database)
     open_sheet(frozen, new=3)
     first, second, third = due_rows(frozen, 1)
@@ -105,100 +108,47 @@ def test_request_with_old_intent_is_not_sent(at_database: DatabaseLocation, monk
 
 
 def test_age_of_intent_includes_machine_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    clocks: list[int] = []
-
-    def clock_gettime(clock: int) -> float:
-        clocks.append(clock)
-        return 7.0
-
-    monkeypatch.setattr(time, "clock_gettime", clock_gettime)
-    assert elapsed_s() == 7.0
-    assert clocks == [time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC]
-    assert system_runtime().elapsed_s is elapsed_s
-
-
-def test_all_chunks_of_dead_run_are_in_doubt(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    frozen = open_postgres(at_database)
-    open_sheet(frozen, new=6)
-    frozen.append([intent(row) for row in due_rows(frozen, 1)[:-1]])
-    expire_processes(at_database.server.url)
-    monkeypatch.setattr(fact_writer, "_CHUNK_SIZE", 2)
-    with closing(frozen), closing(open_postgres(at_database)) as taker:
-        assert taker.mark_interrupted(AT) == 5
-        assert states(taker) == [*[State.IN_DOUBT] * 5, State.READY]
+    monkeypatch.setattr(time, "clock_gettime", clock := Mock(return_value=7.0))
+    assert (elapsed_s(), system_runtime().elapsed_s) == (7.0, elapsed_s)
+    clock.assert_called_once_with(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @pytest.mark.parametrize("facts", [1, 2])
-def test_postgres_process_stops_writing_after_failed_commit(
-    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch, facts: int
-) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=3)
-        due = due_rows(journal, 1)
-        fail_with_full_disk = Mock(side_effect=psycopg.errors.DiskFull)
-        with journal.open_engine_journal() as engine, monkeypatch.context() as context:
-            context.setattr(FactWriter, "_commit", fail_with_full_disk)
+def test_postgres_process_stops_writing_after_failed_commit(journal: PostgresJournal, facts: int) -> None:
+    due = due_rows(journal, 1)
+    with journal.open_engine_journal() as engine:
+        full_disk = patch.object(FactWriter, "_commit", side_effect=psycopg.errors.DiskFull)
+        with full_disk, pytest.raises(JournalUnwritable):
+            journal.append([intent(row) for row in due[:facts]])
+        assert not engine.may_send(0.0)
+        for write in (lambda: journal.append([intent(due[1])]), lambda: journal.mark_interrupted(AT)):
             with pytest.raises(JournalUnwritable):
-                journal.append([intent(row) for row in due[:facts]])
-            context.undo()
-            assert not engine.may_send(0.0)
-            for write in (lambda: journal.append([intent(due[2])]), lambda: journal.mark_interrupted(AT)):
-                with pytest.raises(JournalUnwritable):
-                    write()
-        assert states(journal) == [State.READY] * 3
+                write()
+    assert states(journal) == [State.READY] * 2
 
 
-def test_table_refuses_second_intent_of_attempt(at_database: DatabaseLocation) -> None:
-    """As the last guard, the table refuses a second intent for an attempt."""
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=1)
-        journal.append([intent(due_rows(journal, 1)[0])])
-    copied = """INSERT INTO fact (process, seq, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash)
-        SELECT process, seq + 1, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash FROM fact
-        WHERE kind = 'intended'"""
-    with pytest.raises(psycopg.errors.UniqueViolation, match="fact_one_intent"):
-        execute_as_owner(at_database, copied)
-
-
-def test_live_process_keeps_its_rows(at_database: DatabaseLocation) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=2)
-        first, second = due_rows(journal, 1)
-        journal.append([intent(first)])
-        journal.writer.release_decision_lock()
-        with closing(open_postgres(at_database)) as other:
-            assert other.mark_interrupted(AT) == 0
-            assert states(other) == [State.IN_FLIGHT, State.READY]
-            assert [*other.append([intent(first), intent(second)])] == [MoveResult.NOT_MOVED, MoveResult.MOVED]
-            with pytest.raises(InternalError, match="another process sent"):
-                other.append([outcome_of(1, 1, OutcomeKind.NOT_SENT)])
-
-
-def send_over_takeover(at: DatabaseLocation) -> Counter[str]:
-    """Send a batch by a run that freezes midway and by another that takes over; return the gateway's record."""
-    record: Counter[str] = Counter()
-    with closing(open_postgres(at)) as frozen:
-        open_sheet(frozen, new=6)
-        under_way = due_rows(frozen, 1)[:3]
-        assert set(frozen.append([intent(due) for due in under_way])) == {MoveResult.MOVED}
-        record.update(due.instruction.client_orderid for due in under_way)
-        expire_processes(at.server.url)
-        with closing(open_postgres(at)) as taker:
-            taker.mark_interrupted(AT)
-            record.update(due.instruction.client_orderid for due in send(taker, 1, OutcomeKind.PAID))
-    return record
-
-
-def test_takeover_does_not_resend_rows_in_flight(at_database: DatabaseLocation) -> None:
-    assert send_over_takeover(at_database) == Counter({f"ORD-{row}": 1 for row in range(2, 8)})
+def test_live_process_keeps_its_rows(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
+    first, second = due_rows(journal, 1)
+    journal.append([intent(first)])
+    journal.writer.release_decision_lock()
+    with closing(open_postgres(at_database)) as other:
+        assert other.mark_interrupted(AT) == 0
+        assert states(other) == [State.IN_FLIGHT, State.READY]
+        assert [*other.append([intent(first), intent(second)])] == [MoveResult.NOT_MOVED, MoveResult.MOVED]
+        with pytest.raises(InternalError, match="another process sent"):
+            other.append([outcome_of(1, 1, OutcomeKind.NOT_SENT)])
 
 
 def test_only_sender_resets_rows_in_flight(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: the process that takes over calls rows in flight not sent. The database refuses it."""
     put_back = Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
     monkeypatch.setattr("paygw_batch.journal.postgres.fact_writer.Interrupted", lambda: put_back)
-    with pytest.raises(InternalError, match="another process sent"):
-        send_over_takeover(at_database)
+    with closing(open_postgres(at_database)) as frozen:
+        open_sheet(frozen, new=1)
+        frozen.append([intent(due_rows(frozen, 1)[0])])
+        expire_processes(at_database.server.url)
+        with closing(open_postgres(at_database)) as taker, pytest.raises(InternalError, match="another process sent"):
+            taker.mark_interrupted(AT)
 
 
 # Lost answers.
@@ -258,7 +208,7 @@ def test_late_acknowledged_commit_is_applied_once(
             return call(writer, staged)
         late.execute("SET search_path = paygw")
         calls.append(threads.submit(session.fetch, late, fact_writer.CALL, (writer.process, *staged.values)))
-        wait_until(lambda: is_blocked(at_database.server.url), "the call does not wait")
+        wait_until(lambda: is_blocked(at_database), "the call does not wait")
         writer._guarded.connection.close()
         threading.Timer(0.3, locking.rollback).start()
         raise psycopg.OperationalError("the answer is lost")
@@ -363,59 +313,33 @@ def test_process_updates_heartbeat_until_end(at_database: DatabaseLocation) -> N
         assert session.fetch(reader._session.connection, ended, (number,)) == [(True,)]
 
 
-def test_server_crash_and_restart_lose_nothing(place: Path) -> None:
-    with new_server() as server:
-        at = postgres_place(server.url(), place)
-        with closing(append_until_confirmed(at)) as journal:
-            open_sheet(journal, new=3)
-            first, second, third = due_rows(journal, 1)
-            journal.append([intent(first)])
-            server.stop("immediate")
-            starting = threading.Thread(target=server.start)
-            starting.start()
-            assert [*journal.append([outcome_of(1, 1, OutcomeKind.PAID), intent(second)])] == [MoveResult.MOVED] * 2
-            starting.join()
-            journal.append([outcome_of(2, 1, OutcomeKind.PAID), intent(third)])
-            assert states(journal) == [State.PAID, State.PAID, State.IN_FLIGHT]
-            assert journal.verify()["facts"] == 6
-
-
-def append_until_confirmed(at: DatabaseLocation) -> PostgresJournal:
-    make_postgres(at)
-    return open_postgres(at)
-
-
 # An older copy.
 
 
-def withdraw_by_run(place: DatabaseLocation) -> None:
-    with closing(open_postgres(place)) as journal:
-        journal.withdraw(withdrawal())
+Write = Callable[[DatabaseLocation], object]
 
 
-def record_hold(place: DatabaseLocation) -> None:
-    """Record evidence that the gateway has an order that is ready here."""
-    claim = Claim("ORD-2", "1500.50", "KES", "approved", "ref", Proof.PROVEN)
-    with closing(open_postgres(place)) as journal:
-        journal.record_evidence([Evidence(EvidenceSource.NOTIFICATION, claim, "{}")], WORDS, at=AT)
-        assert journal.holds(1)
+def by_run(write: Callable[[PostgresJournal], object]) -> Write:
+    def open_and_write(place: DatabaseLocation) -> None:
+        with closing(open_postgres(place)) as journal:
+            write(journal)
+
+    return open_and_write
 
 
-def withdraw_during_run(place: DatabaseLocation) -> None:
-    place.withdraw(withdrawal())
+HOLD = replace(build_evidence(1), arrival=None)
+NOTES: list[Write] = [
+    by_run(lambda journal: journal.record_evidence([HOLD], WORDS, at=AT)),
+    by_run(lambda journal: journal.withdraw(withdrawal())),
+    lambda place: place.withdraw(withdrawal()),
+]
 
 
-def put_row_in_flight(place: DatabaseLocation) -> None:
-    with closing(open_postgres(place)) as journal:
-        journal.append([intent(due_rows(journal, 1)[0])])
-
-
-@pytest.mark.parametrize("write", [put_row_in_flight, record_hold, withdraw_during_run, withdraw_by_run])
+@pytest.mark.parametrize("write", [*NOTES, by_run(lambda journal: journal.append([intent(due_rows(journal, 1)[0])]))])
 def test_restored_database_is_refused_until_loss_accepted(
-    at_database: DatabaseLocation, postgres_server: PostgresServer, write: Callable[[DatabaseLocation], None]
+    journal: PostgresJournal, at_database: DatabaseLocation, postgres_server: PostgresServer, write: Write
 ) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=2)
+    journal.close()
     name = at_database.server.url.rpartition("/")[2]
     backup = postgres_server.new_database(name)
     write(at_database)
@@ -428,18 +352,15 @@ def test_restored_database_is_refused_until_loss_accepted(
     open_postgres(at_database).close()
 
 
-@pytest.mark.parametrize("write", [record_hold, withdraw_during_run, withdraw_by_run])
+@pytest.mark.parametrize("write", NOTES)
 def test_failed_evidence_recording_keeps_journal_valid(
-    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch, write: Callable[[DatabaseLocation], None]
+    journal: PostgresJournal, at_database: DatabaseLocation, write: Write
 ) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=2)
+    journal.close()
     fail = Mock(side_effect=OSError(5, "Input/output error"))
-    with monkeypatch.context() as cut:
-        cut.setattr("paygw_batch.cluster.database_location.log_concurrent_fact", fail)
-        cut.setattr(hosts.ProcessSentLog, "log_commit", fail)
-        with pytest.raises(JournalUnwritable):
-            write(at_database)
+    logs_notes = patch("paygw_batch.cluster.database_location.log_concurrent_fact", fail)
+    with logs_notes, patch.object(hosts.ProcessSentLog, "log_commit", fail), pytest.raises(JournalUnwritable):
+        write(at_database)
     open_postgres(at_database).close()
     write(at_database)
     with closing(read_postgres(at_database)) as reader:
@@ -448,7 +369,7 @@ def test_failed_evidence_recording_keeps_journal_valid(
 
 @pytest.mark.parametrize(("deadlocks", "calls"), [(2, 3), (1_000, 11)])
 def test_commit_after_deadlocks_is_retried_within_limit(
-    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch, deadlocks: int, calls: int
+    journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, deadlocks: int, calls: int
 ) -> None:
     called, call = [], FactWriter._call
 
@@ -459,14 +380,10 @@ def test_commit_after_deadlocks_is_retried_within_limit(
         return call(writer, staged)
 
     monkeypatch.setattr(fact_writer, "_DEADLOCK_PAUSE_S", 0)
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=1)
-        (due,) = due_rows(journal, 1)
-        monkeypatch.setattr(FactWriter, "_call", raise_deadlock)
-        with nullcontext() if calls > deadlocks else pytest.raises(JournalUnwritable):
-            journal.append([intent(due)])
-        monkeypatch.setattr(FactWriter, "_call", call)
-        assert len(called) == calls
+    monkeypatch.setattr(FactWriter, "_call", raise_deadlock)
+    with nullcontext() if calls > deadlocks else pytest.raises(JournalUnwritable):
+        journal.append([intent(due_rows(journal, 1)[0])])
+    assert len(called) == calls
 
 
 def test_servers_on_different_ports_are_different_places() -> None:
@@ -474,18 +391,13 @@ def test_servers_on_different_ports_are_different_places() -> None:
     assert (one, other) == ("paygw on db.example", "paygw on db.example:5433")
 
 
-def test_next_commit_detects_restored_database(at_database: DatabaseLocation) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=2)
-        first, second = due_rows(journal, 1)
-        journal.append([intent(first)])
-        for statement in ("DISABLE TRIGGER end_is_final", "ENABLE ALWAYS TRIGGER end_is_final"):
-            execute_as_owner(at_database, f"ALTER TABLE process {statement}")
-            if "DISABLE" in statement:
-                execute_as_owner(at_database, "UPDATE process SET head_seq = 0")
-        with pytest.raises(JournalTooOld):
-            journal.append([intent(second)])
-        with pytest.raises(JournalUnwritable):
+def test_next_commit_detects_restored_database(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
+    first, second = due_rows(journal, 1)
+    journal.append([intent(first)])
+    with triggers_off(at_database, "process"):
+        execute_as_owner(at_database, "UPDATE process SET head_seq = 0")
+    for error in (JournalTooOld, JournalUnwritable):
+        with pytest.raises(error):
             journal.append([intent(second)])
 
 
@@ -503,33 +415,27 @@ def test_replaced_postgres_journal_is_refused(at_database: DatabaseLocation, pos
 
 # Changed tables.
 
-KEPT = ("fact", "instruction", "batch", "page", "known", "identity", "migration", "state", "said",
-        "contradiction", "move", "process", "desk")  # fmt: skip
-
 
 @pytest.mark.parametrize("role", ["origin", "replica"])
-def test_database_refuses_changed_or_removed_facts(at_database: DatabaseLocation, role: str) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=1)
-        send(journal, 1, OutcomeKind.PAID)
-        journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, message="a late word")])
-    with psycopg.connect(at_database.server.url, autocommit=True) as connection:
-        connection.execute(f"SET session_replication_role = {role}".encode())
-        connection.execute("SET search_path = paygw")
-        tried = [f"TRUNCATE {table} CASCADE" for table in KEPT]
-        deleted = ("fact", "instruction", "batch", "page", "process", "desk", "state", "order_id", "said", "move")
-        tried += [f"DELETE FROM {table}" for table in (*deleted, "contradiction")]  # noqa: S608 - written above
-        tried += ["UPDATE fact SET details = '{}'", "UPDATE said SET text = 'mine'"]
-        tried += ["UPDATE contradiction SET state = 'ready'", "UPDATE move SET after = 'ready'"]
-        tried += ["UPDATE instruction SET payee = 'me'", "UPDATE process SET head_seq = 0"]
-        tried += ["UPDATE process SET nonce = '\\x00000000000000000000000000000000'", "UPDATE batch SET rows = 9"]
-        for statement in tried:
-            with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
-                connection.execute(statement.encode())
+def test_database_refuses_changed_or_removed_facts(
+    journal: PostgresJournal, at_database: DatabaseLocation, role: str
+) -> None:
+    send(journal, 1, OutcomeKind.PAID)
+    journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, message="a late word")])
+    deleted = ["fact", "instruction", "batch", "page", "process", "desk", "state", "said", "move", "contradiction"]
+    tried = [f"TRUNCATE {table} CASCADE" for table in (*deleted, "known", "identity", "migration")]
+    tried += [f"DELETE FROM {table}" for table in (*deleted, "order_id")]  # noqa: S608 - written above
+    tried += ["UPDATE fact SET details = '{}'", "UPDATE said SET text = 'mine'", "UPDATE batch SET rows = 9"]
+    tried += ["UPDATE contradiction SET state = 'ready'", "UPDATE move SET after = 'ready'"]
+    tried += ["UPDATE instruction SET payee = 'me'", "UPDATE process SET head_seq = 0"]
+    tried += ["UPDATE process SET nonce = '\\x00000000000000000000000000000000'"]
+    for statement in tried:
+        with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
+            execute_as_owner(at_database, f"SET session_replication_role = {role}", statement)
 
 
-COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_lives_s, nonce, head_seq, head_hash,
-        head_at)
+COPIED = """INSERT INTO process
+        (number, host, boot, pid, command, kind, intent_lives_s, nonce, head_seq, head_hash, head_at)
     SELECT 99, host, boot, pid, command, kind, intent_lives_s, nonce, head_seq, head_hash, head_at FROM process"""
 
 
@@ -538,14 +444,14 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
     ("statement", "found"),
     [
         ("UPDATE fact SET cause = 'x' WHERE kind = 'paid'", "or the one before it was changed"),
-        ("DELETE FROM fact WHERE kind = 'paid'", "Fact 6 is missing"),
+        ("DELETE FROM fact WHERE kind = 'paid'", "Fact 4 is missing"),
         ("DELETE FROM fact WHERE kind = 'rejected'", "does not end where"),
         ("UPDATE state SET state = 'rejected'", "does not match its facts"),
         ("UPDATE state SET minor = minor + 1 WHERE instruction = 1", "does not match its facts"),
         ("UPDATE state SET first_sent = NULL", "does not match its facts"),
         ("DELETE FROM state WHERE instruction = 1", "does not match its facts"),
-        ("UPDATE state SET currency = 'UGX' WHERE instruction = 4", r"Instruction 4 .* does not"),
-        ("UPDATE state SET country = 'UG' WHERE instruction = 4", r"Instruction 4 .* does not"),
+        ("UPDATE state SET currency = 'UGX' WHERE instruction = 2", r"Instruction 2 .* does not"),
+        ("UPDATE state SET country = 'UG' WHERE instruction = 2", r"Instruction 2 .* does not"),
         ("UPDATE said SET text = 'mine'", "The personal data in fact .* was changed"),
         ("DELETE FROM said", "The personal data in fact .* was removed"),
         ("UPDATE move SET after = 'ready' WHERE kind = 'unknown'", "state machine of the journal was altered"),
@@ -561,7 +467,7 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
         ("UPDATE process SET head_seq = 1", "does not end where"),
         ("UPDATE process SET head_hash = sha256('x')", "does not end where"),
         ("UPDATE process SET nonce = substr(sha256('x'), 1, 16)", "or the one before it was changed"),
-        ("UPDATE state SET batch = 2 WHERE instruction = 4", r"Instruction 4 .* does not"),
+        ("UPDATE state SET batch = 2 WHERE instruction = 2", r"Instruction 2 .* does not"),
         ("UPDATE fact SET process = 99", "The chain of process 1 does not end where"),
         (COPIED, "The chain of process 99 does not end where"),
         ("UPDATE order_id SET order_id = 'x' WHERE instruction = 1", "order ids of instruction 1"),
@@ -570,24 +476,19 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
         ("INSERT INTO state (instruction, batch, country, currency, minor) VALUES (9, 1, 'KE', 'K', 5)", "table state"),
     ],
 )
-def test_verify_finds_change_by_database_owner(at_database: DatabaseLocation, statement: str, found: str) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=4)
-        send(journal, 1, OutcomeKind.PAID)
-        journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, message="a late word")])
-    table = statement.split()[1 if statement.startswith("UPDATE") else 2]
-    off, on = "DISABLE TRIGGER USER", "ENABLE ALWAYS TRIGGER"
-    more = {"process": ["end_is_final"], "fact": ["fact_moves", "fact_hands_over"]}
-    guards = ["never_changed", "never_emptied", *more.get(table, [])]
-    execute_as_owner(at_database, f"ALTER TABLE {table} {off}")
-    execute_as_owner(at_database, statement)
+def test_verify_finds_change_by_database_owner(
+    journal: PostgresJournal, at_database: DatabaseLocation, statement: str, found: str
+) -> None:
+    send(journal, 1, OutcomeKind.PAID)
+    journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, message="a late word")])
+    journal.close()
     elsewhere = replace(at_database, known_dir=at_database.known_dir / "of another host")
-    with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="triggers of its tables"):
-        journal.verify()
-    for guard in guards:
-        execute_as_owner(at_database, f"ALTER TABLE {table} {on} {guard}")
-    with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match=found):
-        journal.verify()
+    with triggers_off(at_database, statement.split()[1 if statement.startswith("UPDATE") else 2]):
+        execute_as_owner(at_database, statement)
+        with closing(read_postgres(elsewhere)) as reader, pytest.raises(JournalCorrupt, match="triggers of its tables"):
+            reader.verify()
+    with closing(read_postgres(elsewhere)) as reader, pytest.raises(JournalCorrupt, match=found):
+        reader.verify()
 
 
 def test_chain_copied_to_another_process_is_detected(at_database: DatabaseLocation) -> None:
@@ -599,48 +500,38 @@ def test_chain_copied_to_another_process_is_detected(at_database: DatabaseLocati
         journal.verify()
 
 
-def test_unwritable_sent_log_ends_postgres_run(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_with_full_disk = Mock(side_effect=OSError(28, "No space left on device"))
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=2)
-        first, second = due_rows(journal, 1)
-        monkeypatch.setattr("paygw_batch.journal.sent_log.os.pwrite", fail_with_full_disk)
-        with pytest.raises(JournalUnwritable, match="No space left"):
-            journal.append([intent(first)])
-        monkeypatch.undo()
-        with pytest.raises(JournalUnwritable):
-            journal.append([intent(second)])
-    with closing(open_postgres(at_database)) as journal:
-        assert journal.mark_interrupted(AT) == 1
+def test_unwritable_sent_log_ends_postgres_run(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
+    first, second = due_rows(journal, 1)
+    full_disk = patch("paygw_batch.journal.sent_log.os.pwrite", side_effect=OSError(28, "No space left on device"))
+    with full_disk, pytest.raises(JournalUnwritable, match="No space left"):
+        journal.append([intent(first)])
+    with pytest.raises(JournalUnwritable):
+        journal.append([intent(second)])
+    journal.close()
+    with closing(open_postgres(at_database)) as opened:
+        assert opened.mark_interrupted(AT) == 1
 
 
-def test_notifications_from_several_hosts_are_applied_once(at_database: DatabaseLocation) -> None:
-    with (
-        closing(open_postgres(at_database)) as journal,
-        at_database.open_note_recorder() as record_here,
-        at_database.open_note_recorder() as record_there,
-    ):
-        open_sheet(journal, new=1)
-        send(journal, 1, OutcomeKind.ACCEPTED)
-        record_here([arrival()])
-        record_there([arrival()])
-        record_here([arrival()])
-        words = {"approved": OutcomeKind.PAID}
-        assert journal.process_arrivals(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 2})
-        assert journal.process_arrivals(words, at=AT) == Counter()
-        assert states(journal) == [State.PAID]
-        assert (journal.verify()["evidence"], journal.has_arrivals()) == (3, False)
-
-
-_END_OTHERS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-    WHERE pid <> pg_backend_pid() AND datname = current_database()"""
+def test_notifications_from_several_hosts_are_applied_once(
+    journal: PostgresJournal, at_database: DatabaseLocation
+) -> None:
+    send(journal, 1, OutcomeKind.ACCEPTED)
+    with at_database.open_note_recorder() as record_here, at_database.open_note_recorder() as record_there:
+        for record in (record_here, record_there, record_here):
+            record([arrival()])
+    words = {"approved": OutcomeKind.PAID}
+    assert journal.process_arrivals(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 2})
+    assert journal.process_arrivals(words, at=AT) == Counter()
+    assert states(journal) == [State.PAID, State.ACCEPTED]
+    assert (journal.verify()["evidence"], journal.has_arrivals()) == (3, False)
 
 
 def test_lost_connection_does_not_lose_notifications(at_database: DatabaseLocation) -> None:
+    end_others = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE pid <> pg_backend_pid() AND datname = current_database()"""
     with at_database.open_note_recorder() as keep:
         keep([arrival()])
-        with psycopg.connect(at_database.server.url, autocommit=True) as connection:
-            connection.execute(_END_OTHERS)
+        execute_as_owner(at_database, end_others)
         keep([arrival()])
     with closing(open_postgres(at_database)) as journal:
         assert journal.verify()["notifications_waiting"] == 2
@@ -661,46 +552,35 @@ def test_notifications_are_numbered_as_they_commit(at_database: DatabaseLocation
         later.result(PATIENCE_S)
 
 
-def test_reordered_facts_of_chain_are_detected(at_database: DatabaseLocation) -> None:
+def test_reordered_facts_of_chain_are_detected(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
     """Only their numbers show which of two facts moved a row. A paid row must not become a rejected one."""
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=1)
-        send(journal, 1, OutcomeKind.PAID)
-        journal.append([outcome_of(1, 1, OutcomeKind.REJECTED)])
-        ((paid,),), ((late,),) = (
-            session.fetch(journal._session.connection, "SELECT number FROM fact WHERE kind = %s", (kind,))
-            for kind in ("paid", "rejected")
-        )
-    tables = {"fact": ("fact_moves", "fact_hands_over"), "contradiction": (), "state": ()}
-    for table in tables:
-        execute_as_owner(at_database, f"ALTER TABLE {table} DISABLE TRIGGER USER")
-    execute_as_owner(at_database, "ALTER TABLE fact ALTER number DROP IDENTITY")
-    for number, other in ((paid, 99), (late, paid), (99, late)):
-        execute_as_owner(at_database, f"UPDATE fact SET number = {other} WHERE number = {number}")  # noqa: S608 - numbers
-    execute_as_owner(at_database, "UPDATE contradiction SET state = 'rejected'")
-    execute_as_owner(at_database, "UPDATE state SET state = 'rejected'")
-    for table, guards in tables.items():
-        for guard in ("never_changed", "never_emptied", *guards):
-            execute_as_owner(at_database, f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {guard}")
+    journal.append([intent(due_rows(journal, 1)[0])])
+    journal.append([outcome_of(1, 1, kind) for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED)])
+    query = "SELECT number FROM fact WHERE kind IN ('paid', 'rejected') ORDER BY number"
+    (paid,), (late,) = execute_as_owner(at_database, query)
+    with triggers_off(at_database, "fact", "contradiction", "state"):
+        execute_as_owner(at_database, "ALTER TABLE fact ALTER number DROP IDENTITY")
+        for number, other in ((paid, 99), (late, paid), (99, late)):
+            execute_as_owner(at_database, f"UPDATE fact SET number = {other} WHERE number = {number}")  # noqa: S608
+        execute_as_owner(at_database, "UPDATE contradiction SET state = 'rejected'")
+        execute_as_owner(at_database, "UPDATE state SET state = 'rejected' WHERE instruction = 1")
     elsewhere = replace(at_database, known_dir=at_database.known_dir / "of another host")
-    with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="Fact 4 is missing"):
-        journal.verify()
+    with closing(read_postgres(elsewhere)) as reader, pytest.raises(JournalCorrupt, match="Fact 4 is missing"):
+        reader.verify()
 
 
-def test_facts_move_rows_in_order_of_chain(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_move_rows_in_order_of_chain(journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     def stage_reversed(entries: Sequence[Entry], end: Link) -> StagedFacts:
         staged = stage_facts(entries, end)
         seq, digest, facts, texts, replies = staged.values
         return replace(staged, values=(seq, digest, json.dumps(json.loads(facts)[::-1]), texts, replies))
 
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=1)
-        journal.append([intent(due_rows(journal, 1)[0])])
-        monkeypatch.setattr(fact_writer, "stage_facts", stage_reversed)
-        answers = [outcome_of(1, 1, kind) for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED)]
-        assert [*journal.append(answers)] == [MoveResult.MOVED, MoveResult.NOT_MOVED]
-        assert states(journal) == [State.PAID]
-        journal.verify()
+    journal.append([intent(due_rows(journal, 1)[0])])
+    monkeypatch.setattr(fact_writer, "stage_facts", stage_reversed)
+    answers = [outcome_of(1, 1, kind) for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED)]
+    assert [*journal.append(answers)] == [MoveResult.MOVED, MoveResult.NOT_MOVED]
+    assert states(journal) == [State.PAID, State.READY]
+    journal.verify()
 
 
 @pytest.mark.parametrize("sent", [OutcomeKind.PAID, None])
@@ -732,41 +612,33 @@ def call_roll_with_ghost(at: DatabaseLocation) -> None:
     assert [one.name for one in at.roll_call()] == ["ghost"]
 
 
-def test_missing_host_stops_new_intents(at_database: DatabaseLocation) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=2)
-        first, second = due_rows(journal, 1)
-        journal.append([intent(first)])
-        call_roll_with_ghost(at_database)
-        paid = outcome_of(first.number, 1, OutcomeKind.PAID)
-        assert [*journal.append([paid])] == [MoveResult.MOVED], "what was in flight is written down"
-        with pytest.raises(JournalUnwritable, match="hosts are missing in the roll-call"):
-            journal.append([intent(second)])
-        assert not journal.writer.may_send(0.0)
+def test_missing_host_stops_intents_and_decisions(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
+    first, second = due_rows(journal, 1)
+    journal.append([intent(first)])
+    call_roll_with_ghost(at_database)
+    paid = outcome_of(first.number, 1, OutcomeKind.PAID)
+    assert [*journal.append([paid])] == [MoveResult.MOVED], "what was in flight is written down"
+    with pytest.raises(JournalUnwritable, match="hosts are missing in the roll-call"):
+        journal.append([intent(second)])
+    assert not journal.writer.may_send(0.0)
+    journal.close()
     with pytest.raises(OpenRollCall, match="ghost"):
         open_postgres(at_database)
     execute_as_owner(at_database, f"SELECT retire_host('{GHOST}', 'amina')")
-    with closing(open_postgres(at_database)) as journal:
-        assert [row.state for row in journal.rows(1)] == [State.PAID, State.READY]
-        assert [*journal.append([intent(second)])] == [MoveResult.MOVED]
+    with closing(open_postgres(at_database)) as opened:
+        assert states(opened) == [State.PAID, State.READY]
+        assert [*opened.append([intent(second)])] == [MoveResult.MOVED]
 
 
-def test_missing_host_blocks_opening_batch(at_database: DatabaseLocation) -> None:
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_missing_host_blocks_opening_batch(at_database: DatabaseLocation, has_lock: bool) -> None:
     with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=1)
+        if not has_lock:
+            journal.writer.release_decision_lock()
         call_roll_with_ghost(at_database)
         with pytest.raises(JournalUnwritable, match="hosts are missing in the roll-call"):
-            open_sheet(journal, "b2", [new_instruction(9)])
-    with closing(at_database.open_to_read()) as reader:
-        assert len(reader.batches()) == 1
-
-
-def test_missing_host_blocks_decision_lock(at_database: DatabaseLocation) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        journal.writer.release_decision_lock()
-        call_roll_with_ghost(at_database)
-        with pytest.raises(JournalUnwritable, match="hosts are missing in the roll-call"):
-            journal.reacquire_lock()
+            open_sheet(journal) if has_lock else journal.reacquire_lock()
+        assert len(journal.batches()) == 0
 
 
 def test_plan_is_withdrawn_despite_missing_host(at_database: DatabaseLocation) -> None:
@@ -777,13 +649,10 @@ def test_plan_is_withdrawn_despite_missing_host(at_database: DatabaseLocation) -
         assert [withdrawal.sha256 for withdrawal in reader.withdrawals()] == ["1" * 64]
 
 
-def test_program_older_than_tables_sends_nothing(at_database: DatabaseLocation) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=2)
-        first, second = due_rows(journal, 1)
-        journal.append([intent(first)])
-        execute_as_owner(at_database, "INSERT INTO migration VALUES (99, '2026-11-21T08:00:00.000Z')")
-        paid = outcome_of(first.number, 1, OutcomeKind.PAID)
-        assert [*journal.append([paid])] == [MoveResult.MOVED]
-        with pytest.raises(JournalUnwritable, match="install that version"):
-            journal.append([intent(second)])
+def test_program_older_than_tables_sends_nothing(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
+    first, second = due_rows(journal, 1)
+    journal.append([intent(first)])
+    execute_as_owner(at_database, "INSERT INTO migration VALUES (99, '2026-11-21T08:00:00.000Z')")
+    assert [*journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])] == [MoveResult.MOVED]
+    with pytest.raises(JournalUnwritable, match="install that version"):
+        journal.append([intent(second)])

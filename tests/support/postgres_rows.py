@@ -1,6 +1,8 @@
 """A journal in PostgreSQL for the tests that run on all stores."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,12 @@ def execute_as_owner(at: DatabaseLocation, *statements: str) -> list[tuple[Any, 
         return cursor.fetchall() if cursor.description else []
 
 
+def is_blocked(at: DatabaseLocation) -> bool:
+    """Whether a session of the database waits for another one."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return execute_as_owner(at, waits) != [(0,)]
+
+
 def expire_processes(url: str) -> None:
     """Mark every live process as dead and its intents as old, as if it had been frozen for long."""
     with psycopg.connect(url, autocommit=True) as connection:
@@ -65,3 +73,14 @@ def work_on_run(journal: WorkerJournal, most: int = 1_000) -> list[int]:
         sent = asyncio.run(pay_rows(engine, run.batch, most))
     journal.leave_run()
     return sent
+
+
+@contextmanager
+def triggers_off(at: DatabaseLocation, *tables: str) -> Iterator[None]:
+    """Turn the triggers of tables off, as only their owner can, and on again afterwards."""
+    query = f"""SELECT format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', tgrelid::regclass, tgname) FROM pg_trigger
+        WHERE NOT tgisinternal AND tgrelid::regclass::text = ANY ('{{{",".join(tables)}}}')"""  # noqa: S608 - a test's
+    enabled = [statement for (statement,) in execute_as_owner(at, query)]
+    execute_as_owner(at, *(f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in tables))
+    yield
+    execute_as_owner(at, *enabled)
