@@ -1,12 +1,14 @@
 """Fixtures: a private directory, and empty journals in every store."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.journal.location import JournalLocation
+from paygw_batch.journal.postgres.session import Server
 from tests.support.journal_rows import create_journal_at, file_location, memory_journal, open_journal_at
 from tests.support.postgres_rows import make_postgres, open_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer
@@ -42,6 +44,21 @@ def database(postgres_server: PostgresServer, postgres_template: str) -> Iterato
 @pytest.fixture
 def at_database(database: str, place: Path) -> DatabaseLocation:
     return postgres_place(database, place)
+
+
+@pytest.fixture
+def as_role(at_database: DatabaseLocation, postgres_server: PostgresServer) -> Callable[[str], DatabaseLocation]:
+    """Return a function that gives the journal's location for a login with one role."""
+    name = at_database.server.url.rpartition("/")[2]
+    at_database.grant_rights()
+    at_database.grant_rights()  # repeating it changes nothing
+
+    def place_for_role(role: str) -> DatabaseLocation:
+        login = f"{name}_{role}_login"
+        postgres_server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {name}_{role}")
+        return replace(at_database, server=Server(postgres_server.url(name, user=login)))
+
+    return place_for_role
 
 
 @pytest.fixture

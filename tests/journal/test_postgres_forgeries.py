@@ -15,15 +15,28 @@ import psycopg
 import pytest
 
 from paygw_batch.cluster.database_location import DatabaseLocation, WorkerJournal
-from paygw_batch.core.lifecycle import TRANSITIONS, State
+from paygw_batch.core.lifecycle import TRANSITIONS, Released, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalCorrupt
+from paygw_batch.errors import JournalCorrupt, JournalError, PaygwError
 from paygw_batch.journal.facts import Line, PersonalData, line_text, link_hash, personal_data_digest
+from paygw_batch.journal.port import GateReport, LimitChange
 from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.postgres.workers import PostgresGate
 from paygw_batch.journal.states import storable_text
 from paygw_batch.journal.tables import MOVE_LINES
-from paygw_batch.journal.values import Link, MoveResult, Withdrawal, reply_sha256
-from tests.support.journal_rows import AT, at, due_rows, intent, new_instruction, open_sheet, outcome_of, send
+from paygw_batch.journal.values import Entry, Link, MoveResult, Withdrawal, reply_sha256
+from tests.support.journal_rows import (
+    AT,
+    at,
+    due_rows,
+    intent,
+    new_instruction,
+    open_sheet,
+    outcome_of,
+    resolved,
+    send,
+    states,
+)
 from tests.support.long_part import long
 from tests.support.postgres_rows import (
     execute_as_owner,
@@ -667,3 +680,98 @@ def test_removing_any_guard_allows_forgery(scenario: Scenario, every: int) -> No
             missed.append(planted)
         owner.execute(text.encode())
     assert missed == list(TAKEN_AWAY[::every])
+
+
+# The work of each role.
+
+As = Callable[[str], DatabaseLocation]
+
+
+def check_refused(place: DatabaseLocation, *statements: str) -> None:
+    """Check that the server refuses to a login some statements, and those of an owner."""
+    owning = (
+        "DROP TABLE fact",
+        "ALTER TABLE fact DISABLE TRIGGER ALL",
+        "CREATE FUNCTION is_alive(integer) RETURNS boolean LANGUAGE sql AS 'SELECT false'",
+    )
+    for statement in (*owning, *statements):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            execute_as_owner(place, statement)
+
+
+def test_desk_role_cannot_forge(as_role: As) -> None:
+    desk = as_role("desk")
+    assert desk.role() == "desk"
+    with closing(open_postgres(desk)) as journal:
+        open_sheet(journal, new=3)
+        kinds = (OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
+        journal.append([intent(due) for due in due_rows(journal, 1)])
+        journal.append([outcome_of(number, 1, kind) for number, kind in enumerate(kinds, start=1)])
+        journal.settle([resolved(3, 1, Resolution.PAID)])
+        assert journal.release(1, None, suffix=True, by="amina", at=AT) == 1
+        with closing(journal.gate()) as gate:
+            gate.open()
+        send(journal, 1, OutcomeKind.PAID)
+        assert states(journal) == [State.PAID] * 3
+        journal.verify()
+    assert desk.change_limits(LimitChange("amina", 5)).rate_per_s == 5
+    check_refused(desk)
+
+
+@pytest.mark.parametrize("role", ["worker", "reader"])
+def test_worker_and_reader_cannot_decide(as_role: As, role: str) -> None:
+    place, desk = as_role(role), as_role("desk")
+    with closing(open_postgres(desk)) as journal:
+        open_sheet(journal, new=1)
+        send(journal, 1, OutcomeKind.REJECTED)
+    assert place.role() == role
+    for decide in (open_postgres, lambda place: place.change_limits(LimitChange("w", 5))):
+        with pytest.raises(JournalError, match="does not have permission to do this"):
+            decide(place)
+    with closing(read_postgres(place)) as reader:
+        assert reader.verify()["rejected"] == 1
+    assert place.limits().stop is None
+    check_refused(place)
+    if role == "reader":
+        jobs = ("INSERT INTO paygw_jobs.procrastinate_workers DEFAULT VALUES", "TRUNCATE paygw_jobs.paygw_result")
+        check_refused(place, *jobs)
+        assert place.timetable_jobs() == []
+        return
+    with closing(place.open_to_work("work")) as worker:
+        assert not worker.may_decide()
+
+
+def test_worker_reports_but_cannot_record_decisions(as_role: As) -> None:
+    worker, desk = as_role("worker"), as_role("desk")
+    with closing(open_postgres(desk)) as journal:
+        open_sheet(journal, new=1)
+        send(journal, 1, OutcomeKind.REJECTED)
+        gate = PostgresGate(worker.server, journal.writer.process)
+        with closing(gate), pytest.raises(JournalError, match="another login enrolled"):
+            gate.request_share(GateReport(5, 10))
+        with psycopg.connect(worker.server.url, options="-c search_path=paygw", autocommit=True) as connection:
+            query = "SELECT number FROM enrol('host', 'boot', 1, 'a test', 'worker', 30, 1, %s)"
+            ((number,),) = connection.execute(query.encode(), (bytes(16),)).fetchall()
+        with closing(PostgresGate(worker.server, number)) as gate:
+            assert gate.request_share(GateReport(5, 10)).senders == 1
+        # Only the login of this commit is wrong.
+        release = Entry(1, 1, Released("ORD-2-r2", "nobody"), AT)
+        journal._session.server = worker.server  # the next connection has the other login
+        journal._session.reconnect()
+        with pytest.raises(PaygwError, match="another login enrolled"):
+            journal.writer.append([release])
+    with closing(read_postgres(desk)) as reader:
+        assert [row.state for row in reader.rows(1)] == [State.REJECTED]
+
+
+def test_owner_needs_no_role_and_stranger_is_refused(
+    as_role: As, database: str, place: Path, postgres_server: PostgresServer
+) -> None:
+    as_role("reader")
+    assert postgres_place(database, place).role() == "owner"
+    name = database.rpartition("/")[2]
+    postgres_server.execute(f"CREATE ROLE {name}_stranger LOGIN")
+    stranger = postgres_place(postgres_server.url(name, user=f"{name}_stranger"), place)
+    assert stranger.role() is None
+    with pytest.raises(JournalError, match="permission denied"):
+        read_postgres(stranger)

@@ -1,7 +1,7 @@
 """Forgetting people in PostgreSQL: the roles that may, the changes that tables refuse, and the server's files."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,6 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalTooOld, StaleRows
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
-from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import RemainingData, Withdrawal
 from tests.journal.forgotten_rows import (
     BEFORE,
@@ -44,7 +43,14 @@ from tests.support.journal_rows import (
     send,
 )
 from tests.support.long_part import long
-from tests.support.postgres_rows import execute_as_owner, make_postgres, open_postgres, postgres_place, read_postgres
+from tests.support.postgres_rows import (
+    execute_as_owner,
+    make_postgres,
+    open_postgres,
+    postgres_place,
+    read_postgres,
+    triggers_off,
+)
 from tests.support.postgres_server import PostgresServer, new_server
 
 PLAN = '{"document": "plan", "content": {"operation": "payout", "batch": "%s", "names": ["Zephyrine Quillfeather"]}}'
@@ -132,11 +138,8 @@ def test_change_after_forgetting_is_detected(
     journal.append([intent(due, LATER)])
     journal.append([outcome_of(due.number, 1, OutcomeKind.PAID, LATER, message="of nobody who is forgotten")])
     journal.close()
-    table = forgery.split()[2 if forgery.startswith(("INSERT", "DELETE")) else 1]
-    execute_as_owner(at_database, f"ALTER TABLE {table} DISABLE TRIGGER USER", forgery)
-    more = {"forgetting": ["forgetting_is_told"], "fact": ["fact_moves", "fact_hands_over"]}
-    enabled = ["never_changed", "never_emptied", *more.get(table, [])]
-    execute_as_owner(at_database, *(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {one}" for one in enabled))
+    with triggers_off(at_database, forgery.split()[2 if forgery.startswith(("INSERT", "DELETE")) else 1]):
+        execute_as_owner(at_database, forgery)
     with pytest.raises((JournalCorrupt, JournalTooOld)) as raised, closing(read_postgres(at_database)) as reader:
         reader.verify()
     assert "triggers" not in raised.value.message
@@ -277,23 +280,18 @@ def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal,
 
 @pytest.mark.parametrize("role", ["desk", "worker", "reader"])
 def test_only_deciding_role_forgets_people(
-    journal: PostgresJournal, at_database: DatabaseLocation, postgres_server: PostgresServer, role: str
+    journal: PostgresJournal, as_role: Callable[[str], DatabaseLocation], role: str
 ) -> None:
     journal.close()
-    at_database.grant_rights()
-    name = at_database.server.url.rpartition("/")[2]
-    postgres_server.execute(f"CREATE ROLE {name}_{role}_login LOGIN IN ROLE {name}_{role}")
-    theirs = replace(at_database, server=Server(postgres_server.url(name, user=f"{name}_{role}_login")))
+    theirs = as_role(role)
     if role == "desk":
         with closing(open_postgres(theirs)) as opener:
             forget_old_batches(opener)
             assert opener.verify()["instructions"] == 5
         return
-    with psycopg.connect(theirs.server.url, autocommit=True) as connection:
-        connection.execute(b"SET search_path = paygw")
-        for statement in (BEGIN, "SELECT forget_sheet(1)", "SELECT forget_plans('2999-01-01')", "DELETE FROM page"):
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                connection.execute(statement.encode())
+    for statement in (BEGIN, "SELECT forget_sheet(1)", "SELECT forget_plans('2999-01-01')", "DELETE FROM page"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            execute_as_owner(theirs, statement)
 
 
 def test_concurrently_changed_batch_is_not_forgotten(journal: PostgresJournal) -> None:

@@ -379,6 +379,9 @@ def test_worker_sends_nothing_for_ended_run(at_database: DatabaseLocation) -> No
     with joined_run(at_database) as (_, engine):
         execute_as_owner(at_database, "UPDATE run SET ended_at = now()")
         assert asyncio.run(pay_rows(engine, batch)) == []
+    for change in ("ended_at = NULL", "stop_reason = 'x'"):
+        with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
+            execute_as_owner(at_database, f"UPDATE run SET {change}")  # noqa: S608 - a test's
     assert set(states(at_database)) == {State.READY}
 
 

@@ -34,7 +34,7 @@ def read_postgres(place: DatabaseLocation) -> PostgresReader:
 
 
 def execute_as_owner(at: DatabaseLocation, *statements: str) -> list[tuple[Any, ...]]:
-    """Run statements as the owner of the tables, and return the rows of the last one."""
+    """Run statements as the login of a location, mostly the owner of the tables; return the rows of the last one."""
     with psycopg.connect(at.server.url, autocommit=True, options="-c search_path=paygw") as owner:
         *_, cursor = [owner.execute(statement.encode()) for statement in statements]
         return cursor.fetchall() if cursor.description else []
