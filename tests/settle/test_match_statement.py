@@ -13,12 +13,13 @@ from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, Returned, St
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import StaleRows
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import Amendment, ClockComparison, Entry, KnownRow, StatementNote
+from paygw_batch.journal.values import ClockComparison, Entry, KnownRow, StatementNote
 from paygw_batch.settle.match_statement import StatementMatch, StatementMatcher
 from paygw_batch.settle.resolve import Settlement, settle
 from paygw_batch.settle.row_order import Decision, row_content, unsigned_order
 from paygw_batch.settle.statement import Statement, StatementLine, StatementProof, TimeSpan, parse_time_span
 from tests.support.journal_rows import (
+    WORDS,
     at,
     due_rows,
     intent,
@@ -30,7 +31,6 @@ from tests.support.journal_rows import (
 )
 from tests.support.signed_plans import ADA
 
-WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
 SHA = "0123456789abcdef" * 4
 EVIDENCE = "Statement day.csv (SHA-256 0123456789abcdef), line 2: "
@@ -40,18 +40,10 @@ ASK = "The payee may have the money. Do not send it again. Ask the gateway."
 
 def line(order_id: str = "ORD-2", status: str | None = "approved", number: int = 2, **changes: str) -> StatementLine:
     """Return a line with the gateway's status; with `answer`, a line with one of our answers."""
-    amount = changes.get("amount", "1500.50")
-    return StatementLine(
-        number,
-        order_id,
-        Decimal(amount) if amount.replace(".", "").isdigit() else None,
-        amount,
-        changes.get("currency", "KES"),
-        None if "answer" in changes else status,
-        changes.get("answer"),
-        changes.get("time", ""),
-        changes.get("sent_at", ""),
-    )
+    amount, currency, answer = changes.get("amount", "1500.50"), changes.get("currency", "KES"), changes.get("answer")
+    exact = Decimal(amount) if amount.replace(".", "").isdigit() else None
+    said = (status if answer is None else None, answer, changes.get("time", ""), changes.get("sent_at", ""))
+    return StatementLine(number, order_id, exact, amount, currency, *said)
 
 
 def statement(*lines: StatementLine, proof: StatementProof = StatementProof.UNASKED) -> Statement:
@@ -70,12 +62,6 @@ def match(journal: SqliteJournal, *lines: StatementLine, batch: int = 1, as_of: 
     return reader(journal, batch=batch, as_of=as_of).match(statement(*lines))
 
 
-def settlement_basis(journal: SqliteJournal, one: StatementLine, proof: StatementProof, as_of: str = "") -> Basis:
-    """Return who vouches for a settlement by a line."""
-    (settlement,) = reader(journal, as_of=as_of).match(statement(one, proof=proof)).settlements
-    return settlement.basis
-
-
 def only_difference(journal: SqliteJournal, *lines: StatementLine, batch: int = 1, as_of: str = "") -> str:
     """Return the sentence of the only difference, after checking that nothing is settled."""
     matched = match(journal, *lines, batch=batch, as_of=as_of)
@@ -85,7 +71,11 @@ def only_difference(journal: SqliteJournal, *lines: StatementLine, batch: int = 
     return difference.sentence
 
 
-def settled_pairs(journal: SqliteJournal, *lines: StatementLine, as_of: str = "") -> Settlement:
+def sentences(matched: StatementMatch) -> list[str]:
+    return [difference.sentence for difference in matched.differences]
+
+
+def only_settlement(journal: SqliteJournal, *lines: StatementLine, as_of: str = "") -> Settlement:
     matched = match(journal, *lines, as_of=as_of)
     assert not matched.differences
     (settlement,) = matched.settlements
@@ -114,14 +104,12 @@ def twice_sent_journal(*, suffix: bool = False) -> SqliteJournal:
 
 def test_statement_does_not_settle_attempt_sent_after_comparison() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
-    matched = match(journal, line(status="declined"))
+    matched, (batch,) = match(journal, line(status="declined")), journal.batches()
     journal.settle([Entry(1, 1, Resolved(Resolution.REJECTED, "Ticket 1", "amina"), at(3))])
     release_rejected_rows(journal, suffix=False)
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     with pytest.raises(StaleRows):
-        settle(
-            journal, journal.batches()[0], matched.settlements, by="ben", now=lambda: NOW, standings=matched.standings
-        )
+        settle(journal, batch, matched.settlements, by="ben", now=lambda: NOW, standings=matched.standings)
     assert [row.row for row in match(journal).unsettled_rows] == [2]
 
 
@@ -141,13 +129,10 @@ def test_statement_line_settles_row_without_answer(kind: OutcomeKind | None, wor
     assert (matched.unsettled_rows, matched.blocking) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [("paid", Resolution.PAID), ("rejected", Resolution.REJECTED), ("not-received", Resolution.NOT_RECEIVED)],
-)
-def test_typed_answer_counts_as_evidence_from_person(answer: str, said: Resolution) -> None:
-    matched = settled_pairs(sent_journal(OutcomeKind.UNKNOWN), line(answer=answer, time="2026-11-21T08:30:00Z"))
-    assert matched == Settlement(2, said, f"{EVIDENCE}{answer} at 2026-11-21T08:30:00Z", Basis.PERSON)
+@pytest.mark.parametrize("said", Resolution)
+def test_typed_answer_counts_as_evidence_from_person(said: Resolution) -> None:
+    matched = only_settlement(sent_journal(OutcomeKind.UNKNOWN), line(answer=said.value, time="2026-11-21T08:30:00Z"))
+    assert matched == Settlement(2, said, f"{EVIDENCE}{said.value} at 2026-11-21T08:30:00Z", Basis.PERSON)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +146,10 @@ def test_typed_answer_counts_as_evidence_from_person(answer: str, said: Resoluti
     ],
 )
 def test_proven_later_line_counts_as_gateway_evidence(said: Mapping[str, Any], as_of: str, basis: Basis) -> None:
-    journal, one = sent_journal(OutcomeKind.UNKNOWN), line(**said)
+    matcher = reader(sent_journal(OutcomeKind.UNKNOWN), as_of=as_of)
     for proof in StatementProof:
-        assert settlement_basis(journal, one, proof, as_of) is (basis if proof.is_proven else Basis.PERSON)
+        (settlement,) = matcher.match(statement(line(**said), proof=proof)).settlements
+        assert settlement.basis is (basis if proof.is_proven else Basis.PERSON)
 
 
 def test_statement_line_recorded_as_evidence_changes_no_state() -> None:
@@ -176,14 +162,13 @@ def test_statement_line_recorded_as_evidence_changes_no_state() -> None:
 
 
 def test_rows_missing_from_statement_stay_unsettled() -> None:
-    journal = sent_journal(OutcomeKind.UNKNOWN, rows=2)
+    journal = sent_journal(OutcomeKind.UNKNOWN, rows=3)
     matched = match(journal, line(status="processing"), line("ORD-3", number=3, answer=""))
     assert (matched.waiting, matched.settlements, matched.differences) == (2, [], [])
-    assert [row.row for row in matched.unsettled_rows] == [2, 3]
-    journal = sent_journal(OutcomeKind.UNKNOWN, rows=3)
+    assert [row.row for row in matched.unsettled_rows] == [2, 3, 4]
     matched = match(journal, line("ORD-3", number=7), line("ORD-4", "unheard", 8))
     assert [row.row for row in matched.unsettled_rows] == [2, 4]
-    assert [row.row for row in match(sent_journal(OutcomeKind.ACCEPTED)).unsettled_rows] == []
+    assert match(sent_journal(OutcomeKind.ACCEPTED)).unsettled_rows == []
 
 
 @pytest.mark.parametrize("proof", [StatementProof.UNASKED, StatementProof.SIGNED])
@@ -212,34 +197,33 @@ def test_unlisted_status_settles_nothing(said: Mapping[str, Any], sentence: str)
 
 
 @pytest.mark.parametrize(
-    ("money", "sentence"),
+    ("money", "expected"),
     [
-        ({"currency": "UGX"}, "The statement shows ORD-2 in UGX, but we sent it in KES."),
-        ({"currency": ""}, "The statement shows ORD-2 in no currency, but we sent it in KES."),
-        ({"amount": "much"}, "The amount 'much' of ORD-2 is not a plain number, such as 1500.50."),
-        ({"amount": "15000.50"}, "The statement shows KES 15,000.50 for ORD-2, but we sent KES 1,500.50."),
-        ({"amount": "1500.5"}, None),
+        ({"currency": "UGX"}, ["The statement shows ORD-2 in UGX, but we sent it in KES."]),
+        ({"currency": ""}, ["The statement shows ORD-2 in no currency, but we sent it in KES."]),
+        ({"amount": "much"}, ["The amount 'much' of ORD-2 is not a plain number, such as 1500.50."]),
+        ({"amount": "15000.50"}, ["The statement shows KES 15,000.50 for ORD-2, but we sent KES 1,500.50."]),
+        ({"amount": "1500.5"}, []),
     ],
 )
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.PAID])
 def test_different_amount_in_statement_is_reported(
-    money: Mapping[str, Any], sentence: str | None, kind: OutcomeKind
+    money: Mapping[str, Any], expected: list[str], kind: OutcomeKind
 ) -> None:
     matched = match(sent_journal(kind), line(**money))
-    assert [difference.sentence for difference in matched.differences] == ([] if sentence is None else [sentence])
-    assert len(matched.settlements) == (sentence is None and kind is OutcomeKind.UNKNOWN)
+    assert sentences(matched) == expected
+    assert len(matched.settlements) == (not expected and kind is OutcomeKind.UNKNOWN)
 
 
 def test_repeated_or_missing_order_id_is_reported() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
-    matched = match(journal, line(), line(number=3, status="declined"))
-    assert [difference.sentence for difference in matched.differences] == [
-        "The statement has 2 lines for ORD-2. Which one is right?"
-    ] * 2
-    assert ([difference.line for difference in matched.differences], matched.settlements) == ([2, 3], [])
-    matched = match(sent_journal(OutcomeKind.UNKNOWN), line(""), line("", number=3))
-    differences = [(difference.line, difference.order_id, difference.sentence) for difference in matched.differences]
-    assert differences == [(number, "", "The line has no order id.") for number in (2, 3)]
+    for order_id, sentence in (
+        ("ORD-2", "The statement has 2 lines for ORD-2. Which one is right?"),
+        ("", "The line has no order id."),
+    ):
+        matched = match(journal, line(order_id), line(order_id, "declined", 3))
+        differences = [(one.line, one.order_id, one.sentence) for one in matched.differences]
+        assert (differences, matched.settlements) == ([(number, order_id, sentence) for number in (2, 3)], [])
 
 
 # Which attempt
@@ -248,18 +232,9 @@ def test_repeated_or_missing_order_id_is_reported() -> None:
     [
         ({"time": "20/11/2026"}, "The time '20/11/2026' is unclear. Write it as "),
         ({"sent_at": "Friday"}, "The time 'Friday' is unclear. Write it as "),
-        (
-            {"time": "2026-11-22T09:11:00Z"},
-            "The time 2026-11-22T09:11:00Z is in the future. Our clock shows 2026-11-22T09:00:00.000Z.",
-        ),
-        (
-            {"time": "2026-11-21T08:00:59Z"},
-            "ORD-2: 2026-11-21T08:00:59Z is before the latest attempt (2026-11-21T08:01:00.000Z), so",
-        ),
-        (
-            {"sent_at": "2026-11-21T08:02:00Z"},
-            "No attempt of ORD-2 was sent at 2026-11-21T08:02:00Z. The latest was sent at 2026-11-21",
-        ),
+        ({"time": "2026-11-22T09:11:00Z"}, "The time 2026-11-22T09:11:00Z is in the future. Our clock shows 2026-"),
+        ({"time": "2026-11-21T08:00:59Z"}, "ORD-2: 2026-11-21T08:00:59Z is before the latest attempt (2026-11-21T08:"),
+        ({"sent_at": "2026-11-21T08:02:00Z"}, "No attempt of ORD-2 was sent at 2026-11-21T08:02:00Z. The latest was"),
     ],
 )
 @pytest.mark.parametrize("word", ["approved", "declined"])
@@ -267,29 +242,21 @@ def test_line_older_than_latest_attempt_settles_nothing(when: Mapping[str, Any],
     assert only_difference(sent_journal(OutcomeKind.UNKNOWN), line(status=word, **when)).startswith(sentence)
 
 
-@pytest.mark.parametrize("time", ["2026-11-22T09:10:00Z", "2026-11-22T09:00:00Z"])
-def test_statement_time_may_be_ten_minutes_ahead(time: str) -> None:
-    assert settled_pairs(sent_journal(OutcomeKind.UNKNOWN), line(time=time)).resolution is Resolution.PAID
+def test_statement_time_may_be_ten_minutes_ahead() -> None:
+    for time in ("2026-11-22T09:10:00Z", "2026-11-22T09:00:00Z"):
+        assert only_settlement(sent_journal(OutcomeKind.UNKNOWN), line(time=time)).resolution is Resolution.PAID
 
 
 @pytest.mark.parametrize(
-    ("when", "as_of"),
-    [
-        ({"time": "2026-11-21T08:10:00Z"}, ""),
-        ({"sent_at": "2026-11-21T08:10:00.000Z"}, ""),
-        ({}, "2026-11-21T08:11:00Z"),
-    ],
+    ("word", "said"), [("approved", [Resolution.PAID]), ("declined", [Resolution.REJECTED]), ("processing", [])]
 )
-def test_dated_line_settles_latest_attempt(when: Mapping[str, Any], as_of: str) -> None:
-    settlement = settled_pairs(twice_sent_journal(), line(status="declined", **when), as_of=as_of)
-    assert settlement.resolution is Resolution.REJECTED
-
-
-@pytest.mark.parametrize(("when", "as_of"), [({}, ""), ({"time": "2026-11-21"}, ""), ({}, "2026-11-21")])
-@pytest.mark.parametrize("word", ["approved", "declined", "processing"])
-def test_undated_line_does_not_settle_resent_row(when: Mapping[str, Any], as_of: str, word: str) -> None:
-    sentence = only_difference(twice_sent_journal(), line(status=word, **when), as_of=as_of)
-    assert sentence.startswith(VAGUE)
+def test_only_dated_line_settles_resent_row(word: str, said: list[Resolution]) -> None:
+    journal, instant = twice_sent_journal(), "2026-11-21T08:10:00.000Z"
+    plain, dated = line(status=word), line(status=word, time=instant)
+    for one, as_of in ((plain, ""), (line(status=word, time="2026-11-21"), ""), (plain, "2026-11-21")):
+        assert only_difference(journal, one, as_of=as_of).startswith(VAGUE)
+    for one, as_of in ((dated, ""), (line(status=word, sent_at=instant), ""), (plain, "2026-11-21T08:11:00Z")):
+        assert [settled.resolution for settled in match(journal, one, as_of=as_of).settlements] == said
 
 
 def test_line_is_dated_by_first_use_of_statement() -> None:
@@ -297,11 +264,9 @@ def test_line_is_dated_by_first_use_of_statement() -> None:
     release_rejected_rows(journal, suffix=False)
     journal.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(7)))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
-    assert only_difference(journal, line(status="declined")).startswith(
-        "ORD-2: 2026-11-21T08:07:00.000Z at the latest (the file was applied then) is before the latest"
-    )
-    wrong = only_difference(journal, line(time="2026-11-21T08:30:00Z"))
-    assert wrong.startswith("ORD-2: 2026-11-21T08:30:00Z is before the latest")
+    used = "2026-11-21T08:07:00.000Z at the latest (the file was applied then)"
+    for one, time in ((line(status="declined"), used), (line(time="2026-11-21T08:30:00Z"), "2026-11-21T08:30:00Z")):
+        assert only_difference(journal, one).startswith(f"ORD-2: {time} is before the latest")
     reapplied = twice_sent_journal()
     reapplied.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(20)))
     assert only_difference(reapplied, line(status="declined")).startswith(VAGUE)
@@ -310,41 +275,39 @@ def test_line_is_dated_by_first_use_of_statement() -> None:
 def test_only_same_file_counts_as_already_applied() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN, minute=20)
     journal.settle([], note=StatementNote("b1", "day.csv", "f" * 64, "amina", at(7)))
-    assert settled_pairs(journal, line()).resolution is Resolution.PAID
+    assert only_settlement(journal, line()).resolution is Resolution.PAID
     journal.settle([], note=StatementNote("b2", "day.csv", SHA, "amina", at(7)))
     assert only_difference(journal, line())
     journal = sent_journal(OutcomeKind.UNKNOWN)
-    one = line(time=LATER)
     journal.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(7), ((1, 1),)))
-    assert settled_pairs(journal, one).resolution is Resolution.PAID
+    assert only_settlement(journal, line(time=LATER)).resolution is Resolution.PAID
 
 
 LATER = "2026-11-21T08:59:00Z"
 """After every attempt by the gateway's clock, because our clock was slow."""
 
 
-def apply_statement(journal: SqliteJournal, *lines: StatementLine, batch: int = 1) -> None:
-    """Apply a statement to a batch, as `resolve --from --matching-only --again` does."""
-    matched = match(journal, *lines, batch=batch)
-    note = StatementNote(f"b{batch}", "day.csv", SHA, "amina", attempts=tuple(matched.attempts.items()))
+def apply_statement(journal: SqliteJournal, *lines: StatementLine) -> None:
+    """Apply a statement to the first batch, as `resolve --from --matching-only --again` does."""
+    matched, (batch, *_) = match(journal, *lines), journal.batches()
+    note = StatementNote("b1", "day.csv", SHA, "amina", attempts=tuple(matched.attempts.items()))
     now = datetime.fromisoformat(at(2))
-    settle(journal, journal.batches()[batch - 1], matched.settlements, by="amina", now=lambda: now, statement_note=note)
+    settle(journal, batch, matched.settlements, by="amina", now=lambda: now, statement_note=note)
 
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
 @pytest.mark.parametrize("word", ["approved", "declined"])
 def test_file_read_before_attempt_never_settles_it(word: str, *, is_carried_out: bool) -> None:
     """Seed 7,032,239: an untrue "paid" about a row that was not sent; then it leaves, by a clock that is behind."""
-    journal = memory_journal()
+    journal, one = memory_journal(), line(status=word, time=LATER)
     open_sheet(journal, new=1)
-    one = line(status=word, time=LATER)
     if is_carried_out:
         apply_statement(journal, one)
     assert record_line(journal, one) == [Finding.CONTRADICTING]
     journal.settle([Entry(1, 0, Resolved(Resolution.NOT_RECEIVED, "Ticket 1", "amina"), at(3))])
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
-    assert "ORD-2 was sent again after this file was first read" in only_difference(journal, one)
-    assert not match(journal, line(status=word, time=LATER), as_of=LATER).settlements
+    for as_of in ("", LATER):
+        assert "ORD-2 was sent again after this file was first read" in only_difference(journal, one, as_of=as_of)
     newer = reader(journal).match(replace(statement(one), sha256="e" * 64))
     assert [(matched.row, matched.basis) for matched in newer.settlements] == [(2, Basis.PERSON)]
 
@@ -352,15 +315,13 @@ def test_file_read_before_attempt_never_settles_it(word: str, *, is_carried_out:
 def test_file_of_another_batch_never_settles_later_attempt() -> None:
     """The row is in both batches: the file was carried out for the one, and now for the other."""
     journal = memory_journal()
-    first = open_sheet(journal, new=1)
-    known = [KnownRow(2, 1, State.READY)]
-    open_sheet(journal, "b2", [new_instruction(3)], known=known)
-    assert first.batch == "b1"
+    open_sheet(journal, new=1)
+    open_sheet(journal, "b2", [new_instruction(3)], known=[KnownRow(2, 1, State.READY)])
     apply_statement(journal, line(time=LATER))
     assert journal.first_reading(SHA).attempts == {1: 0}
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     assert only_difference(journal, line(time=LATER), batch=2)
-    apply_statement(journal, line("ORD-3", time=LATER), batch=1)  # an order of the other batch alone
+    apply_statement(journal, line("ORD-3", time=LATER))  # an order of the other batch alone
     send(journal, 2, OutcomeKind.UNKNOWN, at(11))
     assert only_difference(journal, line("ORD-3", time=LATER), batch=2)
 
@@ -379,81 +340,62 @@ def test_attempt_time_is_corrected_for_slow_clock() -> None:
     journal.settle([], note=ClockComparison(at(30), "2026-11-21T09:30:00.000Z", -3600))
     wrong = only_difference(journal, line(time="2026-11-21T09:29:00Z"))
     assert "before the latest attempt (2026-11-21T09:30:00.000Z)" in wrong
-    assert settlement_basis(journal, line(time="2026-11-21T09:30:00Z"), StatementProof.SIGNED) is Basis.GATEWAY
+    signed = statement(line(time="2026-11-21T09:30:00Z"), proof=StatementProof.SIGNED)
+    assert [one.basis for one in reader(journal).match(signed).settlements] == [Basis.GATEWAY]
 
 
 # Rows that are settled already
 def journal_in_state(state: State) -> SqliteJournal:
     """Return a journal whose row 2 was sent once and is in a final state."""
-    match state:
-        case State.PAID:
-            return sent_journal(OutcomeKind.PAID)
-        case State.RETURNED:
-            journal = sent_journal(OutcomeKind.PAID)
-            journal.append([Entry(1, 1, Returned("Came back"), at(3))])
-            return journal
-        case State.READY:
-            journal = sent_journal(OutcomeKind.REJECTED)
-            release_rejected_rows(journal, suffix=False)
-            return journal
-        case State.REPLACED:
-            journal = sent_journal(OutcomeKind.REJECTED)
-            new = new_instruction(2, "ORD-2", amount="70.00")
-            open_sheet(journal, "b2", [new], amendments=[Amendment(2, 1, "")], opened_at=at(4))
-            return journal
-        case _:
-            return sent_journal(OutcomeKind.REJECTED)
-
-
-PAID_BEFORE = (
-    "Row 2 is paid in the journal and paid in the statement. This line is about an earlier attempt. The payee may "
-    "be paid twice. Stop and ask the gateway."
-)
+    journal = sent_journal(OutcomeKind.PAID if state in {State.PAID, State.RETURNED} else OutcomeKind.REJECTED)
+    if state is State.RETURNED:
+        journal.append([Entry(1, 1, Returned("Came back"), at(3))])
+    elif state is State.READY:
+        release_rejected_rows(journal, suffix=False)
+    return journal
 
 
 IN_JOURNAL = "Row 2 is {0} in the journal and {1} in the statement.".format
 
 
 @pytest.mark.parametrize(
-    ("state", "said", "sentence"),
+    ("state", "said", "expected"),
     [
-        *((State.PAID, {"status": word}, None) for word in ("approved", "processing")),
-        (State.PAID, {"status": "declined"}, IN_JOURNAL("paid", "rejected")),
-        (State.PAID, {"answer": "not-received"}, IN_JOURNAL("paid", "not received")),
-        *((State.RETURNED, {"status": word}, None) for word in ("approved", "declined")),
-        (State.RETURNED, {"status": "processing"}, IN_JOURNAL("returned", "still being worked on")),
-        *((State.REJECTED, said, None) for said in ({"status": "declined"}, {"answer": "not-received"})),
-        (State.REJECTED, {"status": "approved"}, f"{IN_JOURNAL('rejected', 'paid')} {ASK}"),
-        (State.REJECTED, {"status": "processing"}, f"{IN_JOURNAL('rejected', 'still being worked on')} {ASK}"),
-        (State.READY, {"status": "declined"}, None),
-        (State.READY, {"status": "approved"}, f"{IN_JOURNAL('not sent yet', 'paid')} {ASK}"),
+        *((State.PAID, {"status": word}, []) for word in ("approved", "processing")),
+        (State.PAID, {"status": "declined"}, [IN_JOURNAL("paid", "rejected")]),
+        (State.PAID, {"answer": "not-received"}, [IN_JOURNAL("paid", "not received")]),
+        *((State.RETURNED, {"status": word}, []) for word in ("approved", "declined")),
+        (State.RETURNED, {"status": "processing"}, [IN_JOURNAL("returned", "still being worked on")]),
+        *((State.REJECTED, said, []) for said in ({"status": "declined"}, {"answer": "not-received"})),
+        (State.REJECTED, {"status": "approved"}, [f"{IN_JOURNAL('rejected', 'paid')} {ASK}"]),
+        (State.REJECTED, {"status": "processing"}, [f"{IN_JOURNAL('rejected', 'still being worked on')} {ASK}"]),
+        (State.READY, {"status": "declined"}, []),
+        (State.READY, {"status": "approved"}, [f"{IN_JOURNAL('not sent yet', 'paid')} {ASK}"]),
     ],
 )
-def test_line_about_settled_row_is_compared(state: State, said: Mapping[str, Any], sentence: str | None) -> None:
+def test_line_about_settled_row_is_compared(state: State, said: Mapping[str, Any], expected: list[str]) -> None:
     journal = journal_in_state(state)
     matched = match(journal, line(**said))
-    assert [difference.sentence for difference in matched.differences] == ([] if sentence is None else [sentence])
-    assert (matched.agreeing, matched.settlements, matched.waiting) == (int(sentence is None), [], 0)
-    is_held = sentence is not None and state in {State.READY, State.REJECTED}
+    assert sentences(matched) == expected
+    assert (matched.agreeing, matched.settlements, matched.waiting) == (int(not expected), [], 0)
+    is_held = bool(expected) and state in {State.READY, State.REJECTED}
     assert [one.order_id for one in matched.blocking] == (["ORD-2"] if is_held else [])
     assert match(journal, line(answer="")).waiting == 1
 
 
-@pytest.mark.parametrize(("word", "is_told"), [("declined", False), ("approved", True)])
-def test_older_paid_line_with_reused_id_is_reported(word: str, *, is_told: bool) -> None:
+def test_older_paid_line_with_reused_id_is_reported() -> None:
     journal = sent_journal(OutcomeKind.REJECTED)
     release_rejected_rows(journal, suffix=False)
     send(journal, 1, OutcomeKind.PAID, at(10))
-    matched = match(journal, line(status=word, time="2026-11-21T08:05:00Z"))
-    assert [difference.sentence for difference in matched.differences] == ([PAID_BEFORE] if is_told else [])
-    assert matched.agreeing == (not is_told)
-
-
-def test_older_line_with_unique_id_is_compared_normally() -> None:
-    matched = match(sent_journal(OutcomeKind.PAID), line(time="2026-11-21T07:00:00Z"))
-    assert (matched.agreeing, matched.differences) == (1, [])
-    wrong = only_difference(sent_journal(OutcomeKind.PAID), line(status="declined", time="2026-11-21T07:00:00Z"))
-    assert wrong == "Row 2 is paid in the journal and rejected in the statement."
+    before, older = "2026-11-21T07:00:00Z", "2026-11-21T08:05:00Z"
+    matched = match(journal, line(time=older))
+    double = "This line is about an earlier attempt. The payee may be paid twice. Stop and ask the gateway."
+    assert (sentences(matched), matched.agreeing) == ([f"{IN_JOURNAL('paid', 'paid')} {double}"], 0)
+    paid = sent_journal(OutcomeKind.PAID)
+    for other, one in ((journal, line(status="declined", time=older)), (paid, line(time=before))):
+        matched = match(other, one)
+        assert (matched.agreeing, matched.differences) == (1, [])
+    assert only_difference(paid, line(status="declined", time=before)) == IN_JOURNAL("paid", "rejected")
 
 
 # Orders other than latest attempts of the batch
@@ -463,15 +405,13 @@ def test_line_about_rejected_earlier_attempt_agrees_unless_paid() -> None:
     for said in noes:
         matched = match(journal, line(**said))
         assert (matched.agreeing, matched.differences) == (1, []), said
-    assert only_difference(journal, line()) == (
-        "ORD-2 is an earlier attempt. The journal shows it as rejected, but the statement does not. The payee may be "
-        "paid twice. Stop and ask the gateway."
-    )
-    assert [one.order_id for one in match(journal, line()).blocking] == ["ORD-2"]
-    assert only_difference(journal, line(status="limbo")).startswith(
-        "The configuration does not say what the gateway's status 'limbo' means"
-    )
-    assert settled_pairs(journal, line("ORD-2-r2")).resolution is Resolution.PAID
+    matched = match(journal, line())
+    earlier = "ORD-2 is an earlier attempt. The journal shows it as rejected, but the statement does not. The payee may"
+    assert sentences(matched) == [f"{earlier} be paid twice. Stop and ask the gateway."]
+    assert [one.order_id for one in matched.blocking] == ["ORD-2"]
+    unlisted = "The configuration does not say what the gateway's status 'limbo' means"
+    assert only_difference(journal, line(status="limbo")).startswith(unlisted)
+    assert only_settlement(journal, line("ORD-2-r2")).resolution is Resolution.PAID
 
 
 @pytest.mark.parametrize("word", ["approved", "processing", "declined"])
@@ -479,9 +419,8 @@ def test_statement_line_about_unsent_row_holds_it(word: str) -> None:
     journal = memory_journal()
     open_sheet(journal, new=1)
     matched = match(journal, line(status=word))
-    assert [difference.sentence for difference in matched.differences] == [
-        f"According to the journal, row 2 was never sent, but the statement says otherwise. {ASK}"
-    ]
+    unsent = "According to the journal, row 2 was never sent, but the statement says otherwise."
+    assert sentences(matched) == [f"{unsent} {ASK}"]
     assert [one.order_id for one in matched.blocking] == ["ORD-2"]
     assert match(journal, line(status=word, amount="7")).blocking == []
 
@@ -500,26 +439,19 @@ def test_resendable_order_from_another_batch_is_held() -> None:
     assert (matched.elsewhere, matched.differences, matched.settlements, matched.blocking) == (1, [], [], [])
     journal = two_batches(OutcomeKind.REJECTED)
     matched = match(journal, line("ORD-9"))
-    assert [difference.sentence for difference in matched.differences] == [
-        f"Row 2 of batch b2 is rejected in the journal. {ASK}"
-    ]
+    assert sentences(matched) == [f"Row 2 of batch b2 is rejected in the journal. {ASK}"]
     assert [one.order_id for one in matched.blocking] == ["ORD-9"]
     assert match(journal, line("ORD-9", "declined")).elsewhere == 1
 
 
 def test_statement_line_for_unknown_attempt_holds_row() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
-    assert only_difference(journal, line("NOBODY")) == (
-        "The journal has no order NOBODY. Was it sent from another system, or was its id changed?"
-    )
-    assert match(journal, line("NOBODY")).blocking == []
-    later = match(journal, line("ORD-2-r2"))
-    (difference,) = later.differences
-    assert difference.sentence == (
-        "The journal has no order ORD-2-r2, which looks like a later attempt of ORD-2. The journal may be an old "
-        f"copy. {ASK}"
-    )
-    assert [one.order_id for one in later.blocking] == ["ORD-2-r2"]
+    unknown = "The journal has no order NOBODY. Was it sent from another system, or was its id changed?"
+    later = "The journal has no order ORD-2-r2, which looks like a later attempt of ORD-2."
+    later += f" The journal may be an old copy. {ASK}"
+    for order_id, sentence, blocking in (("NOBODY", unknown, []), ("ORD-2-r2", later, ["ORD-2-r2"])):
+        matched = match(journal, line(order_id))
+        assert (sentences(matched), [one.order_id for one in matched.blocking]) == ([sentence], blocking)
     assert match(sent_journal(OutcomeKind.PAID), line("ORD-2-r2")).blocking == []
 
 
@@ -538,9 +470,8 @@ def test_altered_id_is_reported_and_not_settled(ours: str, theirs: str, question
     open_sheet(journal, new=[new_instruction(2, ours, amount="1100.00"), new_instruction(3, "OTHER")])
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     matched = match(journal, line(theirs, amount="1100.00"))
-    assert [difference.sentence for difference in matched.differences] == [
-        f"The journal has no order {theirs}. The closest match is {ours}, KES 1,100.00: {question}"
-    ]
+    closest = f"The closest match is {ours}, KES 1,100.00: {question}"
+    assert sentences(matched) == [f"The journal has no order {theirs}. {closest}"]
     assert (matched.settlements, matched.blocking, len(matched.unsettled_rows)) == ([], [], 2)
 
 
@@ -571,14 +502,11 @@ def record_line(journal: SqliteJournal, one: StatementLine) -> Sequence[Finding]
 
 def test_contradicting_line_is_recorded_and_holds_row() -> None:
     journal = sent_journal(OutcomeKind.REJECTED)
-    one = line(time="2026-11-21T08:30:00Z")
-    statement_reader = reader(journal)
-    (evidence,) = statement_reader.evidence(statement(one), statement_reader.match(statement(one)).blocking, "amina")
-    assert evidence.source is EvidenceSource.STATEMENT
-    span = TimeInterval("2026-11-21T08:30:00.000Z", "2026-11-21T08:30:01.000Z")
-    assert evidence.claim == Claim(
-        "ORD-2", "1500.50", "KES", "approved", proof=Proof.VOUCHED, is_current=True, times=StatedTimes((span,))
-    )
+    one, by = line(time="2026-11-21T08:30:00Z"), reader(journal)
+    (evidence,) = by.evidence(statement(one), by.match(statement(one)).blocking, "amina")
+    times = StatedTimes((TimeInterval("2026-11-21T08:30:00.000Z", "2026-11-21T08:30:01.000Z"),))
+    claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.VOUCHED, is_current=True, times=times)
+    assert (evidence.source, evidence.claim) == (EvidenceSource.STATEMENT, claim)
     assert evidence.content == (
         '{"amount":"1500.50","by":"amina","currency":"KES","line":2,"order_id":"ORD-2","sent_at":"",'
         f'"sha256":"{SHA}","statement":"day.csv","time":"2026-11-21T08:30:00Z","word":"approved"}}'
@@ -606,26 +534,16 @@ def test_undated_answer_is_recorded_with_its_status() -> None:
 def test_statement_of_order_does_not_settle_later_attempt() -> None:
     """The order settles row 2 alone. The file also names row 3, which is sent afterwards."""
     journal = memory_journal()
-    open_sheet(journal, new=2)
-    (first, _) = due_rows(journal, 1)
-    journal.append([intent(first, at(1)), outcome_of(1, 1, OutcomeKind.UNKNOWN, at(1))])
+    batch = open_sheet(journal, new=2)
+    journal.append([intent(due_rows(journal, 1)[0], at(1)), outcome_of(1, 1, OutcomeKind.UNKNOWN, at(1))])
     lines = (line(time=LATER), line("ORD-3", time=LATER))
     matched = match(journal, *lines)
     assert [settlement.row for settlement in matched.settlements] == [2]
-    batch = journal.batches()[0]
-    content = row_content(
-        journal,
-        batch,
-        [Decision.from_settlement(settlement) for settlement in matched.settlements],
-        endpoint="gateway.example/1",
-        statement=statement(*lines),
-        attempts=matched.attempts,
-    )
-    order = unsigned_order(content, ADA.public, datetime.fromisoformat(at(2)))
-    carried = order.statement_note("amina")
-    settle(
-        journal, batch, order.settlements, by="amina", now=lambda: datetime.fromisoformat(at(3)), statement_note=carried
-    )
+    decisions, of_file = [Decision.from_settlement(matched.settlements[0])], statement(*lines)
+    more: Mapping[str, Any] = {"endpoint": "gateway.example/1", "statement": of_file, "attempts": matched.attempts}
+    order = unsigned_order(row_content(journal, batch, decisions, **more), ADA.public, NOW)
+    carried, now = order.statement_note("amina"), datetime.fromisoformat(at(3))
+    settle(journal, batch, order.settlements, by="amina", now=lambda: now, statement_note=carried)
     assert journal.first_reading(SHA).attempts == {1: 1, 2: 0}
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     assert not match(journal, *lines).settlements
