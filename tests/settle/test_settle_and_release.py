@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
+from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.engine.quarantine import Quarantine
@@ -25,23 +25,12 @@ from paygw_batch.settle.resolve import (
     settle,
     waiting_message,
 )
-from tests.support.journal_rows import at, due_rows, intent, memory_journal, open_sheet, outcome_of, row_of, send
+from tests.support.journal_rows import WORDS, at, build_evidence, due_rows, intent, journal_of, row_of, send, states
 
 LEFT = datetime(2026, 11, 21, 8, 1, tzinfo=UTC)
 OPENS = LEFT + timedelta(hours=24)
 LATER = LEFT + timedelta(days=2)
 KINDS = (OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)
-NOTHING_CHANGED = "Nothing was changed. To see the state of each row, run `paygw-batch status BATCH`."
-
-
-def journal_of(*kinds: OutcomeKind | None) -> SqliteJournal:
-    """Return a journal whose rows, from 2 on, were sent at minute 1 with these outcomes. None means not sent."""
-    journal = memory_journal()
-    open_sheet(journal, new=len(kinds))
-    for due, kind in zip(due_rows(journal, 1), kinds, strict=True):
-        if kind is not None:
-            journal.append([intent(due, at(1)), outcome_of(due.number, 1, kind, at(1))])
-    return journal
 
 
 def check(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATER) -> None:
@@ -51,7 +40,7 @@ def check(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATE
 def refusal(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATER) -> str:
     with pytest.raises(UsageError) as found:
         check(journal, *settlements, now=now)
-    assert found.value.hint == NOTHING_CHANGED
+    assert found.value.hint == "Nothing was changed. To see the state of each row, run `paygw-batch status BATCH`."
     return found.value.message
 
 
@@ -68,16 +57,10 @@ OPEN = {State.IN_DOUBT, State.IN_FLIGHT}
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("resolution", Resolution)
-@pytest.mark.parametrize("is_held", [True, False])
-def test_state_and_hold_determine_allowed_settlements(state: State, resolution: Resolution, *, is_held: bool) -> None:
-    allowed = state in OPEN or (state is State.READY and is_held)
-    allowed = allowed or (state is State.ACCEPTED and resolution is not Resolution.NOT_RECEIVED)
-    assert may_settle(state, resolution, is_held=is_held) == allowed
-
-
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("resolution", Resolution)
-def test_settlement_permitting_resend_needs_two_people(state: State, resolution: Resolution) -> None:
+def test_state_and_hold_determine_allowed_settlements(state: State, resolution: Resolution) -> None:
+    allowed = state in OPEN or (state is State.ACCEPTED and resolution is not Resolution.NOT_RECEIVED)
+    assert may_settle(state, resolution, is_held=False) == allowed
+    assert may_settle(state, resolution, is_held=True) == (allowed or state is State.READY)
     could_leave = state in OPEN | {State.ACCEPTED, State.READY} and resolution is not Resolution.PAID
     assert needs_second_person(state, resolution) == could_leave
 
@@ -95,51 +78,45 @@ def test_every_invalid_settlement_is_reported_by_row() -> None:
 
 
 def test_settling_as_not_received_is_allowed_after_quarantine() -> None:
-    journal = journal_of(OutcomeKind.UNKNOWN)
-    lost = word(2, Resolution.NOT_RECEIVED)
-    early = refusal(journal, lost, now=OPENS - timedelta(milliseconds=1))
-    assert early == (
+    journal, lost = journal_of(OutcomeKind.UNKNOWN), word(2, Resolution.NOT_RECEIVED)
+    assert refusal(journal, lost, now=OPENS - timedelta(milliseconds=1)) == (
         "Row 2 was sent at 2026-11-21T08:01:00.000Z and could still be paid. From "
         "2026-11-22T08:01:00.000Z (a quarantine of 24 h), you can settle it as not received."
     )
     check(journal, lost, now=OPENS)
     check(journal, word(2), word(2, Resolution.PAID), now=LEFT + timedelta(hours=1))
-    journal = journal_of(OutcomeKind.UNKNOWN)
     journal.settle([], note=ClockComparison(at(2), "2026-11-21T09:02:00.000Z", -3600))
-    lost = word(2, Resolution.NOT_RECEIVED)
     assert "From 2026-11-22T09:01:00.000Z (" in refusal(journal, lost, now=OPENS)
     check(journal, lost, now=OPENS + timedelta(hours=1))
 
 
 def test_unsent_row_has_no_quarantine() -> None:
-    ready = row_of(journal_of(None), 1, 2)
-    assert quarantine_end(ready, Quarantine(24)) is None
-    assert quarantine_message(ready, Quarantine(24), LEFT) is None
-    assert "You can send it again from now (a quarantine of 24 h)." in waiting_message(ready, Quarantine(24))
-    assert quarantine_end(row_of(journal_of(OutcomeKind.PAID), 1, 2), Quarantine(24)) == OPENS
+    ready, quarantine = row_of(journal_of(None), 1, 2), Quarantine(24)
+    assert quarantine_end(ready, quarantine) is None
+    assert quarantine_message(ready, quarantine, LEFT) is None
+    assert "You can send it again from now (a quarantine of 24 h)." in waiting_message(ready, quarantine)
+    assert quarantine_end(row_of(journal_of(OutcomeKind.PAID), 1, 2), quarantine) == OPENS
 
 
 def test_wrong_clock_prevents_settlement_and_release() -> None:
-    journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.REJECTED)
-    early = LEFT - timedelta(hours=1)
+    journal, early = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.REJECTED), LEFT - timedelta(hours=1)
     with pytest.raises(UsageError, match="The clock was set back"):
         check(journal, word(2, Resolution.PAID), now=early)
     with pytest.raises(UsageError, match="The clock was set back"):
-        check_releasable(journal, journal.batches()[0], [3], quarantine_h=24, now=lambda: early)
+        releasable(journal, 3, now=early)
 
 
 def test_settlements_are_recorded_with_evidence_and_documents() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED)
-    write(journal, word(2, Resolution.PAID), word(3, Resolution.NOT_RECEIVED), word(4, basis=Basis.GATEWAY))
-    assert [row.state for row in journal.rows(1)] == [State.PAID, State.READY, State.REJECTED]
+    words = [word(2, Resolution.PAID), word(3, Resolution.NOT_RECEIVED), word(4, basis=Basis.GATEWAY)]
+    note, order = StatementNote("b1", "day.csv", "a" * 64, "amina"), SignedOrder("b1", "{}")
+    settle(journal, journal.batches()[0], words, by="amina", now=lambda: LATER, statement_note=note, order=order)
+    assert states(journal) == [State.PAID, State.READY, State.REJECTED]
     assert [row.possible_duplicate_of for row in journal.rows(1)] == [None, 1, 1]
     deeds = [deed for deed in journal.history(1) if deed.row is not None]
     assert [(deed.row, deed.attempt, deed.by, deed.at, deed.said) for deed in deeds] == [
         (row, 1, "amina", "2026-11-23T08:01:00.000Z", "Ticket 4711") for row in (2, 3, 4)
     ]
-    journal = journal_of(OutcomeKind.UNKNOWN)
-    note, order = StatementNote("b1", "day.csv", "a" * 64, "amina"), SignedOrder("b1", "{}")
-    settle(journal, journal.batches()[0], [word(2)], by="amina", now=lambda: LATER, statement_note=note, order=order)
     (use,) = journal.carried_out_statements("b1")
     assert (use.name, use.sha256, use.by, use.at) == ("day.csv", "a" * 64, "amina", "2026-11-23T08:01:00.000Z")
     assert list(journal.signed_orders("b1")) == ["{}"]
@@ -148,14 +125,13 @@ def test_settlements_are_recorded_with_evidence_and_documents() -> None:
 
 def test_missing_row_or_row_in_flight_prevents_settlement() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, None)
-    (due,) = due_rows(journal, 1)
-    journal.append([intent(due, at(3))])
+    journal.append([intent(due, at(3)) for due in due_rows(journal, 1)])
     with pytest.raises(JournalError, match=r"^A worker is sending row 3 now\. Nothing was settled\.$") as found:
         write(journal, word(2), word(3))
     assert found.value.hint == "Wait for its answer, then run the same command again."
     with pytest.raises(InternalError, match="row 7 of batch b1 was checked, and is not there"):
         write(journal, word(2), word(7))
-    assert [row.state for row in journal.rows(1)] == [State.IN_DOUBT, State.IN_FLIGHT]
+    assert states(journal) == [State.IN_DOUBT, State.IN_FLIGHT]
 
 
 # Rows that may be sent again
@@ -208,9 +184,7 @@ def test_rows_in_quarantine_are_listed(rows: Sequence[int] | None, waiting: Sequ
 
 def test_rejected_held_unsent_row_skips_quarantine() -> None:
     journal = journal_of(None)
-    claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
-    held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
-    journal.record_evidence([held], {"approved": OutcomeKind.PAID}, at=at(3))
+    journal.record_evidence([build_evidence(1)], WORDS, at=at(3))
     check(journal, word(2, Resolution.PAID))
     write(journal, word(2), now=LEFT + timedelta(hours=1))
     releasable(journal, 2, now=LEFT + timedelta(hours=2))

@@ -126,6 +126,16 @@ def send(journal: Journal, batch: int, kind: OutcomeKind, when: str = AT, **word
     return due
 
 
+def journal_of(*kinds: OutcomeKind | None) -> SqliteJournal:
+    """Return a journal whose rows, from 2 on, were sent at minute 1 with these outcomes. None means not sent."""
+    journal = memory_journal()
+    open_sheet(journal, new=len(kinds))
+    for due, kind in zip(due_rows(journal, 1), kinds, strict=True):
+        if kind is not None:
+            journal.append([intent(due, at(1)), outcome_of(due.number, 1, kind, at(1))])
+    return journal
+
+
 def journal_path(place: Path) -> Path:
     return place / "state" / "journal.sqlite3"
 
