@@ -1,10 +1,17 @@
-"""Tests exit codes, exact totals and the JSON summary."""
+"""Tests exit codes, exact totals, the JSON summary and the next steps for batches and rows."""
 
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import polars as pl
 import pytest
 
+from paygw_batch.clock import timestamp
+from paygw_batch.core.lifecycle import State
+from paygw_batch.engine.quarantine import Quarantine
+from paygw_batch.journal import RowState
+from paygw_batch.show.next_step import RowStep, batch_steps, next_step, step_sentence
 from paygw_batch.show.summary import ExitCode, Summary, exit_code_for, worst_code
 from paygw_batch.show.totals import amount_text, batch_totals
 
@@ -67,3 +74,48 @@ def test_summary_lists_extra_keys_last() -> None:
     told = Summary(ExitCode.DONE, "done", extra={"checks": []}).as_json()
     assert list(told)[-1] == "checks"
     assert told["exit_code"] == 0
+
+
+RESUME = "To send the rows that have not been sent yet, run `paygw-batch resume B`."
+DOUBT = """Rows in doubt may have been paid and are never sent again automatically. To see what to do about each, run \
+`paygw-batch status B`."""
+
+
+@pytest.mark.parametrize(
+    ("states", "interrupted", "steps"),
+    [
+        ({"paid": 3}, False, []),
+        ({"ready": 2, "paid": 1}, False, [RESUME]),
+        ({"ready": 2, "paid": 1}, True, ["Interrupted: run the same command again to continue."]),
+        ({"in_doubt": 1, "rejected": 4}, False, [DOUBT, "To retry rejected rows, run `paygw-batch retry B`."]),
+    ],
+)
+def test_batch_state_determines_next_steps(states: dict[str, int], interrupted: bool, steps: list[str]) -> None:
+    assert list(batch_steps(states, "B", contradictions=0, waiting=0, interrupted=interrupted)) == steps
+
+
+@pytest.mark.parametrize(
+    ("state", "by_person", "left_h", "step", "has_to_wait"),
+    [
+        (State.IN_DOUBT, False, 1, RowStep.RESOLVE_DOUBT, True),
+        (State.IN_DOUBT, False, 25, RowStep.RESOLVE_DOUBT, False),
+        (State.ACCEPTED, False, 1, None, False),
+        (State.ACCEPTED, False, 25, RowStep.RESOLVE_ACCEPTED, False),
+        (State.REJECTED, True, 1, RowStep.RETRY_AFTER_PERSON, True),
+        (State.REJECTED, False, 25, RowStep.RETRY, False),
+        (State.RETURNED, False, 25, RowStep.PAY_AGAIN, False),
+        (State.PAID, False, 25, None, False),
+    ],
+)
+def test_row_state_determines_next_step(
+    state: State, by_person: bool, left_h: int, step: RowStep | None, has_to_wait: bool
+) -> None:
+    now = datetime(2026, 11, 22, 12, tzinfo=UTC)
+    sent_at = timestamp(now - timedelta(hours=left_h))
+    sent: tuple[Any, ...] = ("PAY-1", *[None] * 7, sent_at, sent_at, sent_at, sent_at if by_person else None)
+    row = RowState(2, 1, 1, "PAY-1", "KE", "KES", 150050, state, 1, *sent)
+    next_action = next_step(row, batch="abc", verb="pay", quarantine=Quarantine(24), now=now)
+    assert (next_action and next_action.kind) == step
+    if next_action is not None:
+        assert bool(next_action.not_before) is has_to_wait
+        assert step_sentence(next_action)

@@ -7,11 +7,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, build_people, encode_public_key
 from paygw_batch.approval.plan_document import PlanContent, PlanDocument, PlanFinding, build_plan
-from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, SignedDocument, sign_document
+from paygw_batch.approval.signed_document import (
+    Approval,
+    ApprovalPolicy,
+    SignedDocument,
+    require_signatures,
+    sign_document,
+)
 from paygw_batch.core.lifecycle import Basis, State
+from paygw_batch.errors import ApprovalError
 from paygw_batch.settle.row_order import OrderedRow, RowAct, RowContent
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+AT = "2026-11-21T08:00:00.000Z"
 
 
 def create_private_key(seed: int) -> ApprovalKey:
@@ -62,8 +70,16 @@ def plan() -> PlanDocument:
     return sign_document(build_plan(plan_content(), findings, ADA.public, NOW), ADA)
 
 
+def has_valid_signatures(document: SignedDocument, rules: ApprovalPolicy, now: datetime = NOW) -> bool:
+    try:
+        require_signatures(document, rules, now)
+    except ApprovalError:
+        return False
+    return True
+
+
 def forge_approval(
-    key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None, at: str = "2026-11-21T08:00:00.000Z"
+    key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None, at: str = AT
 ) -> Approval:
     """Return an approval with any key, as a forger would write it, bypassing all checks of `approve`."""
     public = named or key.public
