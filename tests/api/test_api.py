@@ -7,7 +7,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -22,7 +24,6 @@ from paygw_batch.api import (
     PaygwError,
     Payouts,
     Refused,
-    RowOutcome,
     SheetError,
     UsageError,
 )
@@ -71,34 +72,31 @@ def test_resubmitted_frame_sends_nothing(payouts: Payouts, program: Program) -> 
     assert is_each_sent_once(program, 5)
 
 
-def test_file_and_frame_with_same_rows_share_batch(payouts: Payouts, program: Program) -> None:
+def test_api_and_command_share_batch_and_states(payouts: Payouts, program: Program) -> None:
     first = program.json("submit", program.sheet(kenyan_rows(4)))
-    with payouts.submit(people(4), name="payroll.csv") as run:
-        assert list(run) == []
-    assert finished(run.result).batch == first["batch"]
-    with payouts.submit(program.home / "payroll.csv") as run:
-        assert finished(run.wait()).batch == first["batch"]
-
-
-def test_api_and_command_report_same_batch_states(payouts: Payouts, program: Program) -> None:
-    with payouts.submit(people(3), name=NAME) as run:
-        result = finished(run.wait())
-    assert result.states == {"paid": 3}
+    for sheet, name in ((people(4), "payroll.csv"), (program.home / "payroll.csv", None)):
+        with payouts.submit(sheet, name=name) as run:
+            assert list(run) == []
+        result = finished(run.result)
+        assert (result.batch, result.states, result.totals) == (first["batch"], first["states"], first["totals"])
     later = payouts.reconcile(result.batch[:6])
     assert later.reconciliation.equals(result.reconciliation)
-    assert [(item.batch, item.sheet_name) for item in payouts.batches()] == [(result.batch, NAME)]
-    summary = program.json("status", result.batch)
-    assert (summary["states"], summary["totals"]) == (result.states, result.totals)
+    assert [(item.batch, item.sheet_name) for item in payouts.batches()] == [(result.batch, "payroll.csv")]
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_frame_with_defects_is_not_paid(payouts: Payouts, program: Program) -> None:
+def test_frame_with_defects_is_not_paid_as_whole(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3, amount="twelve"), name=NAME) as run:
         assert list(run) == []
     assert isinstance(run.result, Refused)
     assert run.result.defects["row"].to_list() == [2, 3, 4]
     assert program.record() == []
     assert payouts.batches() == []
+    frame = pl.concat([people(2), people(3)[2:].with_columns(currency=pl.lit("USD"))])
+    with payouts.submit(frame, name=NAME, skip_invalid=True) as run:
+        assert len(list(run)) == 2
+    result = finished(run.result)
+    assert (result.conclusion, result.states) == (Conclusion.SOME_REJECTED, {"invalid": 1, "paid": 2})
 
 
 def test_frame_repeating_paid_batch_needs_confirmation(payouts: Payouts, program: Program) -> None:
@@ -115,36 +113,10 @@ def test_frame_repeating_paid_batch_needs_confirmation(payouts: Payouts, program
     assert len(program.record()) == 6
 
 
-def test_rows_with_defects_can_be_left_out(payouts: Payouts) -> None:
-    frame = pl.concat([people(2), people(3)[2:].with_columns(currency=pl.lit("USD"))])
-    with payouts.submit(frame, name=NAME, skip_invalid=True) as run:
-        assert len(list(run)) == 2
-    result = finished(run.result)
-    assert (result.conclusion, result.states) == (Conclusion.SOME_REJECTED, {"invalid": 1, "paid": 2})
-
-
 @pytest.mark.parametrize("name", [None, "", "a/b", "two\nlines"])
 def test_frame_name_must_be_file_name(payouts: Payouts, name: str | None) -> None:
     with pytest.raises(UsageError):
         payouts.submit(people(1), name=name)
-
-
-def test_reading_result_before_run_ends_is_refused(payouts: Payouts) -> None:
-    run = payouts.submit(people(1), name=NAME)
-    with pytest.raises(UsageError, match="not ended"):
-        _ = run.result
-
-
-def test_unanswered_row_needs_person(payouts: Payouts) -> None:
-    frame = pl.concat([people(1), people(2, amount="9007")[1:]])
-    with payouts.submit(frame, name=NAME) as run:
-        kinds = {item.row: item.kind for item in run}
-    result = finished(run.result)
-    assert kinds[2] is OutcomeKind.PAID
-    assert (kinds[3], result.conclusion) == (OutcomeKind.UNKNOWN, Conclusion.PERSON_NEEDED)
-    with payouts.resume(result.batch) as run:
-        assert list(run) == []
-    assert finished(run.result).conclusion is Conclusion.PERSON_NEEDED
 
 
 def test_journal_failure_reports_unwritten_facts(
@@ -160,16 +132,16 @@ def test_journal_failure_reports_unwritten_facts(
         return stage(self, entries)
 
     monkeypatch.setattr(SqliteJournal, "stage", fail_later)
-    taken: list[RowOutcome] = []
-    with pytest.raises(JournalUnwritable) as failure, payouts.submit(people(50), name=NAME) as run:
-        taken.extend(run)
+    run = payouts.submit(people(50), name=NAME)
+    with pytest.raises(UsageError, match="not ended"):
+        _ = run.result
+    with pytest.raises(JournalUnwritable) as failure, run:
+        list(run)
     assert any(note.startswith("Not in the journal: ") and "PAY-" in note for note in failure.value.__notes__)
     monkeypatch.undo()
-    with payouts.resume(payouts.batches()[0].batch) as run:
-        result = finished(run.wait())
+    result = resume_batch(payouts, payouts.batches()[0].batch)
     assert result.conclusion is Conclusion.PERSON_NEEDED
-    orders = Counter(line["client_orderid"] for line in program.record())
-    assert max(orders.values()) == 1
+    assert max(Counter(line["client_orderid"] for line in program.record()).values()) == 1
     assert result.states["in_doubt"] + result.states["paid"] == 50
 
 
@@ -178,30 +150,45 @@ def resume_batch(payouts: Payouts, batch: str) -> Finished:
         return finished(run.wait())
 
 
+def fail() -> None:
+    raise ZeroDivisionError
+
+
 @pytest.mark.usefixtures("limited_queue")
-def test_leaving_loop_stops_run_and_resume_continues(payouts: Payouts, program: Program) -> None:
-    with payouts.submit(people(400), name=NAME) as run:
-        for _ in run:
-            break
-    stopped = finished(run.result)
-    assert stopped.conclusion is Conclusion.INTERRUPTED
-    assert stopped.states["ready"] + stopped.states["paid"] == 400
-    assert resume_batch(payouts, stopped.batch).states == {"paid": 400}
-    assert is_each_sent_once(program, 400)
-
-
-def test_program_error_stops_run_and_is_raised(payouts: Payouts, program: Program) -> None:
-    run = payouts.submit(people(400), name=NAME)
+@pytest.mark.parametrize(
+    ("stop", "error"),
+    [
+        (None, None),  # the program leaves the loop
+        (fail, ZeroDivisionError),
+        (lambda: os.kill(os.getpid(), signal.SIGINT), KeyboardInterrupt),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), None),
+    ],
+    ids=["leaves", "error", "SIGINT", "SIGTERM"],
+)
+def test_stopped_run_is_resumed_and_pays_once(
+    payouts: Payouts, program: Program, stop: Callable[[], object] | None, error: type[BaseException] | None
+) -> None:
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores SIGINT
+    before = signal.getsignal(signal.SIGTERM)
+    run = payouts.submit(people(400), name=NAME, stop_on=[signal.SIGTERM])
 
     def take_outcomes() -> None:
         with run:
-            for _ in run:
-                raise ZeroDivisionError
+            for number, _ in enumerate(run):
+                if stop is None:
+                    return
+                if number == 0:
+                    stop()
 
-    with pytest.raises(ZeroDivisionError):
-        take_outcomes()
+    try:
+        with nullcontext() if error is None else pytest.raises(error):
+            take_outcomes()
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert signal.getsignal(signal.SIGTERM) == before
     stopped = finished(run.result)
-    assert "in_doubt" not in stopped.states
+    assert stopped.conclusion is Conclusion.INTERRUPTED
+    assert stopped.states["ready"] + stopped.states["paid"] == 400
     assert resume_batch(payouts, stopped.batch).states == {"paid": 400}
     assert is_each_sent_once(program, 400)
 
@@ -219,38 +206,6 @@ def test_api_installs_no_signal_handlers(payouts: Payouts) -> None:
     with payouts.submit(people(20), name=NAME) as run:
         for _ in run:
             assert [signal.getsignal(element) for element in (signal.SIGINT, signal.SIGTERM)] == before
-
-
-@pytest.mark.usefixtures("limited_queue")
-def test_requested_signal_stops_run_and_restores_handler(payouts: Payouts) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with payouts.submit(people(400), name=NAME, stop_on=[signal.SIGTERM]) as run:
-        for number, _ in enumerate(run):
-            if number == 0:
-                os.kill(os.getpid(), signal.SIGTERM)
-    assert finished(run.result).conclusion is Conclusion.INTERRUPTED
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
-@pytest.mark.usefixtures("limited_queue")
-def test_ctrl_c_stops_run(payouts: Payouts, program: Program) -> None:
-    run = payouts.submit(people(400), name=NAME)
-
-    def take_outcomes() -> None:
-        with run:
-            for _ in run:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores SIGINT
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            take_outcomes()
-    finally:
-        signal.signal(signal.SIGINT, former)
-    stopped = finished(run.result)
-    assert stopped.conclusion is Conclusion.INTERRUPTED
-    assert resume_batch(payouts, stopped.batch).states == {"paid": 400}
-    assert is_each_sent_once(program, 400)
 
 
 def test_unread_outcomes_pause_run(payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,15 +239,15 @@ def test_plain_thread_pays_without_handling_signals(payouts: Payouts) -> None:
 
 
 def test_api_does_not_block_event_loop(payouts: Payouts, program: Program) -> None:
-    async def pay() -> tuple[list[RowOutcome], int]:
-        turns = 0
+    turns = 0
 
-        async def turn() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
+    async def pay() -> tuple[int, int]:
         turning = asyncio.create_task(turn())
         async with payouts.submit(people(200), name=NAME) as run:
             before = turns
@@ -300,11 +255,10 @@ def test_api_does_not_block_event_loop(payouts: Payouts, program: Program) -> No
             most = turns - before
         turning.cancel()
         assert finished(run.result).conclusion is Conclusion.DONE
-        return taken, most
+        return len(taken), most
 
-    taken, turns = asyncio.run(pay())
-    assert len(taken) == 200
-    assert turns > 10
+    taken, most = asyncio.run(pay())
+    assert (taken, most > 10) == (200, True)
     assert is_each_sent_once(program, 200)
 
 
@@ -331,12 +285,10 @@ def test_cancelling_task_stops_run(payouts: Payouts, program: Program) -> None:
     assert is_each_sent_once(program, 400)
 
 
-def test_plan_option_without_approval_policy_is_refused(program: Program) -> None:
-    payouts = Payouts(program.config, environ={})
-    for _ in range(2):
-        with pytest.raises(ApprovalError), payouts.submit(people(2), name=NAME, plan="nope.json"):
-            pass
-        assert program.record() == []
+def test_plan_option_without_approval_policy_is_refused(payouts: Payouts, program: Program) -> None:
+    with pytest.raises(ApprovalError), payouts.submit(people(2), name=NAME, plan="nope.json"):
+        pass
+    assert program.record() == []
     with payouts.submit(people(2), name=NAME) as run:
         assert len(list(run)) == 2
     assert finished(run.result).conclusion is Conclusion.DONE
@@ -344,24 +296,20 @@ def test_plan_option_without_approval_policy_is_refused(program: Program) -> Non
         pass
 
 
-def test_empty_path_is_refused(program: Program) -> None:
-    payouts = Payouts(program.config, environ={})
-    with pytest.raises(UsageError):
-        Payouts("")
-    with pytest.raises(UsageError):
-        Payouts(program.config, journal="")
+def test_empty_path_is_refused(payouts: Payouts, program: Program) -> None:
+    refused: list[Callable[[], object]] = [lambda: Payouts(""), lambda: Payouts(program.config, journal="")]
     for empty in ("", " ", "\0"):
+        refused.append(partial(payouts.submit, empty))
+        refused.append(partial(payouts.submit, people(1), name=NAME, plan=empty))
+    for call in refused:
         with pytest.raises(UsageError):
-            payouts.submit(empty)
-        with pytest.raises(UsageError):
-            payouts.submit(people(1), name=NAME, plan=empty)
+            call()
 
 
 @pytest.mark.parametrize("name", [".", "/", "/dev/zero", "pipe.csv", "folder.csv", f"{'x' * 300}.csv"])
-def test_path_of_other_file_raises_sheet_error(program: Program, name: str) -> None:
+def test_path_of_other_file_raises_sheet_error(payouts: Payouts, program: Program, name: str) -> None:
     os.mkfifo(program.home / "pipe.csv")
     (program.home / "folder.csv").mkdir()
-    payouts = Payouts(program.config, environ={})
     with pytest.raises(SheetError), payouts.submit(program.home / name):
         pass
     assert program.record() == []
@@ -371,40 +319,38 @@ ROWS = 60
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
-    with new_hosts(tmp_path, postgres_server) as results:
-        yield results
+def workers(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[tuple[Hosts, Payouts]]:
+    """Yield hosts of which one has a worker, and the API of another one."""
+    with new_hosts(tmp_path, postgres_server) as hosts:
+        worker = hosts.host("one").start("work")
+        hosts.wait_for_workers(worker)
+        yield hosts, Payouts(hosts.office.config, environ=hosts.office.environ)
+        kill(worker)
 
 
-def test_run_on_workers_returns_every_outcome(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_on_workers_returns_every_outcome(workers: tuple[Hosts, Payouts], monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts, payouts = workers
     monkeypatch.setattr(background_run, "MAX_WAITING_OUTCOMES", 10)
-    worker = hosts.host("one").start("work")
-    hosts.wait_for_workers(worker)
-    payouts = Payouts(hosts.office.config, environ=hosts.office.environ)
     with payouts.submit(people(ROWS), name="staff") as run:
         outcomes = list(run)
-    assert isinstance(run.result, Finished)
-    assert (run.result.conclusion, run.result.states) == (Conclusion.DONE, {"paid": ROWS})
+    result = finished(run.result)
+    assert (result.conclusion, result.states) == (Conclusion.DONE, {"paid": ROWS})
     assert set(run.counts) == {"paid"}  # the first rows may be paid before the count
     assert Counter(item.client_orderid for item in outcomes) == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
     assert {(item.kind, item.payee, item.amount) for item in outcomes} == {("paid", "Jane Wanjiku", "1500.50")}
     assert hosts.ask("SELECT DISTINCT p.kind FROM paygw.process p JOIN paygw.fact f ON f.process = p.number "
                      "WHERE f.instruction IS NOT NULL") == [("worker",)]  # fmt: skip
-    kill(worker)
 
 
-def test_leaving_run_context_stops_workers(hosts: Hosts) -> None:
-    worker = hosts.host("one").start("work")
-    hosts.wait_for_workers(worker)
-    payouts = Payouts(hosts.office.config, environ=hosts.office.environ)
+def test_leaving_run_context_stops_workers(workers: tuple[Hosts, Payouts]) -> None:
+    hosts, payouts = workers
     with payouts.submit(people(ROWS), name="staff") as run:
         pass
-    assert isinstance(run.result, Finished)
-    assert run.result.conclusion in {Conclusion.INTERRUPTED, Conclusion.DONE}
+    result = finished(run.result)
+    assert result.conclusion in {Conclusion.INTERRUPTED, Conclusion.DONE}
     assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
-    assert payouts.resume(run.result.batch).__enter__().wait().to_dict()["states"] == {"paid": ROWS}
+    assert resume_batch(payouts, result.batch).to_dict()["states"] == {"paid": ROWS}
     assert set(hosts.record().values()) == {1}
-    kill(worker)
 
 
 def test_frame_with_wrong_control_totals_is_refused(payouts: Payouts, program: Program) -> None:
