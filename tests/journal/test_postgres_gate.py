@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg.rows import dict_row
 
 from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.cluster.shared_pacing import SharedPacing
@@ -19,16 +20,14 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.pacing import Breaker, Pace, RejectionBreaker
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.gateway.message import SendGuard
 from paygw_batch.journal.port import CountedKind, CountedOutcomes, GateReport, GateStop, GateStopKind, LimitChange
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.values import MoveResult
-from tests.support.journal_rows import due_rows, intent, new_instruction, open_sheet
+from tests.support.journal_rows import due_rows, intent, new_instruction, open_sheet, states
 from tests.support.long_part import example_count
 from tests.support.postgres_rows import execute_as_owner, open_postgres, read_postgres
-from tests.support.scripted_scenario import APPROVED, LOST, Answer, ScriptedGateway, build_engine
+from tests.support.scripted_scenario import APPROVED, LOST, ScriptedGateway, build_engine
 
-SHARE = ("senders", "before", "rate_per_s", "concurrency", "rest_s", "stop_kind", "stop_count", "stop_text")
 Told = Sequence[tuple[str, str, int]]
 
 
@@ -40,7 +39,7 @@ class Workers:
 
     def enrol(self) -> int:
         query = "SELECT number FROM enrol('h', 'b', 1, 'a test', 'run', 3600, 1, %s)"
-        return int(self.fetch(query, [secrets.token_bytes(16)])[0][0])
+        return int(self.fetch(query, [secrets.token_bytes(16)])[0]["number"])
 
     def ask(
         self, worker: int, *, in_doubt: int = 5, rejected: int = 10, rest_s: float = 0, stop: str = "", told: Told = ()
@@ -48,10 +47,10 @@ class Workers:
         columns = [[one[column] for one in told] for column in range(3)]
         query = "SELECT * FROM ask_gate(%s, %s, %s, %s, %s, %s::text[], %s::text[], %s::integer[])"
         (line,) = self.fetch(query, [worker, in_doubt, rejected, rest_s, stop, *columns])
-        return dict(zip(SHARE, line, strict=True))
+        return line
 
-    def fetch(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        cursor = self.connection.execute(query.encode(), values or None)
+    def fetch(self, query: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+        cursor = self.connection.cursor(row_factory=dict_row).execute(query.encode(), values or None)
         return cursor.fetchall() if cursor.description is not None else []
 
 
@@ -73,9 +72,8 @@ def test_each_sending_process_gets_its_share(workers: Workers) -> None:
         "stop_kind": None, "stop_count": 0, "stop_text": "",
     }  # fmt: skip
     assert (workers.ask(first)["senders"], workers.ask(second)["before"]) == (2, 1)
-    assert [(share["senders"], share["before"]) for share in map(workers.ask, (third, second, first))] == [
-        (3, 2), (3, 1), (3, 0),
-    ]  # fmt: skip
+    shares = [workers.ask(one) for one in (third, second, first)]
+    assert [(share["senders"], share["before"]) for share in shares] == [(3, 2), (3, 1), (3, 0)]
     workers.fetch("SELECT leave_gate(%s)", [first])
     workers.fetch("UPDATE process SET seen_at = seen_at - interval '2 h' WHERE number = %s", [second])
     assert (workers.ask(third)["senders"], workers.ask(third)["before"]) == (1, 0)
@@ -130,34 +128,25 @@ def test_stop_request_stops_all_workers(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     workers.ask(first, told=[("unknown", "", 2)])
     workers.fetch("SELECT open_gate(%s)", [second])
-    assert workers.fetch("SELECT in_doubt FROM gate") == [(2,)]
+    assert workers.fetch("SELECT in_doubt FROM gate") == [{"in_doubt": 2}]
     workers.fetch("SELECT leave_gate(%s)", [first])
     workers.fetch("SELECT open_gate(%s)", [second])
-    assert workers.fetch("SELECT in_doubt FROM gate") == [(0,)]
+    assert workers.fetch("SELECT in_doubt FROM gate") == [{"in_doubt": 0}]
     workers.ask(first, stop="Credentials were refused.")
     assert workers.ask(second)["stop_text"] == "Credentials were refused."
 
 
 @settings(max_examples=example_count(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from([OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN]), st.sampled_from("ab")
-        ),
-        max_size=12,
-    )
-)
-def test_gate_stops_worker_like_its_own_breakers(workers: Workers, outcomes: list[tuple[OutcomeKind, str]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(["answered", "rejected", "unknown"]), st.sampled_from("ab")), max_size=12))
+def test_gate_stops_worker_like_its_own_breakers(workers: Workers, outcomes: list[tuple[str, str]]) -> None:
     workers.fetch("UPDATE gate SET in_doubt = 0, rejected = 0, reason = '', stop_kind = NULL, stopped_at = NULL")
-    worker = workers.enrol()
-    breaker, rejections = Breaker(3), RejectionBreaker(4)
-    told, has_stopped = [], False
-    for kind, reason in outcomes:
-        has_stopped |= breaker.observe(kind)
-        has_stopped |= rejections.observe(Outcome(kind, error_code=reason))
-        name = {OutcomeKind.PAID: "answered", OutcomeKind.UNKNOWN: "unknown"}.get(kind, "rejected")
-        told.append((name, reason if name == "rejected" else "", 1))
-    share = workers.ask(worker, in_doubt=3, rejected=4, told=told)
+    kinds = {"answered": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED, "unknown": OutcomeKind.UNKNOWN}
+    breaker, rejections, has_stopped = Breaker(3), RejectionBreaker(4), False
+    for name, reason in outcomes:
+        has_stopped |= breaker.observe(kinds[name])
+        has_stopped |= rejections.observe(Outcome(kinds[name], error_code=reason))
+    told = [(name, reason if name == "rejected" else "", 1) for name, reason in outcomes]
+    share = workers.ask(workers.enrol(), in_doubt=3, rejected=4, told=told)
     assert (share["stop_kind"] is not None) == has_stopped
 
 
@@ -171,88 +160,56 @@ def test_stop_by_any_worker_holds_new_intents(at_database: DatabaseLocation, wor
         assert [*journal.append([intent(first)])] == [MoveResult.MOVED]
         workers.ask(workers.enrol(), in_doubt=1, told=[("unknown", "", 1)])
         assert [*journal.append([intent(second)])] == [MoveResult.HELD]
-        assert [row.state for row in journal.rows(1)] == [State.IN_FLIGHT, State.READY]
+        assert states(journal) == [State.IN_FLIGHT, State.READY]
         with closing(journal.gate()) as gate:
             gate.open()
         assert [*journal.append([intent(second)])] == [MoveResult.MOVED]
         assert journal.verify()["facts"] == 3
 
 
-class RequestCounter:
-    """Counts the requests of all workers at the gateway."""
-
-    def __init__(self, *, lose_after: int | None = None) -> None:
-        self.in_flight = self.most = 0
-        self.heard: Counter[str] = Counter()
-        self.lose_after = lose_after
-
-    def gateway(self) -> ScriptedGateway:
-        counting = self
-
-        class Heard(ScriptedGateway):
-            async def deliver(self, request: Any, may_send: SendGuard) -> Answer:
-                counting.in_flight += 1
-                counting.most = max(counting.most, counting.in_flight)
-                try:
-                    return await super().deliver(request, may_send)
-                finally:
-                    counting.in_flight -= 1
-
-        return Heard(script=self._answer, latency=0.001)
-
-    def _answer(self, order_id: str, _times: int) -> Answer:
-        self.heard[order_id] += 1
-        return LOST if self.lose_after is not None and self.heard.total() > self.lose_after else APPROVED
-
-
-async def send_by_worker(journal: PostgresJournal, batch: int, counting: RequestCounter, pace: Pace) -> str | None:
+async def send_by_worker(journal: PostgresJournal, batch: int, gateway: ScriptedGateway, pace: Pace) -> str | None:
     with journal.open_engine_journal() as given:
-        engine = build_engine(journal, counting.gateway(), pace, given, SharedPacing(journal.gate(), pace))  # type: ignore[arg-type]  # of either store
+        engine = build_engine(journal, gateway, pace, given, SharedPacing(journal.gate(), pace))  # type: ignore[arg-type]  # of either store
         end = await engine.run(batch)
         assert end.failure is None
         return end.stop_reason
 
 
-async def send_by_two_workers(at: DatabaseLocation, counting: RequestCounter, pace: Pace) -> list[str | None]:
+async def send_by_two_workers(at: DatabaseLocation, gateway: ScriptedGateway, pace: Pace) -> list[str | None]:
     """Send two batches by two concurrent workers; return the stop reason of each."""
     with closing(open_postgres(at)) as opener:
-        open_sheet(opener, new=40)
-        open_sheet(opener, "b2", [new_instruction(row, f"MORE-{row}") for row in range(2, 42)])
-        runs = [opener.start_shared_run(1, waits=True)]
-        opener.reacquire_lock()
-        runs.append(opener.start_shared_run(2, waits=True))
-    assert all(runs)
+        for batch in (1, 2):
+            open_sheet(opener, f"b{batch}", [new_instruction(row, f"{batch}-{row}") for row in range(2, 42)])
+            assert opener.start_shared_run(batch, waits=True)
+            opener.reacquire_lock()
     with closing(at.open_to_work("one")) as first, closing(at.open_to_work("two")) as second:
         one, two = first.runs()
         assert (first.join_run([one]), second.join_run([two])) == (one, two)
         # Each worker knows of the other before it sends.
         execute_as_owner(at, "UPDATE process SET is_sending = true WHERE ended_at IS NULL")
-        return list(
-            await asyncio.gather(send_by_worker(first, 1, counting, pace), send_by_worker(second, 2, counting, pace))
-        )
+        return [*await asyncio.gather(*(send_by_worker(*one, gateway, pace) for one in ((first, 1), (second, 2))))]
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_two_workers_keep_limits_and_send_once(at_database: DatabaseLocation, is_changed: bool) -> None:
-    counting, limit = RequestCounter(), 2 if is_changed else 3
+    gateway, limit = ScriptedGateway(latency=0.001), 2 if is_changed else 3
     if is_changed:
         at_database.change_limits(LimitChange("amina", rate_per_s=500, concurrency=limit))
     pace = Pace(concurrency=8 if is_changed else limit)
-    assert asyncio.run(send_by_two_workers(at_database, counting, pace)) == [None, None]
-    assert (len(counting.heard), set(counting.heard.values()), counting.most <= limit) == (80, {1}, True)
+    assert asyncio.run(send_by_two_workers(at_database, gateway, pace)) == [None, None]
+    assert (len(gateway.arrived), len({*gateway.arrived}), gateway.most_in_flight <= limit) == (80, 80, True)
 
 
 def test_rows_in_doubt_at_one_worker_stop_all(at_database: DatabaseLocation) -> None:
-    counting = RequestCounter(lose_after=10)
-    ends = asyncio.run(send_by_two_workers(at_database, counting, Pace(concurrency=4, stop_after_in_doubt=1)))
+    gateway = ScriptedGateway(lambda *_: APPROVED if len(gateway.arrived) <= 10 else LOST, latency=0.001)
+    ends = asyncio.run(send_by_two_workers(at_database, gateway, Pace(concurrency=4, stop_after_in_doubt=1)))
     # The count of rows in doubt varies, because simultaneous rows are reported together.
     assert all(end is not None and end.endswith(" ended in doubt.") for end in ends), ends
-    assert counting.heard.total() <= 10 + 4
+    assert len(gateway.arrived) <= 10 + 4
     assert at_database.limits().stop is not None
     with closing(read_postgres(at_database)) as journal:
         counted = Counter(row.state for batch in (1, 2) for row in journal.rows(batch))
-        assert counted[State.READY] == 80 - counting.heard.total()
-        assert counted[State.IN_FLIGHT] == 0
+    assert (counted[State.READY], counted[State.IN_FLIGHT]) == (80 - len(gateway.arrived), 0)
 
 
 # Limits set by people.
@@ -260,12 +217,13 @@ def test_rows_in_doubt_at_one_worker_stop_all(at_database: DatabaseLocation) -> 
 
 def test_verify_finds_tampered_limits(at_database: DatabaseLocation) -> None:
     assert at_database.limits().set_by == ""
-    state = at_database.change_limits(LimitChange("amina", rate_per_s=100, concurrency=64))
-    assert (state.rate_per_s, state.concurrency, state.set_by) == (100, 64, "amina")
-    state = at_database.change_limits(LimitChange("chidi", concurrency=32))
-    assert (state.rate_per_s, state.concurrency, state.set_by) == (100, 32, "chidi")
-    state = at_database.change_limits(LimitChange("chidi", clears_others=True))
-    assert (state.rate_per_s, state.concurrency) == (None, None)
+    for change, limits in (
+        (LimitChange("amina", rate_per_s=100, concurrency=64), (100, 64, "amina")),
+        (LimitChange("chidi", concurrency=32), (100, 32, "chidi")),
+        (LimitChange("chidi", clears_others=True), (None, None, "chidi")),
+    ):
+        state = at_database.change_limits(change)
+        assert (state.rate_per_s, state.concurrency, state.set_by) == limits
     with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
         execute_as_owner(at_database, "UPDATE limit_change SET by = 'nobody'")
     with closing(read_postgres(at_database)) as journal:
