@@ -23,10 +23,7 @@ from paygw_batch.journal.postgres.session import Server, Session
 from tests.support.patience import wait_until
 from tests.support.wire_proxy import ProxyFault, WireProxy
 
-FUNCTIONS = """SELECT proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-    WHERE nspname = 'paygw_jobs' ORDER BY 1"""
-OLDER = "02.14.01_01_add_indexes_for_fetch_job"
-JOBS = "SELECT task_name, priority, queueing_lock, args, status::text FROM paygw_jobs.procrastinate_jobs ORDER BY id"
+JOBS = "SELECT task_name, priority, queueing_lock, args, status::text FROM procrastinate_jobs ORDER BY id"
 
 
 @pytest.fixture
@@ -36,45 +33,40 @@ def session(database: str) -> Iterator[Session]:
     found.close()
 
 
-def query(url: str, statement: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode())
+def query(url: str, *statements: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True, options="-c search_path=paygw_jobs") as connection:
+        *_, cursor = [connection.execute(statement.encode()) for statement in statements]
         return cursor.fetchall() if cursor.description else []
 
 
-def test_empty_job_tables_of_new_journal_are_current(database: str, session: Session) -> None:
+def test_only_newer_job_tables_are_refused(database: str, session: Session) -> None:
     assert check_jobs(session.connection, session.server) == newest_jobs_version()
-    tables = query(database, "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
-                             "WHERE schemaname = 'paygw_jobs'")  # fmt: skip
+    tables = query(database, "SELECT format('%I', tablename) FROM pg_tables WHERE schemaname = 'paygw_jobs'")
     query(database, f"TRUNCATE {', '.join(str(name) for (name,) in tables)}")
     assert check_jobs(session.connection, session.server) == newest_jobs_version()
-
-
-def test_old_job_tables_are_refused_until_upgraded(database: str, session: Session) -> None:
-    fresh = query(database, FUNCTIONS)
-    query(database, "DROP SCHEMA paygw_jobs CASCADE")
-    with pytest.raises(JournalOutdated):
-        check_jobs(session.connection, session.server)
-    with psycopg.connect(database, autocommit=True, options="-c search_path=paygw_jobs") as connection:
-        connection.execute("CREATE SCHEMA paygw_jobs")
-        for script in sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql")):
-            if script.stem <= OLDER:
-                connection.execute(script.read_bytes())
-        connection.execute(schema._RESULT_TABLE.encode())
-        connection.execute(f"COMMENT ON SCHEMA paygw_jobs IS '{OLDER}'".encode())
-    with pytest.raises(JournalOutdated):
-        check_jobs(session.connection, session.server)
-    with session.connection.transaction():
-        assert upgrade_job_tables(session.connection) == (OLDER, newest_jobs_version())
-    assert (query(database, FUNCTIONS), jobs_version(session.connection)) == (fresh, newest_jobs_version())
-    with session.connection.transaction():
-        assert upgrade_job_tables(session.connection) == (newest_jobs_version(), newest_jobs_version())
-
-
-def test_newer_job_tables_are_refused(database: str, session: Session) -> None:
     query(database, "COMMENT ON SCHEMA paygw_jobs IS '99.00.00_01_of_later_days'")
     with pytest.raises(JournalError, match="newer"):
         check_jobs(session.connection, session.server)
+
+
+def test_old_job_tables_are_refused_until_upgraded(database: str, session: Session) -> None:
+    functions = """SELECT proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+        WHERE nspname = 'paygw_jobs' ORDER BY 1"""
+    fresh, older = query(database, functions), "02.14.01_01_add_indexes_for_fetch_job"
+    query(database, "DROP SCHEMA paygw_jobs CASCADE")
+    with pytest.raises(JournalOutdated):
+        check_jobs(session.connection, session.server)
+    scripts = sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))
+    made = [script.read_text() for script in scripts if script.stem <= older]
+    query(database, "CREATE SCHEMA paygw_jobs", *made, schema._RESULT_TABLE)
+    query(database, f"COMMENT ON SCHEMA paygw_jobs IS '{older}'")
+    with pytest.raises(JournalOutdated):
+        check_jobs(session.connection, session.server)
+    newest = newest_jobs_version()
+    for before in (older, newest):
+        with session.connection.transaction():
+            assert upgrade_job_tables(session.connection) == (before, newest)
+        assert (query(database, functions), jobs_version(session.connection)) == (fresh, newest)
 
 
 def test_each_run_is_queued_once_with_priority(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,51 +78,30 @@ def test_each_run_is_queued_once_with_priority(database: str, monkeypatch: pytes
             notify_workers(database, run)
     expected = [("share", urgency, f"share {run}", {"run": run}, "todo") for urgency, run in enumerate((7, 8))]
     assert query(database, JOBS) == expected
-
-
-def test_failed_worker_call_is_ignored(database: str) -> None:
     query(database, "DROP SCHEMA paygw_jobs CASCADE")
-    notify_workers(database, SharedRun(7, 1, None, is_finished=False))
-
-
-async def _fail_next_to_queued_job(url: str) -> None:
-    connector = PsycopgConnector(
-        **pool_options(url, configure_async_connection, TimedAsyncConnection), min_size=1, max_size=1
-    )
-    async with App(connector=connector).open_async():
-        jobs = _RepeatingJobManager(connector)
-        (doing,) = await jobs.list_jobs_async(status="doing")
-        await jobs.retry_job(doing)
+    notify_workers(database, run)  # a call that fails is ignored
 
 
 def test_waiting_job_replaces_retry_of_failed_job(database: str) -> None:
-    with psycopg.connect(database, autocommit=True, options="-c search_path=paygw_jobs") as connection:
-        for status in ("doing", "todo"):
-            connection.execute(
-                "INSERT INTO paygw_jobs.procrastinate_jobs (queue_name, task_name, lock, queueing_lock, status) "
-                "VALUES ('verify', 'verify', 'verify', 'verify', %s)",
-                (status,),
-            )
-    asyncio.run(_fail_next_to_queued_job(database))
+    added = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, status)
+        VALUES ('verify', 'verify', 'verify', 'verify', '{}')"""
+    query(database, added.format("doing"), added.format("todo"))
+
+    async def fail_next_to_queued_job() -> None:
+        options = pool_options(database, configure_async_connection, TimedAsyncConnection)
+        connector = PsycopgConnector(**options, min_size=1, max_size=1)
+        async with App(connector=connector).open_async():
+            jobs = _RepeatingJobManager(connector)
+            (doing,) = await jobs.list_jobs_async(status="doing")
+            await jobs.retry_job(doing)
+
+    asyncio.run(fail_next_to_queued_job())
     assert [(line[0], line[4]) for line in query(database, JOBS)] == [("verify", "todo")]
 
 
 # Jobs whose answers are lost do not keep their lock while their worker lives.
-NEVER = "0 0 29 2 1"
 DEFER = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
     SELECT 'verify', 'verify', 'verify', 'verify', jsonb_build_object('timestamp', extract(epoch FROM now())::bigint)"""
-
-
-def defer(url: str) -> None:
-    with psycopg.connect(url, autocommit=True, options="-c search_path=paygw_jobs") as connection:
-        connection.execute(DEFER.encode())
-
-
-def build_worker(url: str, done: Path) -> JobWorker:
-    """Return a worker whose timetable command writes a line to a file."""
-    program = [sys.executable, "-c", f"print('done', file=open({str(done)!r}, 'a'))"]
-    entry = ScheduledCommand("verify", NEVER, "UTC", ("verify",))
-    return JobWorker(url, 1.0, [entry], program, Mock(return_value=[]))
 
 
 @pytest.mark.parametrize(
@@ -154,14 +125,18 @@ def test_next_job_runs_after_connection_failure(
     monkeypatch.setattr(calling, "ANSWER_LIMIT_S", 1.0)
     monkeypatch.setattr(job_worker, "POLL_INTERVAL_S", 0.1)
     proxy.only, proxy.trouble = request_of, trouble
-    done = tmp_path / "done"
-    done.touch()
-    defer(database)
-    jobs = build_worker(proxy.url(database), done)
-    with closing(jobs):
+    (done := tmp_path / "done").touch()
+
+    def done_jobs() -> int:
+        return len(done.read_text().splitlines())
+
+    query(database, DEFER)
+    program = [sys.executable, "-c", f"print('done', file=open({str(done)!r}, 'a'))"]
+    never = ScheduledCommand("verify", "0 0 29 2 1", "UTC", ("verify",))
+    with closing(JobWorker(proxy.url(database), 1.0, [never], program, Mock(return_value=[]))) as jobs:
         jobs.start()
-        wait_until(lambda: len(done.read_text().splitlines()) >= 1)
+        wait_until(lambda: done_jobs() >= 1)
         wait_until(lambda: proxy.trouble is ProxyFault.NONE)
-        before = len(done.read_text().splitlines())
-        defer(database)
-        wait_until(lambda: len(done.read_text().splitlines()) > before)
+        before = done_jobs()
+        query(database, DEFER)
+        wait_until(lambda: done_jobs() > before)
