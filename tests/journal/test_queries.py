@@ -151,7 +151,7 @@ def finished_batches(at_database: DatabaseLocation) -> Iterator[PostgresJournal]
         yield journal
 
 
-def test_last_due_row_and_run_are_found_in_few_reads(finished_batches: PostgresJournal) -> None:
+def test_due_row_and_run_need_few_reads(finished_batches: PostgresJournal) -> None:
     for after, found in ((0, [LONG + 1]), (LONG + 1, [])):
         with reading_at_most(finished_batches, 40):
             assert [due.row for due in finished_batches.due(1, after_row=after, limit=1)] == found
