@@ -1,8 +1,8 @@
 """Settings from a configuration file and the environment, and the errors about wrong ones."""
 
 import os
-import re
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -27,29 +27,23 @@ read_timeout_s = 60
 total_timeout_s = 120
 ca_bundle = "corporate-ca.pem"
 proxy = "http://proxy.example:3128"
-
 [submission]
 concurrency = 16
 rate_per_s = 0
 stop_after_in_doubt = 5
 connections = "fresh"
 quarantine_h = 24
-
 [journal]
 path = "paygw-journal.sqlite3"
-
 [outcomes]
 approved = "paid"
 processing = "accepted"
 declined = "rejected"
-
 [retry]
 order_id = "suffix"
-
 [limits]
 max_rows = 1_000_000
 max_sheet_mib = 1024
-
 [countries.KE.payout]
 purpose = "WALLET"
 min_amount = "10"
@@ -76,17 +70,17 @@ def test_file_settings_are_read_and_overridden(write_configuration: Path) -> Non
     settings = load_settings(write_configuration, environ={})
     kinds = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
     assert (settings.gateway.endpoint_id, settings.submission.quarantine_h, settings.words()) == ("1234", 24, kinds)
-    assert settings.terms("payout")["KE"].purpose == "WALLET"
-    assert settings.terms("payout")["KE"].max_amount == Decimal(250000)
-    assert settings.missing_for_sending() == []
+    kenya = settings.terms("payout")["KE"]
+    assert (kenya.purpose, kenya.max_amount, settings.missing_for_sending()) == ("WALLET", Decimal(250000), [])
     environ = {"PAYGW_CONCURRENCY": "3", "PAYGW_RATE_PER_S": "2.5"}
     settings = load_settings(write_configuration, environ=environ, flags={("submission", "concurrency"): 7})
-    assert settings.submission.concurrency == 7
-    assert settings.submission.rate_per_s == 2.5
+    assert (settings.submission.concurrency, settings.submission.rate_per_s) == (7, 2.5)
 
 
 def test_paths_are_relative_to_configuration_file(write_configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir("/")
+    here = write_configuration.parent / "here"
+    here.mkdir(mode=0o700)
+    monkeypatch.chdir(here)
     settings, folder = load_settings(write_configuration, environ={}), write_configuration.parent
     assert settings.gateway.private_key == folder / "keys/merchant.pem"
     assert settings.gateway.ca_bundle == folder / "corporate-ca.pem"
@@ -94,6 +88,11 @@ def test_paths_are_relative_to_configuration_file(write_configuration: Path, mon
     assert settings.known_journals_directory() != folder
     elsewhere = load_settings(write_configuration, environ={"PAYGW_JOURNAL": str(folder / "other.sqlite3")})
     assert elsewhere.journal_path() == folder / "other.sqlite3"
+    for text, key in (
+        ("merchant.pem", here / "merchant.pem"),  # a path in the environment is relative to the working directory
+        *((text, text) for text in ("pkcs11:token=paygw;object=payouts", "awskms:alias/payouts")),
+    ):
+        assert load_settings(write_configuration, environ={"PAYGW_PRIVATE_KEY": text}).gateway.private_key == key
 
 
 @pytest.mark.parametrize("name", sorted(environment_keys()))
@@ -121,19 +120,15 @@ def test_all_wrong_settings_are_reported_together(tmp_path: Path) -> None:
         ("[gateway]\nread_timeout_s = 90\ntotal_timeout_s = 80\n", "total_timeout_s"),
         ('[gateway]\nsignature_profile = "md5"\n', "signature_profile"),
         ('[submission]\nconnections = "pooled"\n', "connections"),
-        ("[submission]\nconcurrency = 0\n", "concurrency"),
-        ('[submission]\nconcurrency = "16"\n', "concurrency"),
-        ('[outcomes]\napproved = "maybe"\n', "outcomes.approved"),
-        ('[outcomes]\napproved = "unknown"\n', "outcomes.approved"),
+        *((f"[submission]\nconcurrency = {value}\n", "concurrency") for value in ("0", '"16"')),
+        *((f'[outcomes]\napproved = "{value}"\n', "outcomes.approved") for value in ("maybe", "unknown")),
         ("[countries.KE.payout]\nmin_amount = 10.5\n", "in quotes"),
-        ('[countries.KE.payout]\nmin_amount = "ten"\n', "not an amount"),
-        ('[countries.KE.payout]\nmin_amount = "NaN"\n', "not an amount"),
+        *((f'[countries.KE.payout]\nmin_amount = "{value}"\n', "not an amount") for value in ("ten", "NaN")),
         ("[submission]\nconcurency = 3\n", "submission.concurency is not a known key. Did you mean concurrency?"),
         ('[countries.KE.payout]\npurpse = "x"\n', "countries.KE.payout.purpse"),
         ('[gateway]\nprivate_key_passphrase_env = "TZ"\n', "a secret cannot be in the variable TZ"),
         ('[reply]\norderid = ["x"]\n', "reply.orderid is not a known key. Did you mean order_id?"),
-        ("[reply]\norder_id = []\n", "reply.order_id"),
-        ('[reply]\norder_id = "x"\n', "reply.order_id"),
+        *((f"[reply]\norder_id = {value}\n", "reply.order_id") for value in ("[]", '"x"')),
         ('[reply]\nmessage = ["error..message"]\n', "reply.message"),
         ('[reply]\namount_unit = "cents"\n', "reply.amount_unit"),
         ("not toml", "not TOML"),
@@ -141,8 +136,7 @@ def test_all_wrong_settings_are_reported_together(tmp_path: Path) -> None:
         ('[console]\norigin = "https://payouts.example.com/"\n', "no path"),
         ('[console]\norigin = "https://payouts.example.com:443"\n', "default port"),
         ('[console]\norigin = "https://Payouts.example.com"\n', "lower case"),
-        ('[console]\norigin = "https://10.0.0.7"\n', "not an IP address"),
-        ('[console]\norigin = "http://127.0.0.1:8080"\n', "not an IP address"),
+        *((f'[console]\norigin = "{value}"\n', "not an IP") for value in ("https://10.0.0.7", "http://127.0.0.1:8080")),
         ('[console]\norigin = "https://payouts"\n', "not an origin that passkeys"),
     ],
 )
@@ -150,13 +144,11 @@ def test_invalid_value_error_names_setting(tmp_path: Path, text: str, said: str)
     assert said in refusal_message(tmp_path, text)
 
 
-@pytest.mark.parametrize(
-    "origin",
-    ["https://payouts.example.com", "https://payouts.example.com:8443", "http://localhost:8087", "https://localhost"],
-)
-def test_console_origin_suitable_for_passkeys_is_accepted(tmp_path: Path, origin: str) -> None:
-    (tmp_path / "paygw.toml").write_text(f'[console]\norigin = "{origin}"\n')
-    assert load_settings(tmp_path / "paygw.toml", environ={}).console.origin == origin
+def test_console_origin_suitable_for_passkeys_is_accepted(tmp_path: Path) -> None:
+    secure = ("https://payouts.example.com", "https://payouts.example.com:8443", "https://localhost")
+    for origin in (*secure, "http://localhost:8087"):
+        (tmp_path / "paygw.toml").write_text(f'[console]\norigin = "{origin}"\n')
+        assert load_settings(tmp_path / "paygw.toml", environ={}).console.origin == origin
 
 
 def test_missing_and_misspelt_settings_are_named(write_configuration: Path, tmp_path: Path) -> None:
@@ -172,13 +164,9 @@ def test_missing_and_misspelt_settings_are_named(write_configuration: Path, tmp_
 
 def test_journal_is_separate_for_each_merchant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    environs = [
-        {"PAYGW_BASE_URL": url, "PAYGW_ENDPOINT_ID": endpoint, "PAYGW_CONSUMER_KEY": key}
-        for url in ("https://a.example", "https://b.example")
-        for endpoint in ("1", "2")
-        for key in ("one", "other")
-    ]
-    places = {load_settings(None, environ=environ).journal_path() for environ in environs}
+    names = ("PAYGW_BASE_URL", "PAYGW_ENDPOINT_ID", "PAYGW_CONSUMER_KEY")
+    accesses = product(("https://a.example", "https://b.example"), "12", ("one", "other"))
+    places = {load_settings(None, environ=dict(zip(names, access, strict=True))).journal_path() for access in accesses}
     assert len(places) == 4
     assert all(place.is_relative_to(state_directory()) for place in places)
     assert state_directory().is_relative_to(tmp_path)
@@ -190,15 +178,15 @@ def test_journal_is_separate_for_each_merchant(monkeypatch: pytest.MonkeyPatch, 
     assert len({settings.journal_path() for settings in result}) == 1
 
 
-@pytest.mark.parametrize("text", [b"from file\n", b"\xef\xbb\xbffrom file\r\n", b"\xef\xbb\xbffrom file", b"from file"])
-def test_passphrase_is_read_from_variable_or_file(write_configuration: Path, tmp_path: Path, text: bytes) -> None:
-    settings = load_settings(write_configuration, environ={})
+def test_passphrase_is_read_from_variable_or_file(write_configuration: Path, tmp_path: Path) -> None:
+    settings, secret = load_settings(write_configuration, environ={}), tmp_path / "secret"
     assert load_passphrase(settings, {"PAYGW_KEY_PASSPHRASE": "from variable"}) == b"from variable"
     assert load_passphrase(settings, {}) is None
-    (tmp_path / "secret").write_bytes(text)
-    (tmp_path / "secret").chmod(0o600)
-    by_file = load_settings(None, environ={"PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(tmp_path / "secret")})
-    assert load_passphrase(by_file, {}) == b"from file"
+    by_file = load_settings(None, environ={"PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret)})
+    for text in (b"from file\n", b"\xef\xbb\xbffrom file\r\n", b"\xef\xbb\xbffrom file", b"from file"):
+        secret.write_bytes(text)
+        secret.chmod(0o600)
+        assert load_passphrase(by_file, {}) == b"from file"
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o640, 0o604, 0o620])
@@ -233,34 +221,16 @@ def test_writable_configuration_is_refused_for_real_gateway(tmp_path: Path, mode
             load_settings(config, environ={})
 
 
-def test_environment_path_is_relative_to_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, here = tmp_path / "config" / "paygw.toml", tmp_path / "here"
-    for folder in (config.parent, here):
-        folder.mkdir(mode=0o700)
-    config.write_text("")
-    monkeypatch.chdir(here)
-
-    def configured_key(text: str) -> Path | str | None:
-        return load_settings(config, environ={"PAYGW_PRIVATE_KEY": text}).gateway.private_key
-
-    assert configured_key("merchant.pem") == here / "merchant.pem"
-    assert configured_key("pkcs11:token=paygw;object=payouts") == "pkcs11:token=paygw;object=payouts"
-    assert configured_key("awskms:alias/payouts") == "awskms:alias/payouts"
-
-
 TIMETABLE = """
 [journal]
 url = "postgresql://paygw@db1/paygw"
 replication = "none"
-
 [timetable]
 time_zone = "Africa/Nairobi"
 refresh = "*/15 * * * *"
-
 [timetable.backup]
 folder = "backups"
 at = "0  4 * * *"
-
 [[timetable.pick_up]]
 folder = "drop"
 at = "*/5 6-18 * * 1-5"
@@ -272,10 +242,13 @@ def test_timetable_has_configured_entries(tmp_path: Path) -> None:
     path.write_text(TIMETABLE)
     result = load_settings(path, environ={}).timetable
     assert (result.time_zone, result.refresh, result.verify) == ("Africa/Nairobi", "*/15 * * * *", None)
-    assert result.backup is not None
-    assert (result.backup.folder, result.backup.at) == (tmp_path / "backups", "0 4 * * *")
-    (drop,) = result.pick_up
+    (drop,), backup = result.pick_up, result.backup
+    assert backup is not None
+    assert (backup.folder, backup.at) == (tmp_path / "backups", "0 4 * * *")
     assert (drop.folder, drop.at, drop.collect) == (tmp_path / "drop", "*/5 6-18 * * 1-5", False)
+
+
+TWICE = '"* * * * *"\n[[timetable.pick_up]]\nfolder = "drop"\nat = "* * * * *"'
 
 
 @pytest.mark.parametrize(
@@ -283,20 +256,13 @@ def test_timetable_has_configured_entries(tmp_path: Path) -> None:
     [
         ("refresh =", "refrehs =", "timetable.refrehs is not a known key. Did you mean refresh?"),
         ('folder = "drop"', 'fodler = "drop"', "timetable.pick_up.0.fodler is not a known key. Did you mean folder?"),
-        ("*/15 * * * *", "61 * * * *", "is not a time for a timetable"),
-        ("*/15 * * * *", "@daily", "is not a time for a timetable"),
-        ("*/15 * * * *", "0 3 * * * 0", "is not a time for a timetable"),
+        *(("*/15 * * * *", time, "is not a time for a timetable") for time in ("61 * * * *", "@daily", "0 3 * * * 0")),
         ("Africa/Nairobi", "Nairobi", "is not a time zone"),
         ('time_zone = "Africa/Nairobi"', "", "time_zone is not set"),
-        ('url = "postgresql://paygw@db1/paygw"\nreplication = "none"', "", r"Set \[journal\] url"),
-        (
-            'at = "*/5 6-18 * * 1-5"',
-            'at = "* * * * *"\n[[timetable.pick_up]]\nfolder = "drop"\nat = "* * * * *"',
-            "twice",
-        ),
+        ('url = "postgresql://paygw@db1/paygw"\nreplication = "none"', "", "Set [journal] url"),
+        ('"*/5 6-18 * * 1-5"', TWICE, "twice"),
     ],
 )
 def test_invalid_timetable_is_refused(tmp_path: Path, right: str, wrong: str, why: str) -> None:
     assert right in TIMETABLE
-    message = refusal_message(tmp_path, TIMETABLE.replace(right, wrong))
-    assert re.search(why, message), message
+    assert why in refusal_message(tmp_path, TIMETABLE.replace(right, wrong))
