@@ -1,7 +1,10 @@
-"""Other files in a drop folder: stray notes, files that are not sheets, and folders of other programs."""
+"""A drop folder: sheets that are paid once, stray notes, files that are not sheets, and unsafe folders."""
 
+import json
 import os
+import signal
 import stat
+import time
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,14 @@ import pytest
 from paygw_batch.unattended.drop_folder import ClaimedSheet
 from paygw_batch.unattended.dropped_files import FolderEntry, sort_files
 from tests.cli.metrics import read_gauges
+from tests.cli.paying import block_first_reply, run_gateway
 from tests.cli.sheets import OLD
+from tests.cli.stopped import stop_process, wait_for_first_payment
 from tests.support.approving import policy, prepare_sheet
-from tests.support.program import Program, kenyan_rows, sandbox_toml
+from tests.support.program import Program, kenyan_rows, kill, read_csv, sandbox_toml
 
 WRONG = 'expect_rows = 99\n[expect_total]\nKES = "1.00"\n'
+TORN = 'country,amount\n"KE,1\n'
 
 
 def drop_file(folder: Path, name: str, content: str = WRONG) -> Path:
@@ -26,14 +32,120 @@ def drop_file(folder: Path, name: str, content: str = WRONG) -> Path:
     return path
 
 
-def drop_payroll(program: Program, name: str = "payroll.csv", **rows: str) -> Path:
-    path = program.sheet(kenyan_rows(3, **rows), f"drop/{name}")
-    os.utime(path, OLD)
+def drop_sheet(
+    program: Program, rows: list[str] | None = None, name: str = "payroll.csv", *, age_s: float = 3600
+) -> Path:
+    path = program.sheet(kenyan_rows(3) if rows is None else rows, f"drop/{name}")
+    os.utime(path, (time.time() - age_s,) * 2)
     return path
 
 
 def file_names(folder: Path) -> list[str]:
+    """Return the file names in a subfolder, without their time prefixes."""
     return sorted(path.name.partition("-")[2] for path in folder.iterdir())
+
+
+def configure_slow_gateway(program: Program, delay_s: float) -> None:
+    (program.home / "slow.toml").write_text(f"[default]\ndelay_s = {delay_s}\n")
+    program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
+
+
+# Sheets
+
+
+def test_unchanged_sheet_is_paid_and_moved_with_reports(program: Program, folder: Path) -> None:
+    assert program.json("run-folder", folder)["sheets"] == []
+    sheet = drop_sheet(program)
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["sent_this_run"]) == (0, 3)
+    assert (summary["totals"], sheet.exists()) == ({"KES": {"paid": "4501.50"}}, False)
+    names = ["payroll.csv", *(f"payroll.{end}" for end in ("reconciliation.csv", "report.html", "summary.json"))]
+    assert file_names(folder / "done") == names
+    (report,) = (folder / "done").glob("*.summary.json")
+    assert json.loads(report.read_text())["states"] == {"paid": 3}
+    (reconciliation,) = (folder / "done").glob("*.reconciliation.csv")
+    assert [line["state"] for line in read_csv(reconciliation)] == ["paid"] * 3
+    drop_sheet(program)  # The same sheet is paid once.
+    assert (program.json("run-folder", folder)["exit_code"], len(program.record())) == (0, 3)
+
+
+def test_changing_or_future_sheet_waits_until_unchanged(program: Program, folder: Path) -> None:
+    sheets = [drop_sheet(program, age_s=5), drop_sheet(program, kenyan_rows(1, prefix="LATER", amount="20"), "b.csv")]
+    os.utime(sheets[1], (4_000_000_000, 4_000_000_000))
+    assert program.json("run-folder", folder)["sheets"] == []
+    assert program.json("run-folder", folder, "--settle-s", "0")["states"] == {"paid": 4}
+
+
+def test_refused_sheet_does_not_block_good_sheet(program: Program, folder: Path) -> None:
+    drop_sheet(program, [*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"], "bad.csv", age_s=9000)
+    drop_sheet(program, kenyan_rows(2, prefix="GOOD"), "good.csv")
+    drop_file(folder, "torn.csv", TORN)
+    summary = program.json("run-folder", folder)
+    codes = [(sheet["sheet"], sheet["exit_code"]) for sheet in summary["sheets"]]
+    assert (summary["exit_code"], codes) == (3, [("torn.csv", 3), ("bad.csv", 3), ("good.csv", 0)])
+    assert file_names(folder / "refused") == [
+        *("bad.csv", "bad.rejects.csv", "bad.summary.json"),
+        *("torn.csv", "torn.refused.txt", "torn.summary.json"),
+    ]
+    (rejects,) = (folder / "refused").glob("*.rejects.csv")
+    assert [line["client_orderid"] for line in read_csv(rejects)] == ["BAD"]
+    (refusal,) = (folder / "refused").glob("*.refused.txt")
+    assert refusal.read_text().startswith("'torn.csv' was refused. None of its rows were sent")
+    assert {line["client_orderid"] for line in program.record()} == {"GOOD-1", "GOOD-2"}
+    assert program.json("run-folder", folder)["sheets"] == []  # the folder is processed only once
+
+
+def test_second_run_waits_or_is_refused(program: Program, folder: Path) -> None:
+    configure_slow_gateway(program, 0.2)
+    drop_sheet(program, kenyan_rows(40), "first.csv")
+    process = program.start("run-folder", folder)
+    wait_for_first_payment(program, process)
+    second = drop_sheet(program, kenyan_rows(1, amount="20", prefix="SECOND"), "second.csv")
+    with stop_process(process):
+        result = program.run("run-folder", folder)
+        waiting = program.start("run-folder", folder, "--wait")
+        assert waiting.stdout is not None
+        line = waiting.stdout.readline()
+    assert (result.exit_code, second.exists()) == (7, True)
+    assert f"nother run is using this journal: process {process.pid}" in result.stderr
+    assert line.startswith("Waiting: ")
+    assert f"nother run is using this journal: process {process.pid}" in line
+    process.communicate()
+    waiting.communicate()
+    assert (process.returncode, waiting.returncode, len(program.record())) == (0, 0, 41)
+
+
+def test_interrupted_sheet_continues_before_other_sheets(program: Program, folder: Path) -> None:
+    drop_sheet(program, kenyan_rows(40), "first.csv")
+    with run_gateway(program) as gateway:
+        with block_first_reply(program, gateway, "run-folder", folder) as process:
+            process.send_signal(signal.SIGTERM)
+        assert process.returncode == 130
+        assert len(gateway.orders()) < 40
+        drop_sheet(program, kenyan_rows(1, amount="20", prefix="OLD"), "a-older-sheet.csv", age_s=99999)
+        summary = program.json("run-folder", folder)
+        assert [sheet["sheet"] for sheet in summary["sheets"]] == ["first.csv", "a-older-sheet.csv"]
+        assert summary["states"] == {"paid": 41}
+        assert len(gateway.orders()) == 41
+
+
+def test_claimed_sheet_continues_only_with_its_journal(program: Program, folder: Path) -> None:
+    configure_slow_gateway(program, 0.05)
+    drop_sheet(program, kenyan_rows(60))
+    process = program.start("run-folder", folder)
+    wait_for_first_payment(program, process)
+    kill(process)
+    text = program.config.read_text()
+    program.config.write_text(text.replace('"journal.sqlite3"', '"other.sqlite3"'))
+    assert program.json("run-folder", folder)["sheets"] == []
+    for ending in ("", "-wal"):
+        program.journal.with_name(f"journal.sqlite3{ending}").rename(program.home / f"moved.sqlite3{ending}")
+    (program.home / "known.journal.sqlite3").rename(program.home / "known.moved.sqlite3")
+    program.config.write_text(text.replace('"journal.sqlite3"', '"moved.sqlite3"'))
+    (sheet,) = program.json("run-folder", folder)["sheets"]
+    assert sum(sheet["states"].values()) == 60
+    orders = [line["client_orderid"] for line in program.record()]
+    assert len(orders) == len(set(orders)) == 60
 
 
 # Stray notes
@@ -51,21 +163,20 @@ MISSPELT = [
 @pytest.mark.share(4)
 @pytest.mark.parametrize("note", MISSPELT)
 def test_sheet_with_misnamed_note_is_refused(program: Program, folder: Path, note: str) -> None:
-    drop_payroll(program)
+    drop_sheet(program)
     drop_file(folder, note)
-    other = drop_payroll(program, "bonus.csv", prefix="BONUS", amount="20")
+    other = drop_sheet(program, kenyan_rows(3, prefix="BONUS", amount="20"), "bonus.csv")
     summary = program.json("run-folder", folder)
-    assert summary["exit_code"] == 3
-    assert {sheet["sheet"]: sheet["exit_code"] for sheet in summary["sheets"]} == {"payroll.csv": 3, other.name: 0}
+    codes = {sheet["sheet"]: sheet["exit_code"] for sheet in summary["sheets"]}
+    assert (summary["exit_code"], codes) == (3, {"payroll.csv": 3, other.name: 0})
     assert {line["client_orderid"] for line in program.record()} == {"BONUS-1", "BONUS-2", "BONUS-3"}
-    assert file_names(folder / "refused") == sorted(
-        [note, "payroll.csv", "payroll.refused.txt", "payroll.summary.json"]
-    )
+    names = [note, "payroll.csv", "payroll.refused.txt", "payroll.summary.json"]
+    assert file_names(folder / "refused") == sorted(names)
     assert [path.name for path in folder.iterdir() if path.is_file()] == []
 
 
 def test_note_name_in_different_unicode_form_is_refused(program: Program, folder: Path) -> None:
-    drop_payroll(program, unicodedata.normalize("NFC", "l\u00f6hne.csv"))
+    drop_sheet(program, name=unicodedata.normalize("NFC", "l\u00f6hne.csv"))
     drop_file(folder, unicodedata.normalize("NFD", "l\u00f6hne.csv.toml"))
     assert program.json("run-folder", folder)["exit_code"] == 3
     assert program.record() == []
@@ -82,7 +193,7 @@ def test_note_name_in_different_unicode_form_is_refused(program: Program, folder
 def test_second_note_or_unusable_plan_causes_refusal(
     program: Program, folder: Path, files: dict[str, str], code: int
 ) -> None:
-    drop_payroll(program)
+    drop_sheet(program)
     for name, content in files.items():
         drop_file(folder, name, content)
     assert program.json("run-folder", folder)["exit_code"] == code
@@ -91,7 +202,7 @@ def test_second_note_or_unusable_plan_causes_refusal(
 
 
 def test_note_for_similarly_named_file_is_ignored(program: Program, folder: Path) -> None:
-    drop_payroll(program)
+    drop_sheet(program)
     drop_file(folder, "payroll.xls", "old")
     drop_file(folder, "payroll.xls.toml")
     summary = program.json("run-folder", folder)
@@ -99,15 +210,16 @@ def test_note_for_similarly_named_file_is_ignored(program: Program, folder: Path
     assert len(program.record()) == 3
 
 
-@pytest.mark.parametrize("name", ["november.csv.toml", "november.toml", "november.plan.json"])
-def test_note_or_plan_without_sheet_is_reported(program: Program, folder: Path, name: str) -> None:
-    path = drop_file(folder, name)
-    drop_payroll(program)
+def test_note_or_plan_without_sheet_is_reported(program: Program, folder: Path) -> None:
+    names = ["november.csv.toml", "november.plan.json", "october.toml"]
+    for name in names:
+        drop_file(folder, name)
+    drop_sheet(program)
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["states"]) == (4, {"paid": 3})
-    assert [entry["file"] for entry in summary["left"]] == [name]
-    assert path.exists()
-    assert name in program.run("-q", "run-folder", folder).stdout
+    assert sorted(entry["file"] for entry in summary["left"]) == names
+    output = program.run("-q", "run-folder", folder).stdout
+    assert all((folder / name).exists() and name in output for name in names)
 
 
 def test_cover_note_may_arrive_before_sheet(program: Program, folder: Path) -> None:
@@ -118,25 +230,16 @@ def test_cover_note_may_arrive_before_sheet(program: Program, folder: Path) -> N
     os.utime(folder / "payroll.csv.toml", OLD)  # the sheet has not arrived yet
     assert program.json("run-folder", folder)["exit_code"] == 0
     (folder / "payroll.csv.part").unlink()
-    drop_payroll(program)
+    drop_sheet(program)
     assert program.json("run-folder", folder)["exit_code"] == 3
     assert program.record() == []
-
-
-def test_recently_changed_note_or_unknown_file_waits(program: Program, folder: Path) -> None:
-    drop_payroll(program)
-    for name in ("payroll.toml", "notes.xls"):
-        (folder / name).write_text(WRONG)  # the current time
-    summary = program.json("run-folder", folder)
-    assert (summary["exit_code"], summary["sheets"]) == (0, [])
-    assert {path.name for path in folder.iterdir() if path.is_file()} == {"payroll.csv", "payroll.toml", "notes.xls"}
 
 
 def test_stray_notes_are_reported_and_prevent_payment(program: Program, folder: Path) -> None:
     """The first note was left by a crash; the last one comes too late, and must not affect another sheet."""
     drop_file(folder, "payroll.toml")
     assert program.json("run-folder", folder)["exit_code"] == 4
-    drop_payroll(program)
+    drop_sheet(program)
     assert program.json("run-folder", folder)["exit_code"] == 3
     drop_file(folder, "payroll.csv.toml", "expect_rows = 3\n")
     assert program.json("run-folder", folder)["exit_code"] == 4
@@ -144,7 +247,7 @@ def test_stray_notes_are_reported_and_prevent_payment(program: Program, folder: 
 
 
 def test_folder_named_like_note_prevents_payment(program: Program, folder: Path) -> None:
-    drop_payroll(program)
+    drop_sheet(program)
     (folder / "payroll.csv.toml").mkdir()
     os.utime(folder / "payroll.csv.toml", OLD)
     assert [program.json("run-folder", folder)["exit_code"] for _ in range(2)] == [3, 4]
@@ -169,50 +272,55 @@ def test_non_sheet_file_is_refused(program: Program, folder: Path) -> None:
         drop_file(folder, name, "not a sheet")
     drop_file(folder, "empty.csv", "")
     summary = program.json("run-folder", folder)
-    assert {sheet["sheet"]: sheet["exit_code"] for sheet in summary["sheets"]} == dict.fromkeys(
-        {*names, "empty.csv"}, 3
-    )
-    assert summary["exit_code"] == 3
+    codes = {sheet["sheet"]: sheet["exit_code"] for sheet in summary["sheets"]}
+    assert (summary["exit_code"], codes) == (3, dict.fromkeys({*names, "empty.csv"}, 3))
     refused = file_names(folder / "refused")
     assert names <= set(refused)
     assert {"x.refused.txt", "x.summary.json", "r.csv.refused.txt"} <= set(refused)
     assert program.json("run-folder", folder)["exit_code"] == 0
 
 
-def test_sheet_with_future_timestamp_waits_until_unchanged(program: Program, folder: Path) -> None:
-    sheet = drop_payroll(program)
-    os.utime(sheet, (4_000_000_000, 4_000_000_000))
-    assert program.json("run-folder", folder)["sheets"] == []
-    assert program.json("run-folder", folder, "--settle-s", "0")["states"] == {"paid": 3}
-
-
-@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-def test_non_file_in_folder_is_reported(program: Program, folder: Path, kind: str) -> None:
-    path = folder / "payroll.csv"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "link":
-        path.symlink_to(program.home / "nowhere.csv")
-    else:
-        os.mkfifo(path)
-    os.utime(path, OLD, follow_symlinks=False)
+def test_non_file_in_folder_is_reported(program: Program, folder: Path) -> None:
+    outside = program.sheet(kenyan_rows(1))
+    (folder / "folder.csv").mkdir()
+    (folder / "link.csv").symlink_to(outside)
+    (folder / "nowhere.csv").symlink_to(program.home / "nowhere.csv")
+    os.mkfifo(folder / "pipe.csv")
+    names = ["folder.csv", "link.csv", "nowhere.csv", "pipe.csv"]
+    for name in names:
+        os.utime(folder / name, OLD, follow_symlinks=False)
     summary = program.json("run-folder", folder)
-    assert (summary["exit_code"], summary["sheets"]) == (4, [])
-    assert [entry["file"] for entry in summary["left"]] == ["payroll.csv"]
-    assert os.path.lexists(path)
+    assert (summary["exit_code"], summary["sheets"], program.record()) == (4, [], [])
+    assert sorted(entry["file"] for entry in summary["left"]) == names
+    assert outside.exists()
+    assert all(os.path.lexists(folder / name) for name in names)
 
 
 def test_sheet_next_to_aborted_transfer_is_reported(program: Program, folder: Path) -> None:
-    sheet = drop_payroll(program)
+    sheet = drop_sheet(program)
     drop_file(folder, "payroll.csv.filepart", "country")
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], [entry["file"] for entry in summary["left"]]) == (4, ["payroll.csv"])
-    assert sheet.exists()
-    assert program.record() == []
+    assert (sheet.exists(), program.record()) == (True, [])
+
+
+def test_unrelated_files_in_folder_are_ignored(program: Program, folder: Path) -> None:
+    ends = (".part", ".tmp", ".filepart", ".PARTIAL", ".crdownload", "~")
+    names = [".payroll.csv", ".~lock.payroll.xlsx#", "~$payroll.xlsx", ".DS_Store", "Thumbs.db", ".payroll.csv.Xa3bC9"]
+    names += [f"payroll.csv{end}" for end in ends]
+    for name in names:
+        drop_sheet(program, kenyan_rows(1), name)
+    summary = program.json("run-folder", folder)
+    assert (summary["sheets"], summary["exit_code"]) == ([], 0)
+    for name in ("payroll.reconciliation.csv", "payroll.refused.txt"):
+        drop_sheet(program, kenyan_rows(1), name)
+    summary = program.json("run-folder", folder)
+    assert (summary["sheets"], summary["exit_code"]) == ([], 4)
+    assert {*names, name} <= {path.name for path in folder.iterdir()}
 
 
 def test_corrected_rejects_file_is_paid(program: Program, folder: Path) -> None:
-    drop_file(folder, "payroll.rejects.csv", drop_payroll(program).read_text())
+    drop_file(folder, "payroll.rejects.csv", drop_sheet(program).read_text())
     (folder / "payroll.csv").unlink()
     assert program.json("run-folder", folder)["states"] == {"paid": 3}
 
@@ -263,33 +371,29 @@ def run_refused_folder(program: Program, folder: Path, *arguments: str | Path) -
 
 
 def test_empty_or_root_folder_is_refused(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drop_payroll(program)
+    drop_sheet(program)
     monkeypatch.chdir(folder)
     for wrong in ([""], [" "], ["--adopt", ""], ["--adopt", " "], ["/"]):
         assert program.run("run-folder", *wrong).exit_code == 2
     assert [path.name for path in folder.iterdir()] == ["payroll.csv"]
 
 
+PROGRAM_FILES = {
+    "configuration": ("paygw.toml", sandbox_toml()),
+    "configuration by another name": ("paygw.conf", sandbox_toml()),
+    "key": ("merchant.key", "-----BEGIN PRIVATE KEY-----\n"),
+    "key as a text": ("merchant.txt", "-----BEGIN RSA PRIVATE KEY-----\n"),
+    "journal": ("old.sqlite3", "SQLite format 3\0"),
+    "journal as a sheet": ("old.csv", "SQLite format 3\0"),
+}
+
+
 @pytest.mark.share(3)
-@pytest.mark.parametrize(
-    "what",
-    [
-        *("configuration", "configuration by another name", "own configuration", "key", "key as a text"),
-        *("journal", "journal as a sheet", "journal below", "home"),
-    ],
-)
+@pytest.mark.parametrize("what", [*PROGRAM_FILES, "own configuration", "journal below", "home"])
 def test_folder_with_program_files_needs_adoption(program: Program, folder: Path, what: str) -> None:
-    drop_payroll(program)
-    files = {
-        "configuration": ("paygw.toml", sandbox_toml()),
-        "configuration by another name": ("paygw.conf", sandbox_toml()),
-        "key": ("merchant.key", "-----BEGIN PRIVATE KEY-----\n"),
-        "key as a text": ("merchant.txt", "-----BEGIN RSA PRIVATE KEY-----\n"),
-        "journal": ("old.sqlite3", "SQLite format 3\0"),
-        "journal as a sheet": ("old.csv", "SQLite format 3\0"),
-    }
-    if what in files:
-        drop_file(folder, *files[what])
+    drop_sheet(program)
+    if what in PROGRAM_FILES:
+        drop_file(folder, *PROGRAM_FILES[what])
     elif what == "own configuration":
         program.config = program.config.rename(folder / "paygw.toml")
         program.config.write_text(sandbox_toml("../journal.sqlite3"))
@@ -318,7 +422,7 @@ def test_world_writable_adoption_marker_is_ignored(program: Program, folder: Pat
 
 
 def test_subfolder_of_drop_folder_is_refused(program: Program, folder: Path) -> None:
-    drop_payroll(program)
+    drop_sheet(program)
     assert program.json("run-folder", folder)["exit_code"] == 0
     for name in ("done", "refused"):
         run_refused_folder(program, folder / name)
@@ -329,7 +433,7 @@ def test_subfolder_of_drop_folder_is_refused(program: Program, folder: Path) -> 
 @pytest.mark.parametrize("fault", ["link", "dangling", "file", "others write", "somebody else"])
 def test_unsafe_subfolder_is_never_written(program: Program, folder: Path, place: str, fault: str) -> None:
     assert program.json("run-folder", folder)["exit_code"] == 0
-    drop_payroll(program)
+    drop_sheet(program)
     (sub,) = folder.glob(f"{place}*")
     sub.rmdir()
     elsewhere = program.home / "elsewhere"
@@ -352,11 +456,8 @@ def test_unsafe_subfolder_is_never_written(program: Program, folder: Path, place
     assert not elsewhere.exists() or not any(elsewhere.iterdir())
 
 
-# Several hosts
-
-
 def test_finishing_sheet_again_changes_nothing(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drop_payroll(program)
+    drop_sheet(program)
     finish = ClaimedSheet.finish
 
     def finish_twice(claimed: ClaimedSheet, *arguments: Any, **named: Any) -> None:

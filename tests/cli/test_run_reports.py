@@ -1,0 +1,71 @@
+"""The reports of a run to its environment: a log, metrics and a hook."""
+
+import json
+import re
+import stat
+
+import pytest
+
+from tests.support.program import Program, kenyan_rows, sandbox_toml
+
+
+def configure_reporting(program: Program) -> None:
+    hook = program.home / "hook.sh"
+    hook.write_text('#!/bin/sh\nenv > "$1/hook.env"\nexec cat > "$1/hook.json"\n')
+    hook.chmod(0o700)
+    program.config.write_text(
+        sandbox_toml()
+        + f'\n[reporting]\nlog = "run.log"\nmetrics = "paygw.prom"\nhook = ["{hook}", "{program.home}"]\n'
+    )
+
+
+def read_log_lines(program: Program) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (program.home / "run.log").read_text().splitlines()]
+
+
+def test_run_writes_log_and_metrics_and_calls_hook(program: Program) -> None:
+    configure_reporting(program)
+    rows = [*kenyan_rows(2), *kenyan_rows(1, amount="9001", prefix="NO"), *kenyan_rows(1, amount="9007", prefix="LOST")]
+    summary = program.json("submit", program.sheet(rows), PAYGW_KEY_PASSPHRASE="a secret")
+    lines = read_log_lines(program)
+    assert [line["event"] for line in lines if line["event"] != "said"] == ["run_started", "run_ended"]
+    assert len({line["run"] for line in lines}) == 1
+    assert lines[-1]["states"] == {"paid": 2, "rejected": 1, "in_doubt": 1}
+    assert stat.S_IMODE((program.home / "run.log").stat().st_mode) == 0o600
+    metrics = (program.home / "paygw.prom").read_text()
+    assert 'paygw_run_exit_code{command="submit"} 5\n' in metrics
+    assert 'paygw_rows{state="paid"} 2\n' in metrics
+    assert 'paygw_amount{currency="KES",state="rejected"} 9001.00\n' in metrics
+    assert stat.S_IMODE((program.home / "paygw.prom").stat().st_mode) == 0o644
+    report = json.loads((program.home / "hook.json").read_text())
+    assert (report["batch"], report["exit_code"], report["run"]) == (summary["batch"], 5, lines[0]["run"])
+    assert "a secret" not in (program.home / "hook.env").read_text()
+    for name in ("run.log", "paygw.prom", "hook.json"):
+        assert not re.search("Wanjiku|712345", (program.home / name).read_text()), name
+
+
+def test_failed_run_is_logged_and_calls_hook(program: Program) -> None:
+    configure_reporting(program)
+    program.run("submit", program.home / "absent.csv")
+    assert json.loads((program.home / "hook.json").read_text())["exit_code"] == 3
+    assert read_log_lines(program)[-1]["exit_code"] == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [(["/bin/false"], "exit code 1"), (["/no/such/hook"], "cannot be run"), (["/bin/sleep", "60"], "took longer")],
+)
+def test_failing_hook_warns_without_changing_exit_code(program: Program, command: list[str], why: str) -> None:
+    program.config.write_text(f"{sandbox_toml()}\n[reporting]\nhook = {json.dumps(command)}\nhook_timeout_s = 0.2\n")
+    result = program.run("submit", program.sheet(kenyan_rows(1)))
+    assert result.exit_code == 0
+    assert why in result.stderr
+
+
+def test_unwritable_log_warns_without_failing_run(program: Program) -> None:
+    program.config.write_text(
+        f'{sandbox_toml()}\n[reporting]\nlog = "no/such/run.log"\nmetrics = "no/such/paygw.prom"\n'
+    )
+    result = program.run("submit", program.sheet(kenyan_rows(1)))
+    assert result.exit_code == 0
+    assert result.stderr.count("cannot be written") == 2
