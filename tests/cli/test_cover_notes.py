@@ -5,7 +5,6 @@ import shutil
 from dataclasses import fields
 from pathlib import Path
 
-import openpyxl
 import pytest
 
 from paygw_batch.cli.commands.pay import submit_command
@@ -14,8 +13,8 @@ from paygw_batch.core.choices import Choices
 from paygw_batch.errors import SheetError
 from paygw_batch.opening.given_sheet import Reading
 from paygw_batch.settings.cover_note import CoverNote, parse_cover_note
-from tests.cli.sheets import CORRECTIONS, OLD, write_note, write_workbook
-from tests.support.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv
+from tests.cli.sheets import OLD, write_note, write_workbook
+from tests.support.program import HEADING, Program, kenyan_rows, read_csv
 
 
 def file_names(folder: Path, place: str) -> list[str]:
@@ -110,32 +109,6 @@ def test_sheet_waits_for_unfinished_note(program: Program, folder: Path) -> None
     assert program.json("run-folder", folder, "--settle-s", "0")["states"] == {"paid": 1}
 
 
-def test_unreadable_sheet_is_explained_in_text_file(program: Program, folder: Path) -> None:
-    (folder / "torn.csv").write_text('country,amount\n"KE,1\n')
-    write_note(folder / "torn.csv", None)
-    assert program.json("run-folder", folder)["exit_code"] == 3
-    assert read_refusal(folder).startswith("'torn.csv' was refused. None of its rows were sent")
-    assert program.json("run-folder", folder)["sheets"] == []  # the folder is processed only once
-
-
-def test_refused_workbook_is_returned_with_red_cells(program: Program, folder: Path) -> None:
-    """The sender corrects the red cells, and drops the same file."""
-    dropped = folder / "to-mend.xlsx"
-    dropped.write_bytes((SAMPLES / "to-mend.xlsx").read_bytes())
-    write_note(dropped, None)
-    assert program.json("run-folder", folder)["exit_code"] == 3
-    (answered,) = (folder / "refused").glob("*.rejects.*")
-    book = openpyxl.load_workbook(answered)
-    sheet = book["October"]
-    red = {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == "FFFF9B9B"}
-    assert red == {cell for cell, _ in CORRECTIONS}
-    for cell, value in CORRECTIONS:
-        sheet[cell].value = value
-    book.save(folder / answered.name)
-    write_note(folder / answered.name, None)
-    assert program.json("run-folder", folder)["states"] == {"paid": 6}
-
-
 def test_claimed_sheet_keeps_note_after_crash(program: Program, folder: Path) -> None:
     """The crash came after the sheet was claimed, and before its note was removed."""
     assert program.json("run-folder", folder)["sheets"] == []
@@ -158,32 +131,21 @@ def test_empty_or_binary_cover_note_is_refused(content: bytes) -> None:
 # A note supports every option of a submission
 
 NOT_FOR_A_NOTE = {
-    "out": "run-folder names the files that it writes",
-    "plan": "it has a file of its own beside the sheet",
-    "mended": "corrections are made in the console, which submits by itself",
-    "first": "a sheet that is not finished is continued by the next run",
-    "detach": "run-folder follows the workers, and writes the reconciliation",
-    "dry_run": "nothing would be known of the sheet afterwards",
-    "concurrency": "it is a matter of the host, and of every sheet on it",
-    "rate_per_s": "as concurrency",
-    "wait": "it is about the journal, and not about a sheet",
-    "force": "run-folder names its files by the time",
-    "for_excel": "as force: programs read what run-folder writes",
-    "expected": "as expect_rows and expect_total",
-    "decided_by": "as by",
+    *("out", "force", "for_excel"),  # run-folder names the files that it writes, by the time, for programs
+    *("plan", "mended"),  # a plan is a file of its own; corrections are made and submitted in the console
+    *("first", "detach", "dry_run"),  # the next run continues a sheet; workers are followed; a sheet is paid or refused
+    *("concurrency", "rate_per_s", "wait"),  # these are matters of the host and the journal
+    *("expected", "decided_by"),  # as expect_rows, expect_total and by
 }
 
 
-def test_cover_note_supports_every_submit_option() -> None:
-    program_options_names = {str(one.name) for one in program_options(lambda: None).__click_params__}  # type: ignore[attr-defined]
-    options = {str(parameter.name) for parameter in submit_command.params} - {"sheet"} - program_options_names
-    assert set(CoverNote.model_fields) == options - set(NOT_FOR_A_NOTE)
-
-
-def test_cover_note_supports_every_submission_choice() -> None:
+def test_cover_note_supports_every_option_and_choice() -> None:
+    program_names = {str(one.name) for one in program_options(lambda: None).__click_params__}  # type: ignore[attr-defined]
+    options = {str(parameter.name) for parameter in submit_command.params} - {"sheet"} - program_names
+    assert set(CoverNote.model_fields) == options - NOT_FOR_A_NOTE
     choices = {field.name for field in fields(Choices)} - {"sent_by", "is_plan_named", "answered"}
     choices |= {field.name for field in fields(Reading)} - {"corrections"}
-    assert choices - set(NOT_FOR_A_NOTE) <= set(CoverNote.model_fields)
+    assert choices - NOT_FOR_A_NOTE <= set(CoverNote.model_fields)
 
 
 BAD = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
