@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from paygw_batch.approval.approval_keys import load_approval_key
-from paygw_batch.approval.plan_document import PlanDocument, read_plan
-from paygw_batch.approval.signed_document import sign_document, write_document
 from tests.cli.conftest import MachineCache
-from tests.support.approving import plan_file, policy, re_sign_plan
+from tests.support.approving import edit_plan, plan_file, policy, re_sign_plan
 from tests.support.months import NAMES, row
 from tests.support.program import Program, sandbox_toml
 
@@ -88,7 +85,7 @@ def test_plan_and_approve_show_fraud_on_first_screen(paid: Program) -> None:
 def test_signature_covers_plan_findings(paid: Program) -> None:
     plan_november(paid)
     document = json.loads(plan_file(paid).read_text())
-    first = next(finding for finding in document["findings"] if finding["code"] == "payee.account")
+    first = finding_with_code(document, "payee.account")
     expected = {"name": NAMES[30], "amount": "1031.00", "currency": "KES", "before": "1031.00"}
     expected |= {"account": "254799000777", "old_account": "254712345031", "before_sheet": "october.csv"}
     assert ({name: first[name] for name in expected}, "message" in first) == (expected, False)
@@ -113,14 +110,13 @@ def test_json_and_page_list_same_findings(paid: Program) -> None:
     assert "Approved by cleo" in page.read_text()
 
 
-@pytest.mark.parametrize("victim", ["payroll.csv", "payroll.plan.json", "config.toml", "cleo.pem", "notes.html"])
-def test_report_page_never_replaces_unrelated_file(paid: Program, victim: str) -> None:
+def test_report_page_never_replaces_unrelated_file(paid: Program) -> None:
     plan_november(paid)
     (paid.home / "notes.html").write_text("<!doctype html><title>mine</title>")
-    path = paid.config if victim == "config.toml" else paid.home / victim
-    before = path.read_bytes()
-    assert approve(paid, "--report", path).exit_code == 2
-    assert path.read_bytes() == before
+    names = ("payroll.csv", "payroll.plan.json", "cleo.pem", "notes.html")
+    for path in (paid.config, *(paid.home / name for name in names)):
+        before = path.read_bytes()
+        assert (approve(paid, "--report", path).exit_code, path.read_bytes()) == (2, before), path
     assert json.loads(plan_file(paid).read_text())["approvals"] == []
 
 
@@ -140,25 +136,17 @@ def test_look_alike_rows_share_one_warning_per_batch(paid: Program) -> None:
 Change = Callable[[dict[str, Any]], object]
 
 
-def _findings_with_code(document: dict[str, Any], code: str) -> dict[str, Any]:
+def finding_with_code(document: dict[str, Any], code: str) -> dict[str, Any]:
     found: dict[str, Any] = next(finding for finding in document["findings"] if finding["code"] == code)
     return found
 
 
 def remove_finding(code: str) -> Change:
-    def change(document: dict[str, Any]) -> None:
-        document["findings"].remove(_findings_with_code(document, code))
-        assert not any(finding["code"] == code for finding in document["findings"])
-
-    return change
+    return lambda document: document["findings"].remove(finding_with_code(document, code))
 
 
 def replace_value(code: str, name: str, value: object) -> Change:
-    def change(document: dict[str, Any]) -> None:
-        assert _findings_with_code(document, code).get(name) != value
-        _findings_with_code(document, code)[name] = value
-
-    return change
+    return lambda document: finding_with_code(document, code).update({name: value})
 
 
 def add_finding(**finding: object) -> Change:
@@ -172,9 +160,7 @@ FORGERIES: dict[str, Change] = {
     "no new person": remove_finding("payee.new"),
     "nobody missing": remove_finding("payee.gone"),
     "no comparison": remove_finding("payee.compared"),
-    "fewer warnings of a kind": lambda document: document["findings"].remove(
-        _findings_with_code(document, "phone.zero_restored")
-    ),
+    "fewer warnings of a kind": remove_finding("phone.zero_restored"),
     "another name": replace_value("payee.account", "name", "Jane Wanjiku"),
     "another amount": replace_value("payee.amount", "amount", "1032.00"),
     "another amount of before": replace_value("payee.amount", "before", "4128.00"),
@@ -215,6 +201,9 @@ def approve_and_submit(program: Program, *arguments: str) -> int:
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_plan_with_hidden_findings_is_refused(planned: Program, forgery: str) -> None:
+    before, forged = (json.loads(plan_file(planned).read_text()) for _ in range(2))
+    FORGERIES[forgery](forged)
+    assert forged != before
     re_sign_plan(planned, FORGERIES[forgery])
     assert approve_and_submit(planned) == 8
     assert len(planned.record()) == 34, "October alone was paid"
@@ -271,15 +260,11 @@ def test_plan_hiding_repeated_payroll_is_refused(planned: Program) -> None:
 
 
 @pytest.mark.parametrize("forgery", ["no changed account", "another amount", "another sentence", "a word of comfort"])
-def test_forged_plan_fails_check_against_sheet(planned: Program, forgery: str) -> None:
-    re_sign_plan(planned, FORGERIES[forgery])
-    assert approve(planned, "--sheet", planned.home / "payroll.csv").exit_code == 8
-    assert json.loads(plan_file(planned).read_text())["approvals"] == []
-
-
-def test_plan_fails_check_against_different_sheet(planned: Program) -> None:
+def test_approver_with_sheet_refuses_forged_plan(planned: Program, forgery: str) -> None:
     other = planned.sheet([*november_rows()[:-1], row("NOV", 36, "Ghost Kamau", "1501")], "other.csv")
     assert approve(planned, "--sheet", other).exit_code == 8
+    re_sign_plan(planned, FORGERIES[forgery])
+    assert approve(planned, "--sheet", planned.home / "payroll.csv").exit_code == 8
     assert json.loads(plan_file(planned).read_text())["approvals"] == []
 
 
@@ -288,10 +273,8 @@ def test_approver_with_sheet_sees_findings_in_own_language(planned: Program) -> 
     assert (theirs.exit_code, "as signed by ada, its maker" in theirs.stdout) == (0, True)
     sheet = planned.home / "payroll.csv"
     result = approve(planned, "--lang", "fr", "--sheet", sheet)
-    assert result.exit_code == 0, result.output
-    assert "as signed by" not in result.stdout
-    assert "the account ends in" not in result.stdout
-    assert NAMES[30] in result.stdout
+    assert (result.exit_code, NAMES[30] in result.stdout) == (0, True), result.output
+    assert [part for part in ("as signed by", "the account ends in") if part in result.stdout] == []
     assert planned.run("submit", sheet).exit_code == 0
 
 
@@ -308,30 +291,19 @@ def test_left_out_rows_show_name_amount_and_reason(paid: Program) -> None:
     assert [person["name"] for person in summary["people"] if person["name"] in {"Left Behind", "Wrong Amount"}] == []
 
 
-def sign_again(month: Program, change: Callable[[PlanDocument], PlanDocument]) -> None:
-    """Change a plan and sign it again with its maker's own key."""
-    key = load_approval_key(month.home / "ada.pem", None)
-    write_document(sign_document(change(read_plan(plan_file(month))), key), plan_file(month))
-
-
-def rename_ghost(document: PlanDocument) -> str:
-    return document.people.replace("Ghost Kamau", "Grace Kamau")
-
-
 def test_forged_people_list_is_refused(paid: Program) -> None:
     paid.config.write_text(paid.config.read_text().replace('KES = "100000000"', 'KES = "1000"'))
+    renamed = ("Ghost Kamau", "Grace Kamau")
+
+    def rename_ghost(document: dict[str, Any]) -> None:
+        document["people"] = document["people"].replace(*renamed)
+        document["content"]["people_sha256"] = hashlib.sha256(document["people"].encode()).hexdigest()
+
     plan_november(paid)
-    sign_again(paid, lambda plan: plan.model_copy(update={"people": rename_ghost(plan)}))
+    edit_plan(paid, {"people": json.loads(plan_file(paid).read_text())["people"].replace(*renamed)})
     assert approve(paid).exit_code == 8
     plan_november(paid)
-
-    def forged(plan: PlanDocument) -> PlanDocument:
-        people = rename_ghost(plan)
-        digest = hashlib.sha256(people.encode()).hexdigest()
-        content = plan.content.model_copy(update={"people_sha256": digest})
-        return plan.model_copy(update={"people": people, "content": content})
-
-    sign_again(paid, forged)
+    re_sign_plan(paid, rename_ghost)
     result = approve(paid)
     assert (result.exit_code, "Grace Kamau" in result.stdout) == (0, True)
     before = len(paid.record())
