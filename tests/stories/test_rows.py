@@ -1,4 +1,4 @@
-"""People settle rows that are in doubt: alone if nothing can be paid again, else by an order of two people."""
+"""People settle rows in doubt, alone if nothing can be paid again, and two people send rejected rows again."""
 
 from datetime import timedelta
 
@@ -62,20 +62,14 @@ def test_withdrawn_order_settles_nothing(driver: Driver, by: str) -> None:
 
 
 PAID = "P-1,9006.00,KES,paid"
-CONTRARY = "P-4,9001.00,KES,paid"
 
 
-def test_statement_settles_only_matching_rows(driver: Driver) -> None:
+def test_statement_settles_matching_rows_and_holds_contradicted(driver: Driver) -> None:
     batch = driver.pay("9006.00", "9006.10", "9006.30", "9001.00", "100.00")
-    lines = (PAID, "P-2,9006.10,KES,", "P-5,100.00,KES,paid", CONTRARY, "X-9,1.00,KES,paid")
+    lines = (PAID, "P-2,9006.10,KES,", "P-5,100.00,KES,paid", "P-4,9001.00,KES,paid", "X-9,1.00,KES,paid")
     assert driver.settle_by_statement(batch, *lines) == driver.DONE
     assert driver.states(batch) == ["paid", "in_doubt", "in_doubt", "rejected", "paid"]
     driver.checked()
-
-
-def test_contradicted_row_is_held_and_never_sent(driver: Driver) -> None:
-    batch = driver.pay("9006.00", "100.00", "100.10", "9001.00")
-    assert driver.settle_by_statement(batch, CONTRARY) == driver.DONE
     before = driver.sent()
     driver.agree(driver.order(batch, 5, said="retry"))
     assert (driver.sent(), driver.states(batch)[3]) == (before, "ready")
@@ -93,3 +87,44 @@ def test_statement_allowing_second_payment_needs_two_people(driver: Driver, set_
     assert driver.agree(order) == driver.DONE
     assert driver.states(batch) == ["paid", "rejected", "ready", "in_doubt"]
     assert driver.checked()["signed_orders"] == 1
+
+
+def test_order_by_two_people_resends_rejected_rows(driver: Driver) -> None:
+    batch = driver.pay("9001.00", "9001.50", "9002.00", "100.00", "9006.00")
+    before = driver.sent()
+    for rows in ((5,), (6,), (99,), (2, 6)):  # These are paid, in doubt, missing.
+        assert driver.order(batch, *rows, said="retry") == driver.WRONG
+    assert driver.order(batch, 2, said="retry", by=APPROVER) == driver.FORBIDDEN
+    order = driver.order(batch, 2, 4, said="retry")
+    assert driver.carry_out(order) == driver.OUTDATED
+    assert driver.agree(order, MAKER) == driver.FORBIDDEN
+    assert driver.sent() == before
+    assert driver.agree(order) == driver.DONE
+    assert driver.sent() == [*before, "P-1-r2", "P-3-r2"]
+    lines = driver.reconciliation(batch)
+    assert [line["attempts"] for line in lines] == ["2", "1", "2", "1", "1"]
+    assert [line["amount"] for line in lines] == ["9001.00", "9001.50", "9002.00", "100.00", "9006.00"]
+    assert driver.history(batch)[-1] == ("next attempt as P-3-r2", f"prepared by {MAKER}, approved by {APPROVER}")
+    for by in (MAKER, APPROVER):
+        assert driver.withdraw(order, by) == driver.OUTDATED
+    driver.agree(order)  # The pages answer a second click like the first.
+    assert len(driver.sent()) == len(before) + 2
+    assert driver.checked()["signed_orders"] == 1
+
+
+def test_withdrawn_order_resends_nothing(driver: Driver) -> None:
+    batch = driver.pay("9001.00")
+    before = driver.sent()
+    order = driver.order(batch, 2, said="retry")
+    assert driver.withdraw(order, APPROVER) == driver.DONE
+    assert driver.agree(order) == driver.OUTDATED
+    assert driver.sent() == before
+    assert driver.agree(driver.order(batch, 2, said="retry")) == driver.DONE
+    assert driver.sent() == [*before, "P-1-r2"]
+
+
+def test_row_rejected_by_person_waits_for_quarantine(driver: Driver) -> None:
+    batch = driver.pay("9006.00")
+    assert driver.agree(driver.order(batch, 2, said="rejected")) == driver.DONE
+    assert driver.order(batch, 2, said="retry") == driver.WRONG
+    assert driver.states(batch) == ["rejected"]
