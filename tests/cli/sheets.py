@@ -1,5 +1,6 @@
 """Builds sheets for the command line: workbooks, cover notes and customers."""
 
+import csv
 import os
 import re
 from pathlib import Path
@@ -8,7 +9,7 @@ import openpyxl
 from openpyxl.worksheet.worksheet import Worksheet
 
 from tests.support.checkout import ROOT
-from tests.support.program import HEADING
+from tests.support.program import HEADING, read_csv
 
 COLLECTED = (
     "country,client_orderid,amount,first_name,last_name,phone,email,address1,city,zip_code,ipaddress,order_desc,"
@@ -45,6 +46,16 @@ def write_note(sheet: Path, note: str | None) -> Path:
         os.utime(beside, OLD)
     os.utime(sheet, OLD)
     return sheet
+
+
+def answer_questions(path: Path, *answers: str) -> list[dict[str, str]]:
+    """Write answers into a list of questions, and return the list as it was."""
+    lines = read_csv(path)
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(lines[0]))
+        writer.writeheader()
+        writer.writerows({**line, "answer": answer} for line, answer in zip(lines, answers, strict=True))
+    return lines
 
 
 PAGE = (ROOT / "docs" / "mending.md").read_text()

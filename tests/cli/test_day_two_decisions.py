@@ -1,7 +1,5 @@
 """Rows in doubt and rejected rows: what people are shown, how they settle them, and their next attempts."""
 
-import csv
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import pytest
 
 from paygw_batch.journal.lock import RunLock, lock_path
 from tests.cli.conftest import MachineCache
+from tests.cli.sheets import answer_questions
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 EVIDENCE = "Ticket 4711, answered by support on the phone"
@@ -64,16 +63,6 @@ def resume_batch(program: Program) -> dict[str, dict[str, str]]:
 # By a list of questions
 
 
-def answer_questions(path: Path, answers: Iterable[str]) -> list[dict[str, str]]:
-    """Write answers into a list of questions, and return the list as it was."""
-    lines = read_csv(path)
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(lines[0]))
-        writer.writeheader()
-        writer.writerows({**line, "answer": answer} for line, answer in zip(lines, answers, strict=True))
-    return lines
-
-
 def test_completed_question_list_settles_rows(doubtful: Program) -> None:
     """The list has no names, and the row that was not received is sent again as a possible duplicate."""
     shown = doubtful.run("status", doubtful.home / "payroll.csv").stdout
@@ -84,7 +73,7 @@ def test_completed_question_list_settles_rows(doubtful: Program) -> None:
     out = doubtful.home / "questions.csv"
     assert doubtful.json("status", doubtful.home / "payroll.csv", "--in-doubt", "--out", out)["exit_code"] == 5
     assert [text for text in ("Wanjiku", "254712") if text in out.read_text()] == []
-    lines = answer_questions(out, ["paid", "rejected", "not-received"])
+    lines = answer_questions(out, "paid", "rejected", "not-received")
     questions = [(line["order_id"], line["amount"], line["answer"]) for line in lines]
     assert questions == [("TAKEN-1", "9007.00", ""), ("TAKEN-2", "9007.00", ""), ("LOST-1", "9008.00", "")]
     settled = resolve(doubtful, "statement", out, "--yes")
