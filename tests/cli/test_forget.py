@@ -5,7 +5,6 @@ import re
 import shlex
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,10 +43,6 @@ def batch_of(program: Program) -> str:
     return str(batch["batch"])
 
 
-def forget(program: Program, *arguments: str | Path) -> dict[str, Any]:
-    return program.json("forget", *arguments)
-
-
 def left_in(program: Program) -> bool:
     """Return whether any file of the journal still contains data of the payees."""
     content = b"".join(path.read_bytes() for path in program.home.glob("journal.sqlite3*"))
@@ -57,7 +52,7 @@ def left_in(program: Program) -> bool:
 def test_forget_preview_changes_nothing_and_lists_files(paid: Program, set_clock: SetClock) -> None:
     set_clock(YEARS)
     for named in ((), ("--dry-run",)):
-        summary = forget(paid, "--before", "2029-01-01", *named)
+        summary = paid.json("forget", "--before", "2029-01-01", *named)
         assert (summary["payments"], summary["batches"], summary["exit_code"]) == (2, [batch_of(paid)], 0)
     assert left_in(paid)
     assert sorted(Path(path).name for path in summary["files"]) == ["payroll.csv", "payroll.reconciliation.csv"]
@@ -66,7 +61,7 @@ def test_forget_preview_changes_nothing_and_lists_files(paid: Program, set_clock
 def test_forgetting_people_keeps_totals(paid: Program, set_clock: SetClock) -> None:
     batch, before = batch_of(paid), paid.json("status", batch_of(paid))
     set_clock(YEARS)
-    summary = forget(paid, "--before", "2029-01-01", "--yes", "--by", "Amina")
+    summary = paid.json("forget", "--before", "2029-01-01", "--yes", "--by", "Amina")
     assert (summary["payments"], summary["exit_code"]) == (2, 0)
     assert not left_in(paid)
     after = paid.json("status", batch)
@@ -76,41 +71,35 @@ def test_forgetting_people_keeps_totals(paid: Program, set_clock: SetClock) -> N
     (payment,) = paid.json("find", "PAY-1")["payments"]
     assert (payment["name"], payment["state"], payment["amount"]) == ("", "paid", "1500.50")
     assert "Amina" in paid.run("status", batch, "--history").output
-    assert forget(paid, "--before", "2029-01-01")["payments"] == 0
+    assert paid.json("forget", "--before", "2029-01-01")["payments"] == 0
 
 
-def test_resubmitted_forgotten_payroll_pays_nothing(paid: Program) -> None:
-    forget(paid, "--person", NUMBER, "--yes", "--by", "Amina")
-    before = paid.record()
-    again = paid.json("submit", paid.home / "payroll.csv")
-    assert (again["exit_code"], "were forgotten" in again["message"]) == (2, True)
-    more = paid.json("submit", paid.sheet(kenyan_rows(3), "more.csv"))
-    assert (more["exit_code"], paid.record()) == (3, before)
+def test_forgetting_one_person_keeps_others(paid: Program) -> None:
+    assert paid.json("forget", "--person", "+254 712 345 001", "--yes", "--by", "Amina")["payments"] == 1
+    (payment,) = paid.json("find", JANE)["payments"]
+    assert payment["client_orderid"] == "PAY-2"
+    batch, before = batch_of(paid), paid.record()
+    for command in (
+        *(("reconcile", batch, "--out", paid.home / "again.csv"), ("resume", batch), ("retry", batch)),
+        ("submit", paid.home / "payroll.csv"),
+    ):
+        refused = paid.json(*command)
+        assert (refused["exit_code"], "were forgotten" in refused["message"]) == (2, True)
+    assert not (paid.home / "again.csv").exists()
+    assert paid.json("submit", paid.sheet(kenyan_rows(3), "more.csv"))["exit_code"] == 3
+    assert (paid.record(), paid.json("verify")["exit_code"]) == (before, 0)
 
 
 def test_people_of_new_batch_are_not_forgotten(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2)))
-    summary = forget(program, "--person", NUMBER, "--yes", "--by", "Amina")
+    summary = program.json("forget", "--person", NUMBER, "--yes", "--by", "Amina")
     assert (summary["payments"], summary["waiting"]) == (0, [batch_of(program)])
     assert left_in(program)
 
 
-def test_forgetting_one_person_keeps_others(paid: Program) -> None:
-    summary = forget(paid, "--person", "+254 712 345 001", "--yes", "--by", "Amina")
-    assert summary["payments"] == 1
-    (payment,) = paid.json("find", JANE)["payments"]
-    assert payment["client_orderid"] == "PAY-2"
-    batch = batch_of(paid)
-    for command in (("reconcile", batch, "--out", paid.home / "again.csv"), ("resume", batch), ("retry", batch)):
-        refused = paid.json(*command)
-        assert (refused["exit_code"], "were forgotten" in refused["message"]) == (2, True)
-    assert not (paid.home / "again.csv").exists()
-    assert paid.json("verify")["exit_code"] == 0
-
-
 def test_ambiguous_name_forgets_no_one(paid: Program) -> None:
     for name, why in ((JANE, "2 numbers belong to the name 'Jane Wanjiku'."), ("Jane", "exactly 'Jane'")):
-        refused = forget(paid, "--person", name)
+        refused = paid.json("forget", "--person", name)
         assert (refused["exit_code"], why in refused["message"]) == (2, True)
 
 
@@ -120,16 +109,16 @@ def test_unclear_forget_options_are_refused(paid: Program) -> None:
         *("", "--before 2029-01-01", "--before yesterday", "--before 2020-01-01 --person x", "--person nobody"),
         *("--before 2020-01-01 --yes", "--before 2020-01-01 --yes --dry-run"),
     ):
-        assert forget(paid, *words.split())["exit_code"] == 2, words
+        assert paid.json("forget", *words.split())["exit_code"] == 2, words
     assert paid.journal.read_bytes() == before
 
 
 def test_retention_period_is_configurable(paid: Program, set_clock: SetClock) -> None:
     paid.config.write_text(paid.config.read_text() + "\n[retention]\nyears = 7\n")
     set_clock(timedelta(days=6 * 366))
-    assert forget(paid)["payments"] == 0
+    assert paid.json("forget")["payments"] == 0
     set_clock(YEARS)
-    assert forget(paid)["payments"] == 2
+    assert paid.json("forget")["payments"] == 2
     assert left_in(paid)
 
 
@@ -177,7 +166,7 @@ def ordered(program: Program, *approvers: str) -> Path:
 
 
 def test_approval_policy_requires_two_people_to_forget(people: Program) -> None:
-    assert forget(people, "--person", NUMBER, "--yes", "--by", "Amina")["exit_code"] == 8
+    assert people.json("forget", "--person", NUMBER, "--yes", "--by", "Amina")["exit_code"] == 8
     assert people.json("carry-out", ordered(people))["exit_code"] == 8
     for wrong in (("--batch", batch_of(people)), ("--statement", "x.csv"), ("--out", "x.csv"), ("--force",)):
         assert people.json("carry-out", ordered(people), *wrong)["exit_code"] == 2
