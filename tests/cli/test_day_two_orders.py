@@ -177,8 +177,8 @@ def test_conflicting_order_options_are_refused(program: Program) -> None:
     ):
         assert write_order(program, "settle", *words.split())["exit_code"] == 2, words
     assert write_order(program, "settle", *LOST, out="order.txt")["exit_code"] == 2
-    words = ("order", "settle", program.home / "payroll.csv", *LOST, "--out", order_path(program))
-    assert program.run(*words).exit_code == 2
+    unsigned = ("order", "settle", program.home / "payroll.csv", *LOST, "--out", order_path(program))
+    assert program.run(*unsigned).exit_code == 2
     assert not order_path(program).exists()
 
 
