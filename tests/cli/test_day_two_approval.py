@@ -53,6 +53,11 @@ def test_maker_cannot_approve_own_plan_with_second_key(program: Program, keys: d
     assert (code, "ada made this plan, so another person must approve it" in told) == (8, True)
     assert "has 0" in submit_and_expect_refusal(program)
     assert approve(program, "cleo")[0] == 0
+    approved = plan_file(program).read_text()
+    for public in (keys["ada"], keys["ada2"], keys["cleo"].rstrip("=")):  # or a key in another encoding
+        edit_plan(program, {"approvals": [{**json.loads(approved)["approvals"][0], "key": public}]})
+        assert "has 0" in submit_and_expect_refusal(program)
+    plan_file(program).write_text(approved)
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
