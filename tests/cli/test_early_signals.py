@@ -27,6 +27,7 @@ from tests.support.program import ROOT, Program, kenyan_rows
 
 CALLS = ["call:cli", "call:load_settings", "call:SheetSource.validated", "call:open_gateway"]
 CALLS += ["call:open_journal_for_run", "call:open_planned_batch", "call:send", "call:start_signers"]
+signals = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 
 
 @pytest.mark.share(14)
@@ -43,7 +44,7 @@ def test_signal_before_first_row_sends_nothing(program: Program, strike: tuple[s
 
 
 @pytest.mark.share(2)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@signals
 def test_interrupted_run_without_json_prints_nothing(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
     process = run_with_signal(program, "polars", number, "submit", sheet)
@@ -52,26 +53,22 @@ def test_interrupted_run_without_json_prints_nothing(program: Program, number: s
 
 
 @pytest.mark.share(4)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("moment", ["call:Interruption.raise_on_second_signal", "call:write_results"])
-def test_signal_before_summary_exits_130(program: Program, moment: str, number: signal.Signals) -> None:
+@signals
+@pytest.mark.parametrize(
+    ("moment", "code"), [("Interruption.raise_on_second_signal", 130), ("write_results", 130), ("Summary.as_json", 0)]
+)
+def test_signal_after_last_row_changes_only_exit_code(
+    program: Program, moment: str, code: int, number: signal.Signals
+) -> None:
     sheet = program.sheet(kenyan_rows(3))
-    process = run_with_signal(program, moment, number, "--json", "submit", sheet)
-    assert process.returncode == 130, process.stderr
-    assert "nothing was sent" not in json.loads(process.stdout)["message"].lower()
-    assert len(program.record()) == 3
+    process = run_with_signal(program, f"call:{moment}", number, "--json", "submit", sheet)
+    assert (process.returncode, len(program.record())) == (code, 3), process.stderr
+    summary = json.loads(process.stdout)
+    assert "nothing was sent" not in summary["message"].lower()
+    assert code == 130 or summary["states"] == {"paid": 3}
 
 
-@pytest.mark.share(2)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_after_summary_changes_nothing(program: Program, number: signal.Signals) -> None:
-    sheet = program.sheet(kenyan_rows(3))
-    process = run_with_signal(program, "call:Summary.as_json", number, "--json", "submit", sheet)
-    assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout)["states"] == {"paid": 3}
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@signals
 def test_waiting_run_ends_after_lost_signal(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
     program.json("submit", sheet)
