@@ -370,10 +370,10 @@ def run_refused_folder(program: Program, folder: Path, *arguments: str | Path) -
     return result.stderr
 
 
-def test_empty_or_root_folder_is_refused(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_root_or_missing_folder_is_refused(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drop_sheet(program)
     monkeypatch.chdir(folder)
-    for wrong in ([""], [" "], ["--adopt", ""], ["--adopt", " "], ["/"]):
+    for wrong in ([""], [" "], ["--adopt", ""], ["--adopt", " "], ["/"], ["nowhere"]):
         assert program.run("run-folder", *wrong).exit_code == 2
     assert [path.name for path in folder.iterdir()] == ["payroll.csv"]
 
@@ -389,7 +389,7 @@ PROGRAM_FILES = {
 
 
 @pytest.mark.share(3)
-@pytest.mark.parametrize("what", [*PROGRAM_FILES, "own configuration", "journal below", "home"])
+@pytest.mark.parametrize("what", ["home", *PROGRAM_FILES, "own configuration", "journal below"])
 def test_folder_with_program_files_needs_adoption(program: Program, folder: Path, what: str) -> None:
     drop_sheet(program)
     if what in PROGRAM_FILES:
