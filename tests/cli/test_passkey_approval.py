@@ -104,6 +104,7 @@ def test_order_signed_by_passkeys_is_carried_out_once(console: Program) -> None:
     approve_by_passkey_in(console, order, RowOrder)
     assert console.json("carry-out", order)["states"] == {"ready": 1}
     assert console.json("carry-out", order)["exit_code"] == 8
+    assert console.json("verify")["checked"]["signed_orders"] == 1
 
 
 def test_doctor_reports_passkey_unusable_without_console_address(console: Program) -> None:
