@@ -370,7 +370,7 @@ def run_refused_folder(program: Program, folder: Path, *arguments: str | Path) -
     return result.stderr
 
 
-def test_empty_root_or_missing_folder_is_refused(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_root_or_no_folder_is_refused(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drop_sheet(program)
     monkeypatch.chdir(folder)
     for wrong in ([""], [" "], ["--adopt", ""], ["--adopt", " "], ["/"], ["nowhere"]):
