@@ -21,11 +21,6 @@ TICKET = "Ticket 4711 <b>"
 STATEMENT = "Order ID,Amount,Currency,Answer"
 
 
-def spelled(heading: str) -> str:
-    """Return the column of a heading of our sheets."""
-    return heading.lower().replace(" ", "_").replace("order_id", "orderid")
-
-
 class Company:
     """What both drivers share: the journal, and the gateway's record as the judge."""
 
@@ -123,7 +118,8 @@ class Commands(Company):
 
     def correct(self, payout: str, row: int, column: str, text: str) -> None:
         heading, *lines = csv.reader(Path(payout).read_text().splitlines())
-        lines[row - 2][[spelled(name) for name in heading].index(column)] = text
+        columns = [name.lower().replace(" ", "_").replace("order_id", "orderid") for name in heading]
+        lines[row - 2][columns.index(column)] = text
         with Path(payout).open("w", newline="") as stream:
             csv.writer(stream).writerows([heading, *lines])
 
