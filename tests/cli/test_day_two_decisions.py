@@ -44,11 +44,6 @@ def resolve(program: Program, how: str, *arguments: str | Path) -> dict[str, Any
     return program.json("resolve", how, program.home / "payroll.csv", *arguments)
 
 
-def read_states(program: Program) -> dict[str, int]:
-    found: dict[str, int] = program.json("status", program.home / "payroll.csv")["states"]
-    return found
-
-
 def write_statement(program: Program, *lines: str) -> Path:
     return program.sheet([*lines], "statement.csv", "Order ID;Amount;Currency;Status")
 
@@ -97,7 +92,7 @@ def test_person_can_settle_row_in_doubt_or_accepted(doubtful: Program) -> None:
 
 
 def test_invalid_resolution_changes_nothing(doubtful: Program) -> None:
-    before = read_states(doubtful)
+    before = doubtful.states()
     for words, why in (
         ("2 --as rejected --evidence x", "Row 2 is paid"),
         ("6 --as paid --evidence x", "Row 6 is rejected"),
@@ -110,34 +105,34 @@ def test_invalid_resolution_changes_nothing(doubtful: Program) -> None:
     ):
         result = doubtful.run("resolve", "row", doubtful.home / "payroll.csv", *words.split(" "))
         assert (result.exit_code, why in " ".join(result.stderr.split())) == (2, True), words
-    assert read_states(doubtful) == before
+    assert doubtful.states() == before
 
 
 # By a statement
 
 
 def test_statement_without_yes_is_only_previewed(doubtful: Program) -> None:
-    before = read_states(doubtful)
+    before = doubtful.states()
     file = write_statement(
         doubtful, "TAKEN-1;9007;KES;approved", "TAKEN-2;9007.00;KES;declined", "LATER-1;9002;KES;approved"
     )
     preview = resolve(doubtful, "statement", file)
     assert "Nothing was changed" in preview["message"]
     assert [(row["row"], row["as"]) for row in preview["would_resolve"]] == [(3, "paid"), (4, "rejected"), (7, "paid")]
-    assert read_states(doubtful) == before
+    assert doubtful.states() == before
     summary = resolve(doubtful, "statement", file, "--yes", "--evidence", "Statement of 21 November")
     assert (summary["resolved"], summary["still_in_doubt"]) == (3, [5])
-    assert read_states(doubtful) == {"in_doubt": 1, "paid": 3, "rejected": 2}
+    assert doubtful.states() == {"in_doubt": 1, "paid": 3, "rejected": 2}
 
 
 def test_statement_with_mismatched_line_is_not_applied(doubtful: Program) -> None:
-    before = read_states(doubtful)
+    before = doubtful.states()
     file = write_statement(doubtful, "TAKEN-1;9007;KES;approved", "NO-1;9001;KES;approved")
     for arguments in ((file,), (file, "--yes")):
         summary = resolve(doubtful, "statement", *arguments)
         assert (summary["exit_code"], summary["resolved"]) == (3, 0)
         assert "The payee may have the money" in summary["differences"][-1]["message"]
-    assert read_states(doubtful) == before
+    assert doubtful.states() == before
 
 
 @pytest.mark.share(2)

@@ -69,17 +69,12 @@ def expect_refusal(program: Program, why: str, code: int = 8) -> None:
     assert (refused["exit_code"], why in refused["message"]) == (code, True), refused
 
 
-def read_states(program: Program) -> dict[str, int]:
-    found: dict[str, int] = program.json("status", program.home / "payroll.csv")["states"]
-    return found
-
-
 def test_one_person_decides_only_without_approval_policy(program: Program) -> None:
     for row, word in ((2, "not-received"), (4, "rejected")):
         refused = resolve(program, "row", str(row), "--as", word, "--evidence", EVIDENCE)
         why = f"This would allow row {row} to be paid again, so two people must agree. Nothing was settled."
         assert (refused["exit_code"], why in refused["message"]) == (8, True)
-    assert read_states(program) == AS_BEFORE
+    assert program.states() == AS_BEFORE
     program.config.write_text(program.config.read_text().partition("[approval]")[0])
     assert resolve(program, "row", *LOST)["resolved"] == 1
     refused = write_order(program, "settle", "3", *LOST[1:])
@@ -103,7 +98,7 @@ def test_order_is_shown_before_it_takes_effect(
     approved = "Approved by cleo. The order has 1 of 1 required approval."
     for part in ("An order for 1 row of batch", *shown, "Prepared by ada at ", approved):
         assert part in output
-    assert read_states(program) == AS_BEFORE
+    assert program.states() == AS_BEFORE
     assert {**program.json("verify"), "seconds": 0} == {**before, "seconds": 0}
 
 
@@ -114,7 +109,7 @@ def test_order_is_carried_out_once(program: Program) -> None:
     expect_refusal(program, "row 2 was in doubt after attempt 1 and is now not sent yet after attempt 1")
     assert program.json("resume", program.home / "payroll.csv")["states"] == AS_BEFORE
     expect_refusal(program, "row 2 was in doubt after attempt 1 and is now in doubt after attempt 2")
-    assert read_states(program) == AS_BEFORE
+    assert program.states() == AS_BEFORE
 
 
 def test_order_releases_only_its_own_hold(program: Program) -> None:
@@ -152,7 +147,7 @@ def test_invalid_order_changes_nothing(program: Program) -> None:
     order_path(program).write_text(signed)
     resolve(program, "row", "3", "--as", "paid", "--evidence", EVIDENCE)
     expect_refusal(program, "row 3 was in doubt after attempt 1 and is now paid")
-    assert read_states(program) == {"in_doubt": 1, "accepted": 1, "paid": 2, "rejected": 2}
+    assert program.states() == {"in_doubt": 1, "accepted": 1, "paid": 2, "rejected": 2}
     program.config.write_text(text.replace('"journal.sqlite3"', '"other.sqlite3"'))
     program.json("submit", program.home / "payroll.csv", "--out", program.home / "other.csv")
     expect_refusal(program, "The order is for the journal ")
@@ -190,7 +185,7 @@ def test_carry_out_refuses_options_of_other_orders(program: Program) -> None:
     for wrong in (("--batch", other), ("--out", "x.csv"), ("--out", "x.csv", "--for-excel"), ("--force",)):
         refused = carry_out(program, *wrong)
         assert (refused["exit_code"], "The order is about batch" in refused["message"]) == (2, "--batch" in wrong)
-    assert read_states(program) == AS_BEFORE
+    assert program.states() == AS_BEFORE
     assert carry_out(program, "--batch", program.home / "payroll.csv")["resolved"] == 1
     write_approved_order(program, "release", "--row", "6", "--evidence", EVIDENCE)
     for wrong in (("--statement", other), ("--batch", other), ("--out", other), ("--out", "x.xlsx", "--for-excel")):

@@ -34,11 +34,6 @@ def commit_count(program: Program) -> int:
     return sum(line["committed"] == "yes" for line in program.record())
 
 
-def read_states(program: Program, batch: str) -> dict[str, int]:
-    found: dict[str, int] = program.json("status", batch)["states"]
-    return found
-
-
 def write_statement(program: Program, *lines: str, heading: str = HEADING) -> Path:
     return program.sheet([*lines], "statement.csv", heading)
 
@@ -55,7 +50,7 @@ def lose_second_attempt(program: Program, answers: str) -> tuple[str, Path]:
     assert program.json("resolve", "statement", batch, file, "--yes")["resolved"] == 1
     set_behaviour(program, TAKES_IT_AND_LOSES_THE_REPLY)
     program.json("resume", batch)
-    assert (read_states(program, batch), commit_count(program)) == ({"in_doubt": 1}, 1)
+    assert (program.states(), commit_count(program)) == ({"in_doubt": 1}, 1)
     return batch, file
 
 
@@ -68,7 +63,7 @@ def test_reapplying_statement_after_resume_pays_nothing_twice(
     batch, file = lose_second_attempt(program, answers)
     again = program.json("resolve", "statement", batch, file, "--yes", *option)
     assert again["exit_code"] in ({2} if not option else {3, 5})
-    assert read_states(program, batch) == {"in_doubt": 1}
+    assert program.states() == {"in_doubt": 1}
     program.json("resume", batch)
     assert commit_count(program) == 1
 
@@ -99,7 +94,7 @@ def test_declined_line_does_not_settle_later_attempt(program: Program) -> None:
     batch = submit_one_row(program, DECLINES, order_id="same")
     set_behaviour(program, TAKES_IT_AND_LOSES_THE_REPLY)
     program.json("retry", batch)
-    assert (read_states(program, batch), commit_count(program)) == ({"in_doubt": 1}, 1)
+    assert (program.states(), commit_count(program)) == ({"in_doubt": 1}, 1)
     file = write_statement(program, "PAY-1,1500.50,KES,declined")
     (difference,) = program.json("resolve", "statement", batch, file, "--yes", "--matching-only")["differences"]
     for part in ("The line does not say which attempt it is about", "for the whole file"):
@@ -115,7 +110,7 @@ def test_statement_line_older_than_attempt_settles_nothing(program: Program) -> 
         file = write_statement(program, line, heading=HEADING if option else f"{HEADING},time")
         summary = program.json("resolve", "statement", batch, file, "--yes", *option)
         assert "is before the latest attempt (20" in summary["differences"][0]["message"]
-        assert (summary["exit_code"], read_states(program, batch)) == (3, {"in_doubt": 1})
+        assert (summary["exit_code"], program.states()) == (3, {"in_doubt": 1})
 
 
 @pytest.mark.parametrize("times", ["", ",2026-11-01T00:00:00Z"])
@@ -143,7 +138,7 @@ def test_wrong_statement_options_are_refused(program: Program) -> None:
     for time, why in (("20/11/2026 10:00", "is unclear"), ("2099-01-01", "is in the future")):
         refused = program.run("resolve", "statement", batch, file, "--as-of", time)
         assert (refused.exit_code, why in refused.stderr) == (2, True)
-    assert read_states(program, batch) == {"in_doubt": 1}
+    assert program.states() == {"in_doubt": 1}
 
 
 def test_statement_without_effect_may_be_applied_later(program: Program) -> None:

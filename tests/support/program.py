@@ -72,6 +72,11 @@ class Program:
         assert summary["exit_code"] == result.exit_code, result.stderr
         return summary
 
+    def states(self) -> dict[str, int]:
+        """Return the number of rows of `payroll.csv` in each state."""
+        found: dict[str, int] = self.json("status", self.home / "payroll.csv")["states"]
+        return found
+
     def make_journal(self, **environ: str) -> None:
         """Create the journal of a real endpoint, as its user does once. The sandbox creates its own."""
         created = self.run("journal", "new", config=True, **environ)
