@@ -35,7 +35,7 @@ SLOW = (
         "_stories.py",
         "_story.py",
     ),
-    *("test_checkout", "test_crashes", "test_journal_new", "test_listen_proofs", "test_postgres_commands"),
+    *("test_checkout", "test_crashes", "test_journal_new", "test_listen", "test_postgres_commands"),
     *("test_settling", "test_shares", "test_timetable", "test_workers"),
 )
 """Parts of the names of tests that take seconds each, mostly waiting for processes."""
