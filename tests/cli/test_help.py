@@ -1,4 +1,4 @@
-"""The help of every command has exit codes and an example for each option, and shells complete commands."""
+"""The help of every command is translated and has an example for each option, and shells complete commands."""
 
 import os
 import re
@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
@@ -31,12 +30,8 @@ def iterate_commands(command: click.Command = cli, *words: str) -> Iterator[tupl
 EVERY = dict(iterate_commands())
 
 
-@pytest.mark.parametrize("words", EVERY, ids=" ".join)
-def test_every_help_page_lists_exit_codes(program: Program, words: tuple[str, ...]) -> None:
-    result = program.run(*words, "--help")
-    assert result.exit_code == 0
-    table = result.stdout.partition("Exit codes:")[2]
-    assert [int(code) for code in re.findall(r"^ +(\d+)  \S", table, re.MULTILINE)] == list(EXIT_CODES)
+def shown_options(command: click.Command) -> list[click.Option]:
+    return [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
 
 
 @pytest.mark.share(4)
@@ -54,9 +49,7 @@ def test_every_help_page_is_translated(program: Program, words: tuple[str, ...])
 def test_every_option_has_example(words: tuple[str, ...]) -> None:
     named = {word.partition("=")[0] for line in EXAMPLES.get(" ".join(words), {}).values() for word in line.split()}
     shared = set[str]() if words == () else {name for option in cli.params for name in option.opts}
-    options = [
-        parameter for parameter in EVERY[words].params if isinstance(parameter, click.Option) and not parameter.hidden
-    ]
+    options = shown_options(EVERY[words])
     missing = [one.opts for one in options if not named & {*one.opts, *one.secondary_opts} and not shared & {*one.opts}]
     assert missing == []
 
@@ -66,8 +59,7 @@ def test_every_option_has_example(words: tuple[str, ...]) -> None:
 )
 def test_every_help_example_parses(name: str, line: str) -> None:
     """The command parses its options and arguments, but is not run."""
-    words = name.split()
-    _, *typed = shlex.split(line)
+    words, (_, *typed) = name.split(), shlex.split(line)
     assert typed[: len(words)] == words
     EVERY[tuple(words)].make_context(name, typed[len(words) :])
 
@@ -79,11 +71,7 @@ def test_help_documents_every_exit_code() -> None:
 @pytest.mark.parametrize("name", ["submit", "collect"])
 def test_help_shows_each_sheet_option_once_in_groups(program: Program, name: str) -> None:
     output = program.run(name, "--help").stdout.partition("Exit codes:")[0]
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    options = [
-        parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden
-    ]
+    options = shown_options(EVERY[name,])
     for option in options:
         assert len(re.findall(rf"^  {option.opts[0]}\b", output, re.MULTILINE)) == 1
     titles = re.findall(r"^([A-Z][a-z ]+):$", output, re.MULTILINE)
@@ -104,53 +92,41 @@ def complete_in_bash(program: Program, *words: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-def complete_in_process(*words: str) -> list[str]:
-    """Request completions in this process, because each start of the program takes a second."""
-    return [item.value for item in BashComplete(cli, {}, "paygw-batch", "").get_completions([*words], "")]
-
-
 @pytest.mark.parametrize("shell", COMPLETED)
 def test_completion_prints_script_for_each_shell(program: Program, shell: str) -> None:
     result = program.run("completion", shell)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert COMPLETED[shell] in result.stdout
-    assert "_PAYGW_BATCH_COMPLETE" in result.stdout
-    assert program.json("completion", shell)["script"].strip() == result.stdout.strip()
-
-
-def test_completion_script_is_valid_bash(program: Program) -> None:
-    script = program.run("completion", "bash").stdout
-    result = subprocess.run(["/bin/bash", "--norc", "-n"], input=script, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert all(part in result.stdout for part in (COMPLETED[shell], "_PAYGW_BATCH_COMPLETE"))
+    script = program.json("completion", shell)["script"]
+    assert script.strip() == result.stdout.strip()
+    if shell == "bash":
+        parsed = subprocess.run(
+            ["/bin/bash", "--norc", "-n"], input=script, capture_output=True, text=True, check=False
+        )
+        assert (parsed.returncode, parsed.stderr) == (0, "")
 
 
 def test_commands_and_options_are_completed(program: Program) -> None:
     assert complete_in_bash(program, "ver") == ["plain,verify"]
     assert "plain,--advice" in complete_in_bash(program, "find", "--ad")
     assert complete_in_bash(program, "completion", "f") == ["plain,fish"]
+    assert complete_in_bash(program, "template", "k") == ["plain,KE"]
 
 
 def test_batches_complete_newest_first_without_files(program: Program) -> None:
     config = ["--config", str(program.config)]
     assert complete_in_bash(program, *config, "status", "") == ["file,"]
-    sheets = [
-        program.sheet(kenyan_rows(1, prefix=name, amount=amount), f"{name}.csv")
-        for name, amount in (("a", "1"), ("b", "2"))
-    ]
+    sheets = [program.sheet(kenyan_rows(1, prefix=name, amount=name), f"{name}.csv") for name in ("1", "2")]
     batches = [program.json("submit", sheet)["batch"] for sheet in sheets]
     assert complete_in_bash(program, *config, "status", "") == [f"plain,{batch}" for batch in reversed(batches)]
+    shell = BashComplete(cli, {}, "paygw-batch", "")  # in this process, because each start takes a second
     for command in ("resume", "retry", "resolve row", "resolve statement", "reconcile", "refresh"):
-        assert complete_in_process(*config, *command.split()) == [*reversed(batches)]
+        completed = shell.get_completions([*config, *command.split()], "")
+        assert [item.value for item in completed] == [*reversed(batches)]
     assert complete_in_bash(program, *config, "status", batches[0][:6]) == [f"plain,{batches[0]}"]
     assert complete_in_bash(program, *config, "status", "payroll.c") == ["file,payroll.c"]
 
 
-@pytest.mark.long
-def test_country_completion_ignores_case(program: Program) -> None:
-    assert complete_in_bash(program, "template", "k") == ["plain,KE"]
-    assert complete_in_bash(program, "init", "--country", "Z") == ["plain,ZA", "plain,ZM"]
-
-
-def test_broken_configuration_silently_disables_completion(program: Program, tmp_path: Path) -> None:
+def test_broken_configuration_silently_disables_completion(program: Program) -> None:
     program.config.write_text("not toml at all")
-    assert complete_in_bash(program, "--config", str(tmp_path / "paygw.toml"), "status", "") == ["file,"]
+    assert complete_in_bash(program, "--config", str(program.config), "status", "") == ["file,"]

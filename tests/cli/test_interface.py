@@ -1,53 +1,18 @@
-"""The public interface point by point: commands, exit codes, columns and summary (docs/interface.md)."""
+"""The public interface point by point: commands, exit codes, columns, summary and log (docs/interface.md)."""
 
-import json
 import re
 import stat
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from paygw_batch.journal import AuditNote, AuditResult
+from paygw_batch.opening.open_journal import journal_location
 from paygw_batch.processes import PythonBuild
-from tests.support.program import SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
-
-COLUMNS = [
-    *("row", "client_orderid", "country", "currency", "amount", "account_name", "account_number", "phone"),
-    *("purpose", "state", "attempts", "sent_orderid", "gateway_status", "gateway_reference", "http_status"),
-    *("error_code", "message", "first_sent_at", "updated_at"),
-]
-
-SUMMARY = {
-    *("batch", "sheet", "rows", "states", "totals", "defects", "known", "sent_this_run", "seconds"),
-    *("reconciliation", "exit_code", "message"),
-}
-
-
-def test_module_and_console_script_run_same_program(program: Program) -> None:
-    script = Path(sys.executable).with_name("paygw-batch")
-    commands = ([sys.executable, "-m", "paygw_batch"], [script])
-    for words in (["--help"], ["--version"], ["submit", "--help"]):
-        by_module, by_script = (
-            subprocess.run([*command, *words], capture_output=True, text=True, check=True, cwd=program.home).stdout
-            for command in commands
-        )
-        assert by_module == by_script
-        assert "paygw-batch" in by_module
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = """
-import sys
-from paygw_batch.cli.main import cli
-try:
-    cli(["--help"])
-except SystemExit:
-    heavy = {"polars", "pandera", "httpx", "pydantic", "rich", "cryptography", "apsw", "uvicorn"}
-    print(sorted(heavy & set(sys.modules)))
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines()[-1] == "[]"
+from paygw_batch.settings.configuration import load_settings
+from paygw_batch.unattended.run_report import mask_numbers
+from tests.cli.paying import block_first_reply, run_gateway
+from tests.support.people import newest_entries
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 
 @pytest.mark.parametrize("key", ["signature_profile", "outcomes", "endpoint_id"])
@@ -60,29 +25,13 @@ def test_setting_without_default_must_be_configured(program: Program, key: str) 
     assert key in program.run("doctor").output
 
 
-def test_validate_sends_nothing_and_writes_no_journal(program: Program) -> None:
-    summary = program.json("validate", program.sheet(kenyan_rows(3)))
-    assert (summary["exit_code"], summary["states"], summary["defect_list"]) == (0, {"ready": 3}, [])
-    assert (program.journal.exists(), program.record()) == (False, [])
-    assert program.run("validate", program.home / "payroll.csv", config=False).exit_code == 0
-
-
-def test_validate_lists_defects_with_code_and_message(program: Program) -> None:
-    rows = [*kenyan_rows(2), "KE,PAY-8,1e3,UGX,,0712,+254712345678"]
-    summary = program.json("validate", program.sheet(rows))
-    assert (summary["exit_code"], summary["defects"]) == (3, 1)
-    cells = {(defect["row"], defect["column"]) for defect in summary["defect_list"]}
-    assert {(4, "amount"), (4, "currency"), (4, "account_name"), (4, "account_number")} <= cells
-    for defect in summary["defect_list"]:
-        assert set(defect) == {"row", "column", "heading", "value", "code", "message"}
-        assert defect["code"].startswith(defect["column"] + ".")
-        assert len(defect["message"]) > 10
-
-
 def test_submit_pays_and_reports_every_row_once(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     summary = program.json("submit", sheet)
-    assert set(summary) == SUMMARY
+    assert summary.keys() == {
+        *("batch", "sheet", "rows", "states", "totals", "defects", "known", "sent_this_run", "seconds"),
+        *("reconciliation", "exit_code", "message"),
+    }
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 5})
     assert summary["totals"] == {"KES": {"paid": "7502.50"}}
     assert (summary["rows"], summary["known"], summary["sent_this_run"], summary["defects"]) == (5, 0, 5, 0)
@@ -90,7 +39,11 @@ def test_submit_pays_and_reports_every_row_once(program: Program) -> None:
     assert (summary["sheet"], summary["reconciliation"]) == ("payroll.csv", str(out))
     assert sorted(line["client_orderid"] for line in program.record()) == [f"PAY-{n}" for n in range(1, 6)]
     lines = read_csv(out)
-    assert list(lines[0]) == COLUMNS
+    assert list(lines[0]) == [
+        *("row", "client_orderid", "country", "currency", "amount", "account_name", "account_number", "phone"),
+        *("purpose", "state", "attempts", "sent_orderid", "gateway_status", "gateway_reference", "http_status"),
+        *("error_code", "message", "first_sent_at", "updated_at"),
+    ]
     assert [line["row"] for line in lines] == [str(n) for n in range(2, 7)]
     same = {"state": "paid", "attempts": "1", "gateway_status": "approved", "http_status": "200", "amount": "1500.50"}
     for line in lines:
@@ -102,33 +55,6 @@ def test_submit_pays_and_reports_every_row_once(program: Program) -> None:
     again = program.json("submit", sheet)
     assert (again["batch"], again["sent_this_run"], again["known"]) == (summary["batch"], 0, 5)
     assert (out.read_bytes(), len(program.record())) == (before, 5)
-
-
-def test_amend_replaces_only_rejected_rows(program: Program) -> None:
-    rows = [*kenyan_rows(2, amount="9001"), *kenyan_rows(1, prefix="OK")]
-    assert program.json("submit", program.sheet(rows))["exit_code"] == 4
-    better = [*kenyan_rows(2, amount="20"), *kenyan_rows(1, prefix="OK")]
-    refused = program.json("submit", program.sheet(better, name="better.csv"))
-    assert refused["exit_code"] == 3
-    amended = program.json("submit", program.home / "better.csv", "--amend")
-    assert (amended["exit_code"], amended["states"], amended["sent_this_run"]) == (0, {"paid": 3}, 2)
-    lines = {line["client_orderid"]: line for line in read_csv(amended["reconciliation"])}
-    assert lines["PAY-1"]["sent_orderid"] == "PAY-1-r2"
-    worse = [*kenyan_rows(2, amount="30"), *kenyan_rows(1, prefix="OK")]
-    assert program.json("submit", program.sheet(worse, name="worse.csv"), "--amend")["exit_code"] == 3
-
-
-def test_sheet_with_defects_needs_option_to_pay(program: Program) -> None:
-    rows = [*kenyan_rows(2), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678", *kenyan_rows(1, prefix="LAST")]
-    sheet = program.sheet(rows)
-    refused = program.json("submit", sheet)
-    assert (refused["exit_code"], refused["sent_this_run"], program.record()) == (3, 0, [])
-    assert not (program.home / "payroll.reconciliation.csv").exists()
-    summary = program.json("submit", sheet, "--skip-invalid")
-    assert (summary["exit_code"], summary["states"]) == (4, {"invalid": 1, "paid": 3})
-    lines = read_csv(summary["reconciliation"])
-    assert [line["row"] for line in lines] == ["2", "3", "4", "5"]
-    assert (lines[2]["state"], lines[2]["amount"], lines[2]["error_code"]) == ("invalid", "x", "amount.format")
 
 
 def test_wrong_control_totals_send_nothing(program: Program) -> None:
@@ -143,30 +69,14 @@ def test_wrong_control_totals_send_nothing(program: Program) -> None:
 def test_dry_run_sends_and_writes_nothing(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     before = set(program.home.rglob("*"))
+    assert program.json("validate", sheet)["states"] == {"ready": 2}
+    assert program.run("validate", sheet, config=False).exit_code == 0
     summary = program.json("submit", sheet, "--dry-run")
     assert (summary["exit_code"], summary["states"], summary["sent_this_run"]) == (0, {"ready": 2}, 0)
-    assert summary["reconciliation"] is None
-    assert set(program.home.rglob("*")) == before
+    assert (summary["reconciliation"], set(program.home.rglob("*"))) == (None, before)
     program.json("submit", sheet)
     known = program.json("submit", sheet, "--dry-run")
     assert (known["known"], known["states"]) == (2, {"paid": 2})
-
-
-def test_order_ids_are_derived_from_reference_and_payee(program: Program) -> None:
-    heading = "country,amount,currency,account_name,account_number,phone"
-    rows = [row.replace(row.split(",")[1] + ",", "", 1) for row in kenyan_rows(3)]
-    rows.append(rows[0])
-    sheet = program.sheet(rows, heading=heading)
-    assert program.json("validate", sheet)["exit_code"] == 3
-    assert program.json("submit", sheet, "--reference", "payroll-2026-11")["code"] == "payee.twice"
-    first = program.json("submit", sheet, "--reference", "payroll-2026-11", "--repeats-meant")
-    ids = {line["row"]: line["client_orderid"] for line in read_csv(first["reconciliation"])}
-    assert len(set(ids.values())) == 4
-    assert all(order_id.startswith("payroll-2026-11") for order_id in ids.values())
-    shuffled = program.sheet([rows[2], rows[0], rows[3], rows[1]], name="shuffled.csv", heading=heading)
-    again = program.json("submit", shuffled, "--reference", "payroll-2026-11")
-    assert again["sent_this_run"] == 0
-    assert len(program.record()) == 4
 
 
 def test_resume_needs_only_journal_and_batch(program: Program) -> None:
@@ -194,58 +104,85 @@ def test_backup_is_complete_but_cannot_send(program: Program) -> None:
 
 
 def test_doctor_reports_limits_on_speed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found() -> tuple[str, str]:
-        (speed,) = [check for check in program.json("doctor")["checks"] if check["check"] == "speed"]
-        return speed["state"], speed["found"]
-
     for profiles, state in ((True, "ok"), (None, "ok"), (False, "warning")):
         build = PythonBuild(is_profile_guided=profiles, has_lto=None)
         monkeypatch.setattr("paygw_batch.cli.commands.doctor.python_build", lambda build=build: build)
-        assert found()[0] == state
-    assert re.search(
-        r"^Python 3\.\S+, .+; a signature takes [\d.]+ ms\. Runs are slower because this Python was built", found()[1]
-    )
-
-
-def test_json_option_prints_only_json(program: Program) -> None:
-    sheet = program.sheet([*kenyan_rows(1), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678"])
-    good, absent = program.sheet(kenyan_rows(2), name="good.csv"), program.home / "absent.csv"
-    submissions = [("submit", path) for path in (sheet, good, absent)]
-    for arguments in (("validate", sheet), *submissions, ("status",), ("verify",), ("doctor",)):
-        result = program.run("--json", *arguments)
-        assert set(json.loads(result.stdout)) >= SUMMARY
-
-
-@pytest.mark.parametrize(
-    ("amount", "state", "code"),
-    [
-        ("9001", "rejected", 4),
-        ("9002", "accepted", 0),
-        ("9003", "rejected", 4),
-        *((amount, "in_doubt", 5) for amount in ("9006", "9007", "9008", "9009", "9010", "9011")),
-    ],
-)
-def test_gateway_reply_sets_state_and_exit_code(program: Program, amount: str, state: str, code: int) -> None:
-    summary = program.json("submit", program.sheet(kenyan_rows(1, amount=amount)))
-    assert (summary["states"], summary["exit_code"]) == ({state: 1}, code)
-    assert [line["state"] for line in read_csv(summary["reconciliation"])] == [state]
-    assert program.json("submit", program.home / "payroll.csv")["sent_this_run"] == 0
-
-
-def test_sheet_can_mix_all_countries(program: Program) -> None:
-    summary = program.json("submit", SAMPLES / "payroll-mixed.csv", "--out", program.home / "out.csv")
-    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 200})
-    record = {line["client_orderid"]: line for line in program.record()}
-    for line in read_csv(summary["reconciliation"]):
-        paid = record.pop(line["client_orderid"])
-        assert paid["amount"] == line["amount"]
-        assert paid["currency"] == line["currency"]
-    assert record == {}
-    again = program.json("submit", SAMPLES / "payroll-mixed.parquet", "--out", program.home / "b.csv")
-    assert (again["batch"], again["sent_this_run"], len(program.record())) == (summary["batch"], 0, 200)
+        (speed,) = [check for check in program.json("doctor")["checks"] if check["check"] == "speed"]
+        assert speed["state"] == state
+    assert re.search(r"; a signature takes [\d.]+ ms\. Runs are slower because this Python was built", speed["found"])
 
 
 def test_unwritable_out_path_stops_before_sending(program: Program) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(1)), "--out", program.home / "no" / "such" / "out.csv")
-    assert summary["exit_code"] == 2
-    assert program.record() == []
+    assert (summary["exit_code"], program.record()) == (2, [])
+
+
+BAD = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
+
+
+def test_refused_sheet_does_not_hide_row_in_doubt(program: Program) -> None:
+    folder = program.home / "drop"
+    folder.mkdir()
+    for name, rows in (("bad", [BAD]), ("doubt", kenyan_rows(1, amount="9007")), ("good", kenyan_rows(3, prefix="OK"))):
+        program.sheet(rows, f"drop/{name}.csv")
+    summary = program.json("run-folder", folder, "--settle-s", "0")
+    assert (summary["states"].get("in_doubt"), summary["sent_this_run"], summary["exit_code"]) == (1, 4, 5)
+    assert sorted(sheet["exit_code"] for sheet in summary["sheets"]) == [0, 3, 5]
+
+
+def test_quiet_run_prints_only_required_actions(program: Program) -> None:
+    good, bad = program.sheet(kenyan_rows(2, amount="100")), program.sheet([BAD], "bad.csv")
+    assert program.run("-q", "submit", good).output == ""
+    result = program.run("-q", "submit", bad)
+    assert "Nothing was sent, because 1 of 1 row has defects" in result.stdout
+    mixed = program.sheet(kenyan_rows(1, amount="9001", prefix="NO"), "no.csv")
+    assert "rejected" in program.run("-q", "submit", mixed).stdout
+    (program.home / "drop").mkdir()
+    program.sheet([BAD], "drop/bad.csv")
+    program.sheet(kenyan_rows(3, amount="333", prefix="OK"), "drop/good.csv")
+    folder = ("-q", "run-folder", program.home / "drop", "--settle-s", "0")
+    output = program.run(*folder).stdout
+    assert ("bad.csv: Nothing was sent, because 1 of 1 row has" in output, "good.csv" in output) == (True, False)
+    assert program.run(*folder).output == ""
+
+
+def test_log_keeps_dates_in_file_names() -> None:
+    name = "done/20261122T031500123456Z-payroll-20261130.reconciliation.csv"
+    assert name in mask_numbers(f"The reconciliation is in {name}.")
+    assert mask_numbers("pay-20261130.xlsx: 254712345678") == "pay-20261130.xlsx: ***678"
+    for sentence in ("20261130 was called", "254712345678.csv", "25420261130.csv", "pay-20269930.csv"):
+        assert "***" in mask_numbers(sentence), sentence
+
+
+def test_status_shows_sending_process(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(3))
+    with run_gateway(program) as gateway, block_first_reply(program, gateway, "submit", sheet):
+        summary = program.json("status", sheet)
+        assert summary["states"].get("in_flight", 0) > 0
+        assert (summary["states"].get("in_doubt", 0), summary["needs_person"]) == (0, [])
+        output = program.run("status", sheet).stdout
+        assert ("`paygw-batch submit` (process " in output, "0 of 3 rows have an answer" in output) == (True, True)
+
+
+def test_status_shows_replaced_row_as_replaced(program: Program) -> None:
+    first = program.json("submit", program.sheet(kenyan_rows(1, amount="9001")))["batch"]
+    assert program.json("submit", program.sheet(kenyan_rows(1, amount="10")), "--amend")["states"] == {"paid": 1}
+    (line,) = [line for line in program.run("status", first).stdout.splitlines() if "9,001.00" in line]
+    assert line.split()[:4] == ["KE", "KES", "replaced", "1"]
+
+
+def test_verify_reports_last_audit_trail_entry(program: Program) -> None:
+    program.json("submit", program.sheet(kenyan_rows(1)))
+    summary = program.json("verify")
+    assert (summary["checked"]["audit_entries"], "trail" in summary["message"]) == (0, False)
+    settings = load_settings(program.config, environ=program.environ)
+    for act, result in (("sign in", AuditResult.DONE), ("approve", AuditResult.REFUSED)):
+        note = AuditNote("Ada Wanjiru", act, "batch 0123456789abcdef", result)
+        journal_location(settings).add_audit_entry(note, "2026-11-22T08:00:00.000Z")
+    copy = program.home / "copy.sqlite3"
+    assert program.json("backup", copy)["exit_code"] == 0
+    newest = newest_entries(settings, limit=1)[0]
+    for options in ((), ("--journal", copy)):
+        summary = program.json(*options, "verify")
+        assert (summary["exit_code"], summary["checked"]["audit_entries"]) == (0, 2)
+        assert f"The audit trail is intact and ends with entry 2, {newest.hash[:16]}." in summary["message"]

@@ -66,13 +66,3 @@ def test_program_options_work_before_and_after_command(machine: Program, words: 
     result = machine.run(*(["--json", *arguments] if place == "before" else [*arguments, "--json"]))
     summary = json.loads(result.stdout)
     assert (summary["exit_code"], result.exit_code, bool(summary["message"])) == (2, 2, True)
-
-
-def test_language_and_configuration_options_work_after_command(machine: Program) -> None:
-    assert "incertaine" not in machine.run("status").stdout
-    assert "incertaine" in machine.run("status", "--lang", "fr").stdout
-    other = machine.home / "other.toml"
-    other.write_text(sandbox_toml("elsewhere.sqlite3"))
-    assert machine.json("status", "payroll.csv")["exit_code"] == 0
-    assert machine.run("status", "payroll.csv", "--config", other).exit_code in {2, 7}
-    assert "payroll.csv" not in machine.run("status", "-q").stdout
