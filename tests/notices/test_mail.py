@@ -1,20 +1,15 @@
 """Mail servers: good ones receive encrypted mail, and each bad one is distinguished."""
 
-import json
 import socket
-from collections.abc import Callable
 from datetime import UTC, datetime
-from email import message_from_bytes
 from email.message import EmailMessage
-from email.policy import default
+from typing import Any
 
 import pytest
 
-from paygw_batch.core.text import escape_for_terminal
 from paygw_batch.gateway.http.tls import client_context
-from paygw_batch.journal import Occasion, StoredNotice
 from paygw_batch.notices.mail import Attachment, MailServer, build_mail
-from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_page, mail_text, notice_text, webhook_body
+from paygw_batch.notices.words import DeliveryFailure, FailureKind
 from tests.support.patience import PATIENCE_S
 from tests.support.receivers import PASSWORD, USER, Trust, mail_server, running_peer, stay_silent
 
@@ -26,13 +21,10 @@ def sample_mail(subject: str = "payroll.csv: the run has ended", **more: Attachm
     return build_mail("notice_1", sender, "ada@example.com", AT, subject, "in words", "<p>in words</p>", **more)
 
 
-def build_server(
-    trust: Trust | None, port: int, *, host: str = "127.0.0.1", timeout_s: float = PATIENCE_S, **more: str
-) -> MailServer:
+def build_server(trust: Trust | None, port: int, *, host: str = "127.0.0.1", tls: str = "", **more: Any) -> MailServer:
     context = client_context(trust.bundle if trust else None, protocol=None)
-    return MailServer(
-        host, port, implicit_tls=bool(more.pop("tls", "")), tls_context=context, timeout_s=timeout_s, **more
-    )
+    more = {"timeout_s": PATIENCE_S} | more
+    return MailServer(host, port, implicit_tls=bool(tls), tls_context=context, **more)
 
 
 def test_mail_is_sent_by_starttls_or_tls(trust: Trust) -> None:
@@ -42,22 +34,13 @@ def test_mail_is_sent_by_starttls_or_tls(trust: Trust) -> None:
     assert taken["Message-ID"] == "<notice_1@example.com>"
     assert taken["From"] == '"Payouts, Nairobi" <payouts@example.com>'
     assert (taken["To"], taken["Auto-Submitted"]) == ("ada@example.com", "auto-generated")
-    text, html = taken.get_body(("plain",)), taken.get_body(("html",))
-    assert text is not None
-    assert html is not None
-    assert (text.get_content().strip(), html.get_content().strip()) == ("in words", "<p>in words</p>")
+    parts = {part.get_content_type(): part.get_content().strip() for part in taken.iter_parts()}
+    assert parts == {"text/plain": "in words", "text/html": "<p>in words</p>"}
     mail = sample_mail(attachment=Attachment("rows.csv", b"1"))
     with mail_server(trust.context(), from_the_start=True) as mails:
         assert build_server(trust, mails.port, tls="yes").send(mail) is None
     (attached,) = mails.taken[0].iter_attachments()
     assert (attached.get_filename(), attached.get_content()) == ("rows.csv", b"1")
-
-
-def test_sheet_name_cannot_add_mail_header(trust: Trust) -> None:
-    with mail_server(trust.context()) as mails:
-        assert build_server(trust, mails.port).send(sample_mail("a\r\nBcc: eve@example.com\r\n\r\nb.csv é")) is None
-    assert mails.taken[0]["Bcc"] is None
-    assert mails.taken[0]["Subject"] == "a Bcc: eve@example.com b.csv é"
 
 
 @pytest.mark.parametrize("from_the_start", [True, False])
@@ -104,27 +87,26 @@ def test_mail_refusal_is_stored_as_code(trust: Trust, answers: dict[str, str], c
     assert failure.code == f"refused {code}"
 
 
-def _hang_up(connection: socket.socket) -> None:
-    connection.sendall(b"220 hello\r\n")
-    connection.recv(100)
+@pytest.mark.parametrize(
+    ("greeting", "kinds"),
+    [
+        (b"220 hello\r\n", {FailureKind.BROKEN}),  # then it hangs up
+        (b"\0\xff\xfe" * 100 + b"\r\n", {FailureKind.BROKEN, FailureKind.REFUSED}),
+        (b"220 " + b"x" * 100_000 + b"\r\n", {FailureKind.BROKEN, FailureKind.REFUSED}),
+    ],
+    ids=["hang-up", "nonsense", "endless"],
+)
+def test_other_servers_are_not_mistaken_for_mail_servers(
+    trust: Trust, greeting: bytes, kinds: set[FailureKind]
+) -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(greeting)
+        connection.recv(100)
 
-
-def _talk_nonsense(connection: socket.socket) -> None:
-    connection.sendall(b"\0\xff\xfe" * 100 + b"\r\n")
-    connection.recv(100)
-
-
-def _write_without_end(connection: socket.socket) -> None:
-    connection.sendall(b"220 " + b"x" * 100_000 + b"\r\n")
-    connection.recv(100)
-
-
-@pytest.mark.parametrize("serve", [_hang_up, _talk_nonsense, _write_without_end], ids=lambda one: one.__name__)
-def test_other_servers_are_not_mistaken_for_mail_servers(trust: Trust, serve: Callable[[socket.socket], None]) -> None:
     with running_peer(serve) as port:
         failure = build_server(trust, port).send(sample_mail())
     assert failure is not None
-    assert failure.kind in ({FailureKind.BROKEN} if serve is _hang_up else {FailureKind.BROKEN, FailureKind.REFUSED})
+    assert failure.kind in kinds
 
 
 def test_server_replying_without_tls_receives_nothing(trust: Trust) -> None:
@@ -159,40 +141,3 @@ def test_delivery_failure_is_stored_as_code() -> None:
         assert DeliveryFailure.from_code(code).code == code
     for code in ("", "a word of a later version", "refused x"):
         assert DeliveryFailure.from_code(code).kind in {FailureKind.BROKEN, FailureKind.REFUSED}
-
-
-HOSTILE = (
-    "a\r\nBcc: x@y.example",
-    "a,b\"'<b>;\\",
-    "\u202elsx.exe",
-    "x" * 10_000,
-    "é" * 10_000,
-    "a\x00\x1b[31m\x85\u2028",
-    "=?utf-8?q?x=0D=0ABcc:_x@y.example?=",
-    "=?utf-8?b?DQpCY2M6IHhAeS56?=",
-    "{{ 7 * 7 }} <!channel>",
-)
-
-
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("occasion", [Occasion.RUN_ENDED, Occasion.SHEET_REFUSED, Occasion.PLAN_WAITS])
-def test_hostile_name_adds_no_header_or_recipient(name: str, occasion: Occasion) -> None:
-    content = {
-        "sheet": name, "defects": 1, "answer": name, "rows": 1, "totals": {"KES": "1"}, "maker": name, "needed": 1,
-        "code": "1", "link": "", "states": {}, "at": "2026-11-24T08:00",
-    }  # fmt: skip
-    at = "2026-11-24T08:00:00.000Z"
-    notice = StoredNotice(1, "notice_1", occasion, "s", "b", "webhook", at, content, 0, None, None, None, "")
-    words = notice_text(notice, content)
-    sender, attachment = ("Payouts", "payouts@example.com"), Attachment(name, b"x")
-    parts = (words.title, mail_text(words), mail_page(words))
-    sent = build_mail("notice_1", sender, "ada@example.com", AT, *parts, attachment).as_bytes()
-    mail = message_from_bytes(sent, policy=default)
-    assert sorted(mail.keys()) == [
-        "Auto-Submitted", "Content-Type", "Date", "From", "MIME-Version", "Message-ID", "Subject", "To"
-    ]  # fmt: skip
-    assert [addresse.addr_spec for addresse in mail["To"].addresses] == ["ada@example.com"]
-    assert escape_for_terminal(str(mail["Subject"])) == str(mail["Subject"])
-    assert max(map(len, sent.split(b"\r\n"))) <= 998
-    for style in ("standard", "slack", "teams"):
-        assert json.loads(webhook_body(notice, content, style))

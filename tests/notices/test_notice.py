@@ -2,12 +2,17 @@
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from email import message_from_bytes
+from email.policy import default
 from typing import Any
 
 import pytest
 
+from paygw_batch.core.text import escape_for_terminal
 from paygw_batch.journal import Occasion, StoredNotice
 from paygw_batch.language import language_context, languages
+from paygw_batch.notices.mail import Attachment, build_mail
 from paygw_batch.notices.words import (
     DeliveryFailure,
     FailureKind,
@@ -45,9 +50,8 @@ CONTENT: Mapping[Occasion, Mapping[str, Any]] = {
 
 
 def build_notice(occasion: Occasion) -> StoredNotice:
-    return StoredNotice(
-        1, "notice_1", occasion, "s", "b1", "webhook", "2026-11-24T08:00:00.000Z", None, 0, None, None, None, ""
-    )
+    at = "2026-11-24T08:00:00.000Z"
+    return StoredNotice(1, "notice_1", occasion, "s", "b1", "webhook", at, None, 0, None, None, None, "")
 
 
 @pytest.mark.parametrize("language", languages())
@@ -59,11 +63,9 @@ def test_every_occasion_has_text_for_every_channel(occasion: Occasion, language:
         text, page = mail_text(words), mail_page(words)
         slack, teams = (json.loads(webhook_body(build_notice(occasion), content, kind)) for kind in ("slack", "teams"))
     for shown in (text, page, slack["text"], json.dumps(teams, ensure_ascii=False)):
-        assert "\x1b" not in shown
-        assert "\u202e" not in shown
+        assert ("\x1b" in shown, "\u202e" in shown) == (False, False)
     assert text.startswith(words.title)
-    assert "<b>" not in page
-    assert "<b>" not in slack["text"]
+    assert ("<b>" in page, "<b>" in slack["text"]) == (False, False)
     assert teams["attachments"][0]["content"]["body"][0]["text"] == words.title
     assert all(sentence in text for sentence in words.sentences)
 
@@ -96,3 +98,35 @@ def test_notice_with_file_does_not_deny_personal_data() -> None:
         words = notice_text(*of, has_file=has_file)
         assert ("does not name any payee" in mail_text(words)) is not has_file
         assert ("does not name any payee" in mail_page(words)) is not has_file
+
+
+HOSTILE_NAMES = (
+    "a\r\nBcc: x@y.example",
+    "a,b\"'<b>;\\",
+    "\u202elsx.exe",
+    "x" * 10_000,
+    "é" * 10_000,
+    "a\x00\x1b[31m\x85\u2028",
+    "=?utf-8?q?x=0D=0ABcc:_x@y.example?=",
+    "=?utf-8?b?DQpCY2M6IHhAeS56?=",
+    "{{ 7 * 7 }} <!channel>",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
+@pytest.mark.parametrize("occasion", [Occasion.RUN_ENDED, Occasion.SHEET_REFUSED, Occasion.PLAN_WAITS])
+def test_hostile_name_adds_no_header_or_recipient(name: str, occasion: Occasion) -> None:
+    notice, content = build_notice(occasion), {**CONTENT[occasion], "sheet": name, "answer": name, "maker": name}
+    words = notice_text(notice, content)
+    parts = (words.title, mail_text(words), mail_page(words))
+    ends = (("Payouts", "payouts@example.com"), "ada@example.com", datetime(2026, 11, 24, 8, tzinfo=UTC))
+    sent = build_mail("notice_1", *ends, *parts, Attachment(name, b"x")).as_bytes()
+    mail = message_from_bytes(sent, policy=default)
+    assert sorted(mail.keys()) == [
+        "Auto-Submitted", "Content-Type", "Date", "From", "MIME-Version", "Message-ID", "Subject", "To"
+    ]  # fmt: skip
+    assert [address.addr_spec for address in mail["To"].addresses] == ["ada@example.com"]
+    assert escape_for_terminal(str(mail["Subject"])) == str(mail["Subject"])
+    assert max(map(len, sent.split(b"\r\n"))) <= 998
+    for style in ("standard", "slack", "teams"):
+        assert json.loads(webhook_body(notice, content, style))

@@ -59,43 +59,36 @@ def test_unauthenticated_webhook_receiver_gets_nothing(trust: Trust, case: str) 
     assert posts.got == []
 
 
-def _hang_up(connection: socket.socket) -> None:
-    connection.recv(10_000)
+def answering(*parts: bytes, times: int = 1) -> Callable[[socket.socket], None]:
+    """Return a server that sends the parts, repeats the last one, and then hangs up, or waits if `times` is 0."""
+
+    def serve(connection: socket.socket) -> None:
+        connection.recv(10_000)
+        for part in (*parts, *parts[-1:] * (times - 1)):
+            connection.sendall(part)
+        if not times:
+            stay_silent(connection)
+
+    return serve
 
 
-def _talk_nonsense(connection: socket.socket) -> None:
-    connection.recv(10_000)
-    connection.sendall(b"\0\xff\r\n\r\n")
-
-
-def _write_without_end(connection: socket.socket) -> None:
-    connection.recv(10_000)
-    for _ in range(1_000):
-        connection.sendall(b"x-header: " + b"x" * 10_000 + b"\r\n")
-
-
-def _say_yes_and_write_without_end(connection: socket.socket) -> None:
-    connection.recv(10_000)
-    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000000\r\n\r\n")
-    while True:
-        connection.sendall(b"x" * 10_000)
-
-
-@pytest.mark.parametrize("serve", [_hang_up, _talk_nonsense, _write_without_end], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "serve",
+    [answering(), answering(b"\0\xff\r\n\r\n"), answering(b"x-header: " + b"x" * 10_000 + b"\r\n", times=1_000)],
+    ids=["hang-up", "nonsense", "endless"],
+)
 def test_broken_webhook_receiver_is_reported_as_unreadable(serve: Callable[[socket.socket], None]) -> None:
     with running_peer(serve) as port:
-        assert build_webhook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) == DeliveryFailure(
-            FailureKind.BROKEN
-        )
+        failure = build_webhook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1)
+    assert failure == DeliveryFailure(FailureKind.BROKEN)
 
 
-def _say_yes_and_owe_the_body(connection: socket.socket) -> None:
-    connection.recv(10_000)
-    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
-    stay_silent(connection)
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 100000000000\r\n\r\n"
 
 
-@pytest.mark.parametrize("serve", [_say_yes_and_write_without_end, _say_yes_and_owe_the_body])
+@pytest.mark.parametrize(
+    "serve", [answering(OK, b"x" * 10_000, times=10**6), answering(OK, times=0)], ids=["endless", "owed"]
+)
 def test_webhook_response_body_is_not_read(serve: Callable[[socket.socket], None]) -> None:
     with running_peer(serve) as port:  # whoever waited for the rest would report no answer
         assert build_webhook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) is None
@@ -118,6 +111,5 @@ def test_weak_webhook_secret_is_refused_and_hidden(secret: str) -> None:
 
 
 def test_webhook_repr_hides_url_and_secret() -> None:
-    representation = repr(build_webhook("https://hooks.example/T0/B0/secret"))
-    assert "secret" not in representation
-    assert "hooks.example" not in representation
+    shown = repr(build_webhook("https://hooks.example/T0/B0/secret"))
+    assert ("secret" in shown, "hooks.example" in shown) == (False, False)
