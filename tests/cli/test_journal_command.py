@@ -1,11 +1,7 @@
 """Journals are created on purpose: no other journal, state directory, path or copy pays anyone twice."""
 
 import json
-import os
-import pty
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +10,7 @@ import pytest
 
 from paygw_batch.api import Payouts
 from paygw_batch.errors import JournalMissing, JournalNotAdopted
+from tests.cli.conversing import converse
 from tests.cli.paying import LoopbackGateway, run_gateway
 from tests.support.program import SAMPLES, Program, kenyan_rows, sandbox_toml
 
@@ -44,10 +41,8 @@ def journal_id(program: Program) -> str:
 
 def run_refused(program: Program, *arguments: str | Path, **environ: str) -> str:
     """Run a command that must exit with 7. Return its error, which the JSON repeats."""
-    result = program.run(*arguments, config=True, **environ)
-    assert result.exit_code == 7, (arguments, result.output, result.stderr)
-    summary = program.json(*arguments, **environ)
-    assert summary["exit_code"] == 7
+    result, summary = program.run(*arguments, config=True, **environ), program.json(*arguments, **environ)
+    assert result.exit_code == summary["exit_code"] == 7, (arguments, result.output)
     assert summary["message"] in result.stderr
     return result.stderr
 
@@ -95,49 +90,75 @@ def test_another_journal_or_state_directory_sends_nothing(
         ["verify"],
         ["run-folder", "{home}/drop"],
         ["backup", "copy.sqlite3"],
+        ["listen", "--port", "0"],
     ],
     ids=lambda arguments: " ".join(arguments[:1] + arguments[2:3]),
 )
 def test_commands_report_missing_journal(program: Program, gateway: LoopbackGateway, arguments: list[str]) -> None:
     sheet = program.sheet(kenyan_rows(1))
-    program.config.write_text(gateway.configuration() + '\n[status_enquiry]\nprofile = "paynet-v4"\n')
+    text = gateway.configuration(server_callback_url='"http://127.0.0.1:9/paygw/{token}"')
+    more = '\n[status_enquiry]\nprofile = "paynet-v4"\n[notifications]\ntoken_file = "token.txt"\n'
+    program.config.write_text(text + more)
+    (program.home / "token.txt").write_text("t" * 40)
+    (program.home / "token.txt").chmod(0o600)
     (program.home / "drop").mkdir()
     command = [argument.format(sheet=sheet, home=program.home) for argument in arguments]
     error_output = run_refused(program, *command)
     assert f"There is no journal at {program.journal}." in error_output
     assert "paygw-batch journal new" in error_output
-    assert not program.journal.exists()
-    assert gateway.orders() == []
+    assert (program.journal.exists(), gateway.orders()) == (False, [])
+
+
+FILE_REFUSALS = {
+    "The journal is a file, but workers": ["work", "work --once", "submit pay.csv --detach", "submit pay.csv --urgent"],
+    "The journal is a file": ["workers", "limits", "limits --rate 5"],
+    "only one host": ["journal roll-call", "journal retire north --yes"],
+    "next command that writes to it": ["journal upgrade"],
+    "--rate must be": [f"limits --rate {rate}" for rate in ("nan", "inf", "-1", "1e-9")],
+    "url is not set": ["journal move"],
+    "has no roles": ["journal new --roles"],
+}
+
+
+def test_file_journal_refuses_commands_of_databases(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    program.sheet(kenyan_rows(1), "pay.csv")
+    monkeypatch.chdir(program.home)
+    for said, commands in FILE_REFUSALS.items():
+        for command in commands:
+            refused = program.run(*command.split())
+            assert (refused.exit_code, said in refused.stderr) == (2, True), (command, refused.output)
+    assert program.record() == []
 
 
 @pytest.mark.usefixtures("gateway")
 def test_doctor_reports_missing_journal(program: Program) -> None:
-    sheet = program.sheet(kenyan_rows(1))
-    assert program.run("validate", sheet).exit_code == 0
-    assert program.run("template", "KE", "--out", str(program.home / "empty.csv")).exit_code == 0
-    doctor = program.run("doctor")
-    assert doctor.exit_code == 7
-    assert "There is no journal at" in doctor.stdout.replace("\n", " ")
-    checks = {check["check"]: check for check in program.json("doctor")["checks"]}
-    assert checks["journal"]["state"] == "wrong"
-    assert "To create one, run `paygw-batch journal new`." in checks["journal"]["found"]
+    assert program.run("validate", program.sheet(kenyan_rows(1))).exit_code == 0
+    doctor = program.json("doctor")
+    (found,) = [check for check in doctor["checks"] if check["check"] == "journal"]
+    assert (doctor["exit_code"], found["state"]) == (7, "wrong")
+    assert "To create one, run `paygw-batch journal new`." in found["found"]
     program.make_journal()
     assert program.run("doctor").exit_code == 0
 
 
-def test_journal_new_creates_journal_once(program: Program, gateway: LoopbackGateway) -> None:
+def test_each_new_journal_must_name_newest(program: Program, gateway: LoopbackGateway) -> None:
+    assert "does not list a journal" in run_refused(program, "journal", "new", "--beside", "0" * 32)
     summary = program.json("journal", "new")
     assert (summary["exit_code"], summary["journal"]["path"]) == (0, str(program.journal))
     assert summary["journal"]["id"] == journal_id(program)
     assert "already" in run_refused(program, "journal", "new")
-    second = program.home / "second.sqlite3"
-    for host in ("127.0.0.1", "localhost", "127.0.0.2", "[::1]"):
+    first, second, third = summary["journal"]["id"], program.home / "second.sqlite3", program.home / "third.sqlite3"
+    for host in ("localhost", "127.0.0.2", "[::1]", "127.0.0.1"):
         program.config.write_text(gateway.configuration(host=host))
         error_output = run_refused(program, "--journal", second, "journal", "new")
         assert "This merchant already has a journal." in error_output
-        assert f"{summary['journal']['id']} at {program.journal}" in error_output
-        assert f"journal new --beside {summary['journal']['id']}" in error_output
+        assert f"{first} at {program.journal}" in error_output
+        assert f"journal new --beside {first}" in error_output
     assert not second.exists()
+    newer = program.json("--journal", second, "journal", "new", "--beside", first)["journal"]["id"]
+    error_output = run_refused(program, "--journal", third, "journal", "new", "--beside", first)
+    assert f"{first} at {program.journal}, {newer} at {second}" in error_output
+    assert program.run("--journal", third, "journal", "new", "--beside", newer).exit_code == 0
 
 
 def test_endpoints_of_merchant_share_journal(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
@@ -178,26 +199,12 @@ def test_adopted_journal_works_with_new_gateway_host(
     assert sorted(gateway.orders()) == PAID
 
 
-def test_creating_another_journal_requires_newest_journal_id(program: Program, gateway: LoopbackGateway) -> None:
-    assert "does not list a journal" in run_refused(program, "journal", "new", "--beside", "0" * 32)
-    first = program.json("journal", "new")["journal"]["id"]
-    second, third = program.home / "second.sqlite3", program.home / "third.sqlite3"
-    summary = program.json("--journal", second, "journal", "new", "--beside", first)
-    assert summary["exit_code"] == 0
-    error_output = run_refused(program, "--journal", third, "journal", "new", "--beside", first)
-    assert f"{first} at {program.journal}, {summary['journal']['id']} at {second}" in error_output
-    assert program.run("--journal", str(third), "journal", "new", "--beside", summary["journal"]["id"]).exit_code == 0
-    assert gateway.orders() == []
-
-
 def test_lost_journal_needs_confirmation(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
     known = journal_id(program)
     for file in program.home.glob("journal.sqlite3*"):
         file.rename(file.with_name(f"lost-{file.name}"))
     for arguments in (("submit", paid_sheet), ("journal", "new")):
-        error_output = run_refused(program, *arguments)
-        assert known in error_output
-        assert f"journal new --beside {known}" in error_output
+        assert f"journal new --beside {known}" in run_refused(program, *arguments)
     assert known in run_refused(program, "--journal", program.home / "second.sqlite3", "journal", "new")
     assert sorted(gateway.orders()) == PAID
     assert program.run("journal", "new", "--beside", known).exit_code == 0
@@ -220,8 +227,8 @@ def test_simultaneous_journal_new_creates_one_journal(program: Program) -> None:
 def test_incomplete_or_unusable_configuration_creates_no_journal(program: Program) -> None:
     program.config.write_text('[journal]\npath = "journal.sqlite3"\n')
     result = program.run("journal", "new")
-    assert result.exit_code == 2
-    assert "gateway.base_url, gateway.endpoint_id, gateway.consumer_key" in result.stderr
+    missing = "gateway.base_url, gateway.endpoint_id, gateway.consumer_key"
+    assert (result.exit_code, missing in result.stderr) == (2, True)
     program.config.write_text(sandbox_toml(base_url='"https://gateway.example/paynet/api/v4"'))
     assert program.run("journal", "new").exit_code == 2
     assert not program.journal.exists()
@@ -256,8 +263,8 @@ def test_older_copy_with_new_state_directory_sends_nothing(
     for arguments in (("submit", sheet), ("submit", sheet, "--dry-run"), ("resume", "abc"), ("run-folder", folder)):
         assert "has never seen the journal" in run_refused(program, *arguments, XDG_STATE_HOME=fresh)
     looked = program.run("status", XDG_STATE_HOME=fresh)
-    assert looked.exit_code == 0
-    assert "Note: This user's state directory has never seen the journal" in looked.stdout
+    note = "Note: This user's state directory has never seen the journal"
+    assert (looked.exit_code, note in looked.stdout) == (0, True)
     assert program.run("verify", XDG_STATE_HOME=fresh).exit_code == 0
     assert sorted(gateway.orders()) == PAID
 
@@ -297,33 +304,16 @@ def test_adoption_needs_yes_and_is_recorded(program: Program, gateway: LoopbackG
 
 
 @pytest.mark.share(2)
-@pytest.mark.parametrize(("answer", "exit_code"), [(b"y\n", 0), (b"n\n", 7), (b"\n", 7)])
+@pytest.mark.parametrize(("answer", "exit_code"), [("y", 0), ("n", 7), ("", 7)])
 def test_adoption_at_terminal_needs_confirmation(
-    program: Program, gateway: LoopbackGateway, paid_sheet: Path, answer: bytes, exit_code: int
+    program: Program, gateway: LoopbackGateway, paid_sheet: Path, answer: str, exit_code: int
 ) -> None:
-    fresh = str(program.home / "fresh")
-    keyboard, terminal = pty.openpty()
-    try:
-        os.write(keyboard, answer)
-        command = [sys.executable, "-m", "paygw_batch", "--config", str(program.config), "journal", "adopt"]
-        environ = {**os.environ, **program.environ, "XDG_STATE_HOME": fresh}
-        result = subprocess.run(command, env=environ, stdin=terminal, capture_output=True, text=True, check=False)
-    finally:
-        os.close(keyboard)
-        os.close(terminal)
-    assert "Is this the newest remaining copy of the journal" in result.stderr
-    assert result.returncode == exit_code, result.stderr
-    assert program.run("submit", paid_sheet, XDG_STATE_HOME=fresh).exit_code == exit_code
+    (program.home / "state").rename(program.home / "of another account")
+    shown, code = converse(program, "journal", "adopt", answers=[("[y/N]", answer)])
+    assert (code, "Is this the newest remaining copy of the journal" in shown) == (exit_code, True), shown
+    assert program.run("submit", paid_sheet).exit_code == exit_code
     assert any(adopters(program.journal)) is (exit_code == 0)
     assert sorted(gateway.orders()) == PAID
-
-
-def test_listen_without_journal_is_refused(program: Program, gateway: LoopbackGateway) -> None:
-    text = gateway.configuration(server_callback_url='"http://127.0.0.1:9/paygw/{token}"')
-    program.config.write_text(text + '\n[notifications]\ntoken_file = "token.txt"\n')
-    (program.home / "token.txt").write_text("t" * 40)
-    (program.home / "token.txt").chmod(0o600)
-    assert "There is no journal at" in run_refused(program, "listen", "--port", "0")
 
 
 def adopters(journal: Path) -> list[str]:

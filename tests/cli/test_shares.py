@@ -1,25 +1,25 @@
-"""A share of a run, `work --once BATCH`: repeated, killed, and stopped at any moment."""
+"""A share of a run, `work --once BATCH`, repeated, killed, and stopped at any moment; and limits that workers share."""
 
 import json
 import signal
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
+from starlette.types import ASGIApp
 
 from paygw_batch.cli.main import cli
 from paygw_batch.cli.signals import _OPTIONS_WITH_VALUE, parse_command_name
+from paygw_batch.sandbox.server import SandboxApp
 from tests.cli.stopped import IMPORTS, run_with_signal
-from tests.support.clusters import Hosts, hosts_on, is_finished, new_hosts
+from tests.support.clusters import ClusterProgram, Hosts, hosts_on, is_finished, new_hosts, require_exit_code
 from tests.support.long_part import share
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_server import PostgresServer, new_server
-from tests.support.program import Program, kenyan_rows, kill, read_csv
+from tests.support.program import kenyan_rows, kill, read_csv
 
 ROWS = 60
-WINDOW = 4
-"""The configured number of requests in flight per worker."""
 SLOWLY = "[default]\ndelay_s = 0.2\n"
 """A gateway that takes three seconds for a batch."""
 
@@ -54,9 +54,8 @@ def test_next_share_continues_after_time_limit(tmp_path: Path, postgres_server: 
 
 
 def test_work_refuses_unknown_batch_or_missing_option(hosts: Hosts) -> None:
-    assert hosts.host("one").json("work", "staff")["exit_code"] == 2
-    assert hosts.host("one").json("work", "--for", "5")["exit_code"] == 2
-    assert hosts.host("one").json("work", "--once", "abcdef")["exit_code"] == 2
+    for options in (["staff"], ["--for", "5"], ["--once", "abcdef"]):
+        assert hosts.host("one").json("work", *options)["exit_code"] == 2, options
 
 
 def test_urgent_batch_is_sent_first(hosts: Hosts) -> None:
@@ -82,10 +81,6 @@ def test_worker_interrupts_batch_for_urgent_batch(tmp_path: Path, postgres_serve
         assert (arrived[-1], Counter(arrived)) == ("PAY", Counter({"PAY": ROWS, "URGENT": 5}))
 
 
-def test_urgent_batch_needs_workers(program: Program) -> None:
-    assert program.run("submit", program.sheet(kenyan_rows(1)), "--urgent").exit_code == 2
-
-
 IN_FLIGHT = "SELECT instruction FROM paygw.state WHERE state = 'in_flight'"
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'paygw-batch' AND datname = current_database()"
 
@@ -97,9 +92,9 @@ def test_status_shows_rows_of_killed_process_in_doubt(tmp_path: Path, postgres_s
         hosts.wait_for_record(8, working)
         with hosts.blocked_commits():
             hosts.wait_until_blocked()
-            states = Counter(hosts.office.json("status", batch)["states"])
-            assert (states["in_flight"], states["in_doubt"], states.total()) == (len(hosts.ask(IN_FLIGHT)), 0, ROWS)
             summary = hosts.office.json("status", batch)
+            states = Counter(summary["states"])
+            assert (states["in_flight"], states["in_doubt"], states.total()) == (len(hosts.ask(IN_FLIGHT)), 0, ROWS)
             assert (summary["exit_code"], summary["needs_person"], summary["in_doubt"]) == (6, [], [])
             assert "in_flight" in summary["totals"]["KES"]
             assert "being sent" in hosts.office.run("status", batch).stdout
@@ -141,8 +136,82 @@ def test_waiting_worker_stops_during_server_outage(tmp_path: Path) -> None:
 
 
 def test_command_name_is_found_after_options() -> None:
-    valued = [one for one in cli.params if not isinstance(one, click.Option) or not one.is_flag]
-    options = {name for one in valued for name in one.opts}
+    options = {name for one in cli.params if not getattr(one, "is_flag", False) for name in one.opts}
     assert options - {"--version", "--help"} == _OPTIONS_WITH_VALUE
     assert parse_command_name(["-v", "--config", "work", "--lang=fr", "status", "work"]) == "status"
     assert parse_command_name(["--json"]) == ""
+
+
+def test_limits_command_sets_and_shows_limits(cluster: ClusterProgram) -> None:
+    cluster.json("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
+    limits = cluster.json("limits")["limits"]
+    assert (limits["rate_per_s"], limits["concurrency"], limits["set_by"]) == (None, None, None)
+    assert limits["configured"]["concurrency"] == 16
+    changed = cluster.json("limits", "--rate", "1000", "--concurrency", "2", "--by", "Amina")["limits"]
+    assert (changed["rate_per_s"], changed["concurrency"]) == (1000, 2)
+    assert changed["set_by"].startswith("Amina (login ")
+    assert cluster.json("submit", cluster.sheet(kenyan_rows(12)))["states"] == {"paid": 12}
+    limits = cluster.json("limits")["limits"]
+    assert (limits["concurrency"], limits["workers"], limits["stop_reason"]) == (2, [], None)
+    text = cluster.run("limits", "--as-configured", "--by", "Amina")
+    assert "16 rows (from this host's configuration)" in text.output
+    assert cluster.json("verify")["exit_code"] == 0
+
+
+def test_limits_command_shows_stop_reason_until_next_run(cluster: ClusterProgram) -> None:
+    sheet = cluster.sheet(kenyan_rows(30, amount="9006"))
+    assert cluster.json("submit", sheet)["exit_code"] == 5
+    stopped = cluster.json("limits")["limits"]
+    assert stopped["stop_reason"] == "5 consecutive rows ended in doubt."
+    assert "stopped since" in cluster.run("limits").output
+    assert cluster.json("resume")["states"]["in_doubt"] == 10
+
+
+def test_two_workers_respect_concurrency_limit(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_progress, seen, answer = set[object](), [0], SandboxApp._answer
+
+    async def counted(app: SandboxApp, *given: Any) -> ASGIApp:
+        in_progress.add(order := object())
+        seen.append(len(in_progress))
+        try:
+            return await answer(app, *given)
+        finally:
+            in_progress.remove(order)
+
+    monkeypatch.setattr(SandboxApp, "_answer", counted)
+    hosts.office.json("limits", "--concurrency", "2", "--rate", "500", "--by", "Amina")
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    workers = [hosts.host(name).start("work") for name in ("one", "two")]
+    hosts.wait_for_workers(*workers)
+    assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
+    for process in workers:
+        process.terminate()
+        require_exit_code(process, 0)
+    assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+    assert max(seen) <= 2 * 2, "each has the whole limit until it knows of the other"
+    limits = hosts.office.json("limits")["limits"]
+    assert (limits["workers"], limits["stop_reason"], limits["concurrency"]) == ([], None, 2)
+    assert hosts.office.json("verify")["exit_code"] == 0
+
+
+def test_worker_needs_only_worker_role(hosts: Hosts, postgres_server: PostgresServer) -> None:
+    assert hosts.office.json("journal", "new", "--roles")["exit_code"] == 0
+    name = hosts.database.rpartition("/")[2]
+    postgres_server.execute(f"CREATE ROLE {name}_one LOGIN IN ROLE {name}_worker")
+    host = hosts.host("one")
+    host.config.write_text(host.config.read_text().replace(hosts.database, postgres_server.url(name, f"{name}_one")))
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    assert "worker: can send rows of started batches" in host.run("doctor").output
+    for decided in (["submit", host.sheet(kenyan_rows(1))], ["limits", "--rate", "1"], ["resume"]):
+        refused = host.run(*decided)
+        assert (refused.exit_code, "does not have permission to do this" in refused.stderr) == (7, True), refused.output
+    assert not hosts.record()
+    require_exit_code(host.start("work", "--once"), 0)
+    assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+    taking_jobs = host.start("work")
+    hosts.wait_for_workers(taking_jobs)
+    more = hosts.office.sheet(kenyan_rows(5, prefix="MORE", amount="70"), "more.csv")
+    assert hosts.office.json("submit", more)["states"] == {"paid": 5}
+    kill(taking_jobs)
+    assert hosts.office.json("verify")["exit_code"] == 0
