@@ -4,7 +4,7 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -25,24 +25,6 @@ from tests.support.wire_proxy import ProxyFault, wire_proxy
 ROWS = 60
 
 
-def test_everyday_commands_work_with_database_journal(cluster: ClusterProgram) -> None:
-    odd = [kenyan_rows(1, amount=amount, prefix=name)[0] for name, amount in (("NO", "9001"), ("ODD", "9006"))]
-    sheet = cluster.sheet([*kenyan_rows(9), *odd])
-    assert cluster.json("submit", sheet)["states"] == {"paid": 9, "rejected": 1, "in_doubt": 1}
-    again = cluster.json("submit", sheet)
-    assert (again["sent_this_run"], again["known"]) == (0, 11)
-    assert len(cluster.record()) == 11
-    resolution = ("--as", "paid", "--evidence", "statement of 22 November", "--by", "amina")
-    assert cluster.json("resolve", "row", sheet, "12", *resolution)["exit_code"] in {0, 4}
-    assert cluster.json("retry", sheet, "--row", "11")["states"] == {"paid": 10, "rejected": 1}
-    assert [line["client_orderid"] for line in cluster.record()][-1] == "NO-1-r2"
-    assert cluster.json("status")["batches"][0]["rows"] == 11
-    assert cluster.json("find", "PAY-3")["payments"][0]["state"] == "paid"
-    assert len(read_csv(cluster.json("reconcile", sheet, "--out", cluster.home / "r.csv")["reconciliation"])) == 11
-    assert cluster.json("verify")["exit_code"] == 0
-    assert cluster.json("doctor")["exit_code"] == 0
-
-
 def test_repeatedly_killed_database_run_pays_rows_once(cluster: ClusterProgram) -> None:
     slow_down_sandbox(cluster)
     sheet = cluster.sheet(kenyan_rows(ROWS))
@@ -59,7 +41,7 @@ def check_end(user: ClusterProgram, sheet: Path) -> None:
     reconciled = read_csv(summary["reconciliation"])
     assert [line["client_orderid"] for line in reconciled] == [f"PAY-{n}" for n in range(1, ROWS + 1)]
     assert {line["state"] for line in reconciled} <= {"paid", "in_doubt"}
-    found: Counter[str] = paid_orders(user)
+    found = paid_orders(user)
     assert max(found.values()) == 1
     assert {line["client_orderid"] for line in reconciled if line["state"] == "paid"} <= set(found)
     assert user.json("verify")["exit_code"] == 0
@@ -89,13 +71,14 @@ def test_run_continues_after_database_server_crash(program: Program) -> None:
         check_end(user, sheet)
 
 
-def run_refused(user: ClusterProgram, code: int, sentence: str, *arguments: str | Path) -> None:
+def run_refused(user: ClusterProgram, code: int, sentence: str, *arguments: str | Path) -> str:
     before = user.record()
     result = user.run(*(arguments or ("submit", user.sheet(kenyan_rows(2)))))
     assert (result.exit_code, "Traceback" in result.output) == (code, False), result.output
     assert sentence in result.stderr
     assert len(result.stderr.splitlines()) >= 2, "what to do next is missing"
     assert user.record() == before
+    return result.stderr
 
 
 def test_unreachable_database_address_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
@@ -129,9 +112,8 @@ def test_unsafe_database_server_is_refused(program: Program) -> None:
 def test_database_without_replication_setting_is_refused(cluster: ClusterProgram, more: str) -> None:
     cluster.write_url(journal_url(cluster), more)
     for command in (("doctor",), ("validate", cluster.sheet(kenyan_rows(1))), ("journal", "new")):
-        refused_here = cluster.run(*command)
-        assert refused_here.exit_code == 2, refused_here.output
-        assert "asynchronous" in refused_here.stderr
+        refused = cluster.run(*command)
+        assert (refused.exit_code, "asynchronous" in refused.stderr) == (2, True), refused.output
 
 
 def test_doctor_compares_replication_setting_with_server(cluster: ClusterProgram) -> None:
@@ -139,9 +121,8 @@ def test_doctor_compares_replication_setting_with_server(cluster: ClusterProgram
     assert cluster.run("submit", cluster.sheet(kenyan_rows(1))).exit_code == 0
     for word, state in (("none", "ok"), ("provider", "ok"), ("asynchronous", "warning"), ("synchronous", "wrong")):
         cluster.write_url(url, f'replication = "{word}"\n')
-        summary = cluster.json("doctor")
-        (replication_check,) = [check for check in summary["checks"] if check["check"] == "replication"]
-        assert (replication_check["state"], replication_check["found"].partition(";")[0]) == (state, word)
+        (found,) = [check for check in cluster.json("doctor")["checks"] if check["check"] == "replication"]
+        assert (found["state"], found["found"].partition(";")[0]) == (state, word)
 
 
 def change_setting(server: PostgresServer, setting: str, value: str) -> None:
@@ -189,8 +170,7 @@ def test_connection_pooler_is_refused(cluster: ClusterProgram, postgres_server: 
         cluster.write_url(proxy.url(journal_url(cluster)))
         sentence, hint = "There is a pooler between this program and", "Set [journal] url to the server itself"
         for command in ((), ("status",), ("work", "--once"), ("journal", "new")):
-            run_refused(cluster, 7, sentence, *command)
-            run_refused(cluster, 7, hint, *command)
+            assert hint in run_refused(cluster, 7, sentence, *command)
         assert sentence in doctor_finding(cluster)
 
 
@@ -205,9 +185,9 @@ def test_wrong_clock_is_refused(
 
     pay_one_row(cluster)
     monkeypatch.setattr("paygw_batch.journal.postgres.session.datetime", Shifted)
+    hint = "Set both clocks from the same time server, then try again."
     for command in ((), ("work", "--once")):
-        run_refused(cluster, 7, f" seconds {which} the clock of ", *command)
-        run_refused(cluster, 7, "Set both clocks from the same time server, then try again.", *command)
+        assert hint in run_refused(cluster, 7, f" seconds {which} the clock of ", *command)
     assert f" seconds {which} the clock of " in doctor_finding(cluster)
     assert cluster.run("status").exit_code == 0  # to look is always possible
     monkeypatch.setattr("paygw_batch.journal.postgres.session.MAX_CLOCK_SKEW_S", 3600)
@@ -218,11 +198,12 @@ def test_database_of_another_merchant_is_refused(cluster: ClusterProgram) -> Non
     cluster.run("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
     text = cluster.config.read_text()
     second = text.replace('endpoint_id = "1000"', 'endpoint_id = "2000"')
-    cluster.config.write_text(second.replace('consumer_key = "', 'consumer_key = "another-'))
+    another = second.replace('consumer_key = "', 'consumer_key = "another-')
+    cluster.config.write_text(another)
     run_refused(cluster, 7, "belongs to another merchant")
     cluster.config.write_text(second)
     assert cluster.json("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))["sent_this_run"] == 0
-    cluster.config.write_text(second.replace('consumer_key = "', 'consumer_key = "another-'))
+    cluster.config.write_text(another)
     assert cluster.run("status").exit_code == 0, "the second endpoint was noted"
     cluster.config.write_text(text)
     with psycopg.connect(journal_url(cluster), autocommit=True) as connection:
@@ -252,46 +233,28 @@ def test_second_command_is_refused_and_names_holder(cluster: ClusterProgram) -> 
     assert running_process(settings) is None
 
 
-WITHOUT_RIGHTS, READER, WORKER = "stranger", "reader", "worker"
-As = Callable[[str], None]
-
-
-@pytest.fixture
-def use_role(cluster: ClusterProgram) -> As:
-    """Configure a login with the role. The login without permissions has no role at all."""
-    assert cluster.run("submit", cluster.sheet(kenyan_rows(2))).exit_code == 0
-    assert cluster.run("journal", "new", "--roles").exit_code == 0
-    owner = journal_url(cluster)
-    database = owner.rpartition("/")[2]
-
-    def to(role: str) -> None:
-        member = "" if role == WITHOUT_RIGHTS else f" IN ROLE {database}_{role}"
-        with psycopg.connect(owner, autocommit=True) as connection:
-            connection.execute(f"CREATE ROLE {database}_{role}_login LOGIN{member}".encode())
-        cluster.write_url(owner.replace("paygw@", f"{database}_{role}_login@"))
-
-    return to
-
-
-def write_new_sheet(user: ClusterProgram) -> str:
-    return str(user.sheet(kenyan_rows(2, prefix="MORE", amount="700.00"), "more.csv"))
-
-
 @pytest.mark.parametrize(
-    ("role", "may", "may_not"),
+    ("role", "rights", "may", "may_not"),
     [
-        (WITHOUT_RIGHTS, [], ["submit", "work", "status", "resolve", "retry", "limits", "find", "verify"]),
-        (READER, ["status", "find", "verify"], ["submit", "work", "resolve", "retry", "limits"]),
-        (WORKER, ["work", "status"], ["submit", "resolve", "retry", "limits"]),
+        ("stranger", "", "", "submit work status resolve retry limits find verify"),
+        ("reader", "can read", "status find verify", "submit work resolve retry limits"),
+        ("worker", "can send rows of started batches", "work status", "submit resolve retry limits"),
+        ("desk", "can open batches", "submit", ""),
     ],
 )
 def test_database_role_limits_available_commands(
-    cluster: ClusterProgram, use_role: As, role: str, may: list[str], may_not: list[str]
+    cluster: ClusterProgram, role: str, rights: str, may: str, may_not: str
 ) -> None:
-    batch = cluster.json("status")["batches"][0]["batch"]
-    more = write_new_sheet(cluster)
+    assert cluster.run("submit", cluster.sheet(kenyan_rows(2))).exit_code == 0
+    batch, owner = cluster.json("status")["batches"][0]["batch"], journal_url(cluster)
+    database = owner.rpartition("/")[2]
+    for _ in range(2):
+        roles = cluster.json("journal", "new", "--roles")["roles"]
+        assert roles == [f"{database}_reader", f"{database}_worker", f"{database}_desk"]
+    assert cluster.run("journal", "new").exit_code == 7
+    more = cluster.sheet(kenyan_rows(2, prefix="MORE", amount="700.00"), "more.csv")
     commands = {
-        "submit": ["submit", more],
+        "submit": ["submit", str(more)],
         "work": ["work", "--once"],
         "status": ["status", batch],
         "resolve": ["resolve", "row", batch, "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina"],
@@ -300,16 +263,17 @@ def test_database_role_limits_available_commands(
         "find": ["find", "PAY-1"],
         "verify": ["verify"],
     }
-    use_role(role)
-    for command in may:
+    member = "" if role == "stranger" else f" IN ROLE {database}_{role}"
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {database}_{role}_login LOGIN{member}".encode())
+    cluster.write_url(owner.replace("paygw@", f"{database}_{role}_login@"))
+    assert rights in cluster.run("doctor").output
+    for command in may.split():
         assert cluster.run(*commands[command]).exit_code == 0, command
-    for command in may_not:
+    for command in may_not.split():
         refused = cluster.run(*commands[command])
-        assert refused.exit_code == 7, (command, refused.stderr)
-        assert "The role in [journal] url does not have permission to do this in" in refused.stderr, (
-            command,
-            refused.stderr,
-        )
+        sentence = "The role in [journal] url does not have permission to do this in"
+        assert (refused.exit_code, sentence in refused.stderr) == (7, True), (command, refused.output)
         assert "To see the role's permissions, run `paygw-batch doctor`" in refused.stderr
         assert "Traceback" not in refused.stderr
-    assert len(cluster.record()) == 2
+    assert len(cluster.record()) == (4 if role == "desk" else 2)

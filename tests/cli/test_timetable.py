@@ -1,22 +1,27 @@
-"""The timetable: cron's work done once across all hosts by workers, and taken over if a host dies."""
+"""The timetable: cron's work done once across all hosts by workers, in a time zone, and taken over if a host dies."""
 
 import json
 import os
 import signal
+import subprocess
 import time
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from procrastinate import App
+from procrastinate.testing import InMemoryConnector
 
-from paygw_batch.settings.sections import pick_up_name
+from paygw_batch.cluster.job_worker import ScheduledCommand, periodic_task_for, scheduled_commands
+from paygw_batch.settings.sections import TimetableSection, pick_up_name
 from tests.promise.campaign.machine import children_of
 from tests.support.clusters import Host, Hosts, new_hosts, require_exit_code
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_server import BIN, PostgresServer
-from tests.support.program import kenyan_rows, kill
+from tests.support.program import HEADING, kenyan_rows, kill
 
 ROWS = 40
 ONCE = "59 23 31 12 *"
@@ -50,14 +55,19 @@ def queue_job(hosts: Hosts, queue: str, *, ago_s: int = 0) -> None:
 def drop_sheet(place: Path, name: str = "staff", *, rows: int = ROWS) -> None:
     """Put a settled sheet into the folder."""
     sheet = place / "drop" / f"{name}.csv"
-    heading = "country,client_orderid,amount,currency,account_name,account_number,phone"
-    sheet.write_text("\n".join([heading, *kenyan_rows(rows, prefix=name.upper())]) + "\n")
+    sheet.write_text("\n".join([HEADING, *kenyan_rows(rows, prefix=name.upper())]) + "\n")
     os.utime(sheet, (1, 1))
 
 
-def assert_paid_once(hosts: Hosts, *, rows: int = ROWS) -> bool:
+def is_paid_once(hosts: Hosts, *, rows: int = ROWS) -> bool:
     record = hosts.record()
     return (set(record.values()), record.total()) == ({1}, rows)
+
+
+def stop_workers(*workers: "subprocess.Popen[str]") -> None:
+    for process in workers:
+        process.terminate()
+        require_exit_code(process, 0)
 
 
 def test_all_workers_send_scheduled_folder(hosts: Hosts) -> None:
@@ -68,19 +78,16 @@ def test_all_workers_send_scheduled_folder(hosts: Hosts) -> None:
     queue_job(hosts, pick_up_name(place / "drop"))
     wait_until(lambda: hosts.ask(RESULTS))
     assert hosts.ask(RESULTS) == [(pick_up_name(place / "drop"), 0)]
-    assert assert_paid_once(hosts)
+    assert is_paid_once(hosts)
     file_names = sorted(path.name.partition("-")[2] for path in (place / "drop/done").iterdir())
     assert file_names == ["staff.csv", "staff.reconciliation.csv", "staff.report.html", "staff.summary.json"]
     assert hosts.ask("SELECT count(*) FROM paygw.run") == [(1,)]
     wait_until(lambda: not hosts.ask(JOBS))  # finished jobs are deleted
-    listed = hosts.office.json("workers")["jobs"]
-    shown = [(job["name"], job["exit_code"], job["is_being_done"]) for job in listed]
-    assert shown == [(pick_up_name(place / "drop"), 0, False)]
+    (job,) = hosts.office.json("workers")["jobs"]
+    assert (job["name"], job["exit_code"], job["is_being_done"]) == (pick_up_name(place / "drop"), 0, False)
     assert "drop" in configure_timetable(hosts.office, place).run("workers").stdout
     assert "jobs of workers" in hosts.office.run("doctor").stdout
-    for process in workers:
-        process.send_signal(signal.SIGTERM)
-        require_exit_code(process, 0)
+    stop_workers(*workers)
 
 
 def test_missed_timetable_run_is_skipped(hosts: Hosts) -> None:
@@ -93,13 +100,11 @@ def test_missed_timetable_run_is_skipped(hosts: Hosts) -> None:
     wait_until(lambda: not hosts.ask(JOBS))
     (job,) = hosts.office.json("workers")["jobs"]
     assert (job["name"], job["exit_code"], job["ended_at"]) == (queue, None, None)
-    missed_s = datetime.fromisoformat(job["missed_at"]).timestamp()
-    assert time.time() - missed_s >= 700
-    assert hosts.record().total() == 0
-    assert (place / "drop/staff.csv").exists()
+    assert time.time() - datetime.fromisoformat(job["missed_at"]).timestamp() >= 700
+    assert (hosts.record().total(), (place / "drop/staff.csv").exists()) == (0, True)
     queue_job(hosts, queue)
     wait_until(lambda: hosts.ask(RESULTS) == [(queue, 0)])
-    assert assert_paid_once(hosts)
+    assert is_paid_once(hosts)
     assert hosts.office.json("workers")["jobs"][0]["missed_at"] == job["missed_at"]
     kill(worker)
 
@@ -151,21 +156,17 @@ def test_emptied_job_tables_do_not_lose_payments(hosts: Hosts) -> None:
     hosts.wait_for_workers(*workers)
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     hosts.wait_for_record(5, workers[0])
-    tables = ", ".join(
-        f"paygw_jobs.{name}" for (name,) in hosts.ask("SELECT tablename FROM pg_tables WHERE schemaname = 'paygw_jobs'")
-    )
+    names = hosts.ask("SELECT tablename FROM pg_tables WHERE schemaname = 'paygw_jobs'")
+    tables = ", ".join(f"paygw_jobs.{name}" for (name,) in names)
     hosts.ask(f"TRUNCATE {tables}")
     wait_until(lambda: hosts.record().total() == ROWS)
     # The workers accept jobs again, so the next batch is sent as well.
-    others = hosts.office.sheet(kenyan_rows(ROWS, prefix="OTHER", amount="70"), "others.csv")
-    assert hosts.office.json("submit", others)["states"] == {"paid": ROWS}
-    hosts.ask(f"TRUNCATE {tables}")
-    third = hosts.office.sheet(kenyan_rows(ROWS, prefix="THIRD", amount="80"), "third.csv")
-    assert hosts.office.json("submit", third)["states"] == {"paid": ROWS}
-    assert assert_paid_once(hosts, rows=3 * ROWS)
-    for process in workers:
-        process.send_signal(signal.SIGTERM)
-        require_exit_code(process, 0)
+    for name, amount in (("OTHER", "70"), ("THIRD", "80")):
+        more = hosts.office.sheet(kenyan_rows(ROWS, prefix=name, amount=amount), f"{name}.csv")
+        assert hosts.office.json("submit", more)["states"] == {"paid": ROWS}
+        hosts.ask(f"TRUNCATE {tables}")
+    assert is_paid_once(hosts, rows=3 * ROWS)
+    stop_workers(*workers)
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
@@ -201,7 +202,7 @@ def test_workers_finish_run_after_run_folder_signal(tmp_path: Path, postgres_ser
         wait_until(lambda: hosts.record().total() == ROWS)
         assert list((tmp_path / "drop").glob("working-*/*"))  # it is continued before any other sheet
         assert hosts.office.json("run-folder", tmp_path / "drop")["states"] == {"paid": ROWS}
-        assert assert_paid_once(hosts)
+        assert is_paid_once(hosts)
         kill(worker)
 
 
@@ -217,7 +218,7 @@ def test_second_run_folder_is_refused_while_first_runs(hosts: Hosts) -> None:
         assert (second.exit_code, "is already doing this" in second.stderr) == (7, True), second.stderr
     stdout, stderr = following.communicate(timeout=PATIENCE_S)
     assert following.returncode == 0, stdout + stderr
-    assert assert_paid_once(hosts, rows=ROWS + 7)
+    assert is_paid_once(hosts, rows=ROWS + 7)
     kill(worker)
 
 
@@ -228,8 +229,45 @@ def test_timetable_job_runs_once_across_hosts(hosts: Hosts) -> None:
     hosts.wait_for_workers(*workers)
     drop_sheet(place)
     wait_until(lambda: hosts.record().total() == ROWS, look_every_s=0.5)
-    seen = hosts.ask("SELECT DISTINCT defer_timestamp FROM paygw_jobs.procrastinate_periodic_defers")
-    assert len(seen) == len(hosts.ask("SELECT defer_timestamp FROM paygw_jobs.procrastinate_periodic_defers"))
-    assert assert_paid_once(hosts)
+    deferred = hosts.ask("SELECT defer_timestamp FROM paygw_jobs.procrastinate_periodic_defers")
+    assert len(set(deferred)) == len(deferred)
+    assert is_paid_once(hosts)
     for process in workers:
         kill(process)
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "at", "due"),
+    [
+        ("0 3 * * *", "Africa/Nairobi", "2026-11-24T00:30:00+00:00", "2026-11-25T00:00:00+00:00"),
+        ("0 3 * * *", "UTC", "2026-11-24T00:30:00+00:00", "2026-11-24T03:00:00+00:00"),
+        # Clocks go forward at 2:00, so there is no 2:30. They go back at 3:00.
+        ("30 2 * * *", "Europe/Paris", "2026-03-28T12:00:00+00:00", "2026-03-29T01:00:00+00:00"),
+        ("30 4 * * *", "Europe/Paris", "2026-10-24T12:00:00+00:00", "2026-10-25T03:30:00+00:00"),
+    ],
+)
+def test_due_time_follows_time_zone(cron: str, zone: str, at: str, due: str) -> None:
+    task: Any = App(connector=InMemoryConnector()).task(name="verify")(lambda **_: None)
+    times = periodic_task_for(ScheduledCommand("verify", cron, zone, ("verify",)), task)
+    start = datetime.fromisoformat(at).timestamp()
+    assert datetime.fromtimestamp(times.croniter.get_next(ret_type=float, start_time=start), UTC).isoformat() == due
+
+
+def test_timetable_entry_has_name_and_command(tmp_path: Path) -> None:
+    folder = tmp_path / ("a" * 200)
+    section = TimetableSection.model_validate(
+        {
+            "time_zone": "Africa/Nairobi",
+            "refresh": "*/15 * * * *",
+            "verify": "0 3 * * *",
+            "backup": {"folder": "/srv/backup", "at": "0 4 * * *"},
+            "pick_up": [{"folder": str(folder), "at": "* * * * *", "collect": True}],
+        }
+    )
+    found = {entry.name: entry for entry in scheduled_commands(section)}
+    assert all(len(f"procrastinate_queue_v1#{name}".encode()) < 64 for name in found)
+    (pick_up, *_) = found.values()
+    assert pick_up.command_arguments() == ["run-folder", "--wait", "--collect", "--", str(folder)]
+    assert found["refresh"].command_arguments() == ["refresh", "--wait"]
+    command, path = found["backup"].command_arguments()
+    assert (command, Path(path).parent, Path(path).suffix) == ("backup", Path("/srv/backup"), ".dump")

@@ -18,19 +18,28 @@ from paygw_batch.cli.signals import Interruption
 from paygw_batch.cluster import work_command
 from paygw_batch.cluster.job_worker import JobWorker
 from paygw_batch.core.shown_states import STOPPED_BY_PERSON
+from tests.cli.metrics import read_gauges
 from tests.cli.stopped import stop_process
 from tests.support.clusters import Hosts, hosts_on, is_finished, require_exit_code
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_server import new_server
-from tests.support.program import Program, kenyan_rows, kill, read_csv
+from tests.support.program import kenyan_rows, kill, read_csv
 
 ROWS = 60
 WINDOW = 4
 """The configured number of requests in flight per worker."""
 
 
-def assert_paid_once(hosts: Hosts) -> bool:
+def is_paid_once(hosts: Hosts) -> bool:
     return hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+
+
+def hand_over(hosts: Hosts) -> tuple[Path, str]:
+    """Offer a batch to workers. Return its sheet and its id."""
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    summary = hosts.office.json("submit", sheet, "--detach")
+    assert summary["exit_code"] == 0
+    return sheet, summary["batch"]
 
 
 def test_submit_follows_batch_sent_by_two_workers(hosts: Hosts) -> None:
@@ -40,7 +49,7 @@ def test_submit_follows_batch_sent_by_two_workers(hosts: Hosts) -> None:
     summary = hosts.office.json("submit", sheet)
     assert (summary["states"], summary["exit_code"], summary["sent_this_run"]) == ({"paid": ROWS}, 0, ROWS)
     assert len(read_csv(summary["reconciliation"])) == ROWS
-    assert assert_paid_once(hosts)
+    assert is_paid_once(hosts)
     listed = hosts.office.json("workers")["workers"]
     assert [worker["is_alive"] for worker in listed] == [True, True]
     assert sum(worker["rows"] for worker in listed) == ROWS
@@ -56,22 +65,27 @@ def test_submit_follows_batch_sent_by_two_workers(hosts: Hosts) -> None:
 
 def test_batch_is_handed_to_workers_once(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    assert hosts.office.run("submit", sheet, "--detach", "--first", "1").exit_code == 2
     result = hosts.office.run("submit", sheet, "--detach")
     assert (result.exit_code, hosts.record()) == (0, Counter())
     assert "No worker is running" in result.stderr
     assert "The workers will send 60 rows" in result.stdout
     assert hosts.office.run("submit", sheet, "--detach").exit_code == 0
     assert hosts.ask("SELECT count(*) FROM paygw.run") == [(1,)]
-    assert "sent 60 rows" in require_exit_code(hosts.host("one").start("work", "--once"), 0)
-    assert assert_paid_once(hosts)
+    host = hosts.host("one")
+    host.config.write_text(f'{host.config.read_text()}\n[reporting]\nmetrics = "paygw.prom"\n')
+    assert "sent 60 rows" in require_exit_code(host.start("work", "--once"), 0)
+    gauges = read_gauges(host)
+    assert (gauges["paygw_gate_stopped"], 'paygw_workers{state="alive"}' in gauges) == (0, True)
+    assert not [name for name in gauges if "run_rows_left" in name], "the run is over, so it would alert forever"
+    assert is_paid_once(hosts)
     assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
     assert hosts.office.json("submit", sheet, "--detach")["states"] == {"paid": ROWS}
     assert hosts.office.json("submit", sheet)["sent_this_run"] == 0
 
 
 def test_second_worker_finishes_batch_of_killed_worker(hosts: Hosts) -> None:
-    sheet = hosts.office.sheet(kenyan_rows(ROWS))
-    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    sheet, _ = hand_over(hosts)
     dying = hosts.host("one").start("work")
     hosts.wait_for_record(10, dying)
     kill(dying)
@@ -89,18 +103,12 @@ def test_second_worker_finishes_batch_of_killed_worker(hosts: Hosts) -> None:
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
-LOSE_CLAIMS = """UPDATE paygw.state SET claimed_by = NULL WHERE instruction IN (
-    SELECT instruction FROM paygw.state WHERE claimed_by IS NOT NULL ORDER BY instruction FOR UPDATE)"""
-UNENDED = "SELECT count(*) FROM paygw.process WHERE ended_at IS NULL"
-
-
+INTENDED = """SELECT i.client_orderid, s.state FROM paygw.state s JOIN paygw.instruction i ON i.number = s.instruction
+    JOIN paygw.fact f ON f.number = s.intent
+    WHERE f.kind = 'intended' AND f.process = (SELECT min(process) FROM paygw.fact WHERE kind = 'intended')"""
 ASLEEP_S = 0.1
 """How long to wait until all threads of a process are frozen or waiting."""
-
-
 HELD = "127.0.0.2"
-
-
 LEADS_TO_THE_DOOR = f"""
 import runpy
 from paygw_batch.gateway.http import transport
@@ -166,16 +174,13 @@ class HeldDoor:
 
 def test_frozen_worker_sends_nothing_after_resuming(hosts: Hosts) -> None:
     """Its intent is committed and its connection is opening when another worker puts its row in doubt."""
-    sheet = hosts.office.sheet(kenyan_rows(ROWS))
-    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    hand_over(hosts)
     with closing(HeldDoor(hosts.gateway["PAYGW_BASE_URL"])) as door:
         host = hosts.host("one")
         ours = door.wanted()
         command = [sys.executable, "-c", LEADS_TO_THE_DOOR, "--config", str(host.config), "work"]
-        environ = {**os.environ, **host.environ}
-        frozen = subprocess.Popen(
-            command, env=environ, cwd=host.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        environ, pipe = {**os.environ, **host.environ}, subprocess.PIPE
+        frozen = subprocess.Popen(command, env=environ, cwd=host.home, stdout=pipe, stderr=pipe, text=True)
         wait_until(lambda: door.wanted() > ours or is_finished(frozen))
         assert not is_finished(frozen), frozen.communicate()
         with stop_process(frozen):
@@ -183,7 +188,9 @@ def test_frozen_worker_sends_nothing_after_resuming(hosts: Hosts) -> None:
             wait_until(lambda: hosts.record().total() == ROWS - 1 or is_finished(other))
             assert not is_finished(other), other.communicate()
             door.open()
-        wait_until(lambda: hosts.ask(LATE) == [(1,)] or is_finished(frozen))
+        wait_until(
+            lambda: hosts.ask("SELECT 1 FROM paygw.fact WHERE kind = 'not_sent'") == [(1,)] or is_finished(frozen)
+        )
         for process in (frozen, other):
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=PATIENCE_S)
@@ -192,14 +199,6 @@ def test_frozen_worker_sends_nothing_after_resuming(hosts: Hosts) -> None:
     assert (arrived[str(doubtful)], state) == (0, "in_doubt")
     assert (arrived.total(), max(arrived.values())) == (ROWS - 1, 1)
     assert hosts.office.json("verify")["exit_code"] == 5, "sound, and it keeps the late word that nothing left"
-
-
-INTENDED = """SELECT i.client_orderid, s.state FROM paygw.state s JOIN paygw.instruction i ON i.number = s.instruction
-    JOIN paygw.fact f ON f.number = s.intent
-    WHERE f.kind = 'intended' AND f.process = (SELECT min(process) FROM paygw.fact WHERE kind = 'intended')"""
-
-
-LATE = "SELECT count(*) FROM paygw.fact WHERE kind = 'not_sent'"
 
 
 def test_frozen_waiting_worker_ends_on_signal(hosts: Hosts) -> None:
@@ -214,8 +213,7 @@ def test_frozen_waiting_worker_ends_on_signal(hosts: Hosts) -> None:
 
 
 def test_stopping_worker_finishes_its_rows(hosts: Hosts) -> None:
-    sheet = hosts.office.sheet(kenyan_rows(ROWS))
-    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    sheet, _ = hand_over(hosts)
     leaving = hosts.host("one").start("work")
     hosts.wait_for_record(10, leaving)
     leaving.send_signal(signal.SIGTERM)
@@ -223,25 +221,24 @@ def test_stopping_worker_finishes_its_rows(hosts: Hosts) -> None:
     states = hosts.office.json("status", sheet)["states"]
     assert set(states) <= {"paid", "ready"}
     assert sum(hosts.record().values()) == states["paid"]
-    assert hosts.ask(UNENDED) == [(0,)]
+    assert hosts.ask("SELECT count(*) FROM paygw.process WHERE ended_at IS NULL") == [(0,)]
     require_exit_code(hosts.host("two").start("work", "--once"), 0)
-    assert assert_paid_once(hosts)
+    assert is_paid_once(hosts)
 
 
 def test_lost_claims_never_pay_twice(hosts: Hosts) -> None:
-    sheet = hosts.office.sheet(kenyan_rows(ROWS))
-    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    hand_over(hosts)
     workers = [hosts.host(name).start("work", "--once") for name in ("one", "two")]
     hosts.wait_for_record(10, workers[0])
-    hosts.ask(LOSE_CLAIMS)
+    hosts.ask("""UPDATE paygw.state SET claimed_by = NULL WHERE instruction IN (
+        SELECT instruction FROM paygw.state WHERE claimed_by IS NOT NULL ORDER BY instruction FOR UPDATE)""")
     for worker in workers:
         require_exit_code(worker, 0)
-    assert assert_paid_once(hosts)
+    assert is_paid_once(hosts)
 
 
 def test_operator_stops_batch_until_next_start(hosts: Hosts) -> None:
-    sheet = hosts.office.sheet(kenyan_rows(ROWS))
-    batch = hosts.office.json("submit", sheet, "--detach")["batch"]
+    sheet, batch = hand_over(hosts)
     with hosts.blocked_commits():
         worker = hosts.host("one").start("work", "--once")
         hosts.wait_until_blocked()
@@ -260,12 +257,11 @@ def test_operator_stops_batch_until_next_start(hosts: Hosts) -> None:
     require_exit_code(hosts.host("two").start("work", "--once"), 0)
     assert hosts.record().total() == states["paid"], "a stopped batch waits for a person"
     assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
-    assert assert_paid_once(hosts)
+    assert is_paid_once(hosts)
 
 
 def test_interrupting_submit_stops_batch(hosts: Hosts) -> None:
-    sheet = hosts.office.sheet(kenyan_rows(ROWS))
-    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    sheet, _ = hand_over(hosts)
     with hosts.blocked_commits():
         worker = hosts.host("one").start("work")
         hosts.wait_until_blocked()
@@ -282,22 +278,6 @@ def test_interrupting_submit_stops_batch(hosts: Hosts) -> None:
     assert hosts.record().total() == states["paid"]
     worker.send_signal(signal.SIGTERM)
     require_exit_code(worker, 0)
-
-
-def test_journal_in_file_has_no_workers(program: Program) -> None:
-    sheet = program.sheet(kenyan_rows(1))
-    for asked in (("work",), ("work", "--once"), ("workers",), ("submit", sheet, "--detach")):
-        refused = program.run(*asked)
-        assert (refused.exit_code, "The journal is a file" in refused.stderr) == (2, True)
-        assert "docs/several-hosts.md" in refused.stderr
-    assert program.record() == []
-
-
-def test_first_and_detach_options_conflict(hosts: Hosts) -> None:
-    sheet = hosts.office.sheet(kenyan_rows(3))
-    refused = hosts.office.run("submit", sheet, "--detach", "--first", "1")
-    assert (refused.exit_code, hosts.record()) == (2, Counter())
-    assert hosts.office.json("submit", sheet, "--first", "1")["states"] == {"paid": 1, "ready": 2}
 
 
 def test_worker_exits_with_error_without_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,20 +297,6 @@ def test_worker_exits_with_error_without_database(tmp_path: Path, monkeypatch: p
         stopping.join()
         assert (gone.exit_code, "can no longer be written" in gone.stderr) == (7, True)
         assert "Traceback" not in gone.output
-
-
-def test_worker_metrics_omit_rows_left_after_run(hosts: Hosts) -> None:
-    host = hosts.host("one")
-    metrics = host.home / "paygw.prom"
-    host.config.write_text(f'{host.config.read_text()}\n[reporting]\nmetrics = "{metrics}"\n')
-    sheet = hosts.office.sheet(kenyan_rows(3))
-    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
-    require_exit_code(host.start("work", "--once"), 0)
-    text = metrics.read_text()
-    assert 'paygw_workers{state="alive"} ' in text
-    assert "paygw_gate_stopped 0" in text
-    assert "# TYPE paygw_workers gauge\n" in text
-    assert "paygw_run_rows_left{" not in text  # the run is over, so its gauge would alert forever
 
 
 def test_worker_ends_after_lost_signal(monkeypatch: pytest.MonkeyPatch) -> None:
