@@ -1,15 +1,10 @@
-"""Statements count as a person's word unless a signature or the gateway's folder proves them.
-
-The judge is the sandbox's own record.
-"""
+"""Statements count as a person's word unless a signature or the gateway's folder proves them."""
 
 import base64
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,10 +14,8 @@ from paygw_batch.approval.signed_document import sign_document, write_document
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.settle.statement import StatementProof, TransferFolder
 from tests.support.approving import policy
-from tests.support.clocks import SetClock
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
-TAKES_IT_AND_LOSES_THE_REPLY = '[default]\nfault = "drop_after"\n'
 PAYS = '[default]\nstatus = "approved"\n'
 MARK = "possible duplicate of attempt 1"
 ALGORITHMS = {
@@ -65,7 +58,7 @@ SIGNED = 'statements = "signed"\nstatement_key = "gateway.public.pem"'
 def lose_reply(program: Program, evidence: str = "", more: str = "") -> str:
     """Pay the only row of a sheet and lose the reply. Return the batch."""
     configure(program, evidence, more)
-    (program.home / "gateway.toml").write_text(TAKES_IT_AND_LOSES_THE_REPLY)
+    (program.home / "gateway.toml").write_text('[default]\nfault = "drop_after"\n')
     batch = str(program.json("submit", program.sheet(kenyan_rows(1)))["batch"])
     (program.home / "gateway.toml").write_text(PAYS)
     return batch
@@ -113,16 +106,6 @@ def assert_gateway_evidence(program: Program, batch: str, file: Path) -> None:
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_unproven_statement_waits_for_quarantine(program: Program, set_clock: SetClock) -> None:
-    batch = lose_reply(program)
-    assert_person_evidence(program, batch, write_statement(program, batch))
-    program.config.write_text(program.config.read_text().replace("[submission]", "[submission]\nquarantine_h = 0.05"))
-    assert program.json("retry", batch)["released"] == 0
-    set_clock(timedelta(minutes=4))
-    assert program.json("retry", batch)["released"] == 1
-    assert MARK in reconciliation_message(program, batch)
-
-
 def test_unproven_paid_statement_settles_at_once(program: Program) -> None:
     batch = lose_reply(program)
     assert apply_statement(program, batch, write_statement(program, batch, "approved")) == "person"
@@ -152,34 +135,20 @@ def test_statement_without_signature_or_key_proves_nothing(program: Program, evi
     assert_person_evidence(program, batch, file)
 
 
-def append_line(_program: Program, file: Path) -> None:
-    file.write_text(file.read_text() + "PAY-2,1500.50,KES,declined,2026-11-20T10:00:00Z\n")
-
-
-def change_signature(change: Callable[[bytes], bytes]) -> Callable[[Program, Path], object]:
-    def apply(_program: Program, file: Path) -> None:
-        signature = file.with_name("statement.csv.sig")
-        signature.write_bytes(change(signature.read_bytes()))
-
-    return apply
-
-
-TAMPERING: dict[str, Callable[[Program, Path], object]] = {
-    "another line": append_line,
-    "another key": lambda program, file: sign(make_key(program, name="other"), file),
-    "short signature": change_signature(lambda signature: signature[:-1]),
-    "empty signature": change_signature(lambda _signature: b""),
-}
-
-
 @pytest.mark.share(2)
-@pytest.mark.parametrize("how", TAMPERING)
+@pytest.mark.parametrize("how", ["another line", "another key", "short signature", "empty signature"])
 def test_statement_with_wrong_signature_is_refused(program: Program, how: str) -> None:
     private = make_key(program)
     batch = lose_reply(program, SIGNED)
     file = write_statement(program, batch, "approved")
-    sign(private, file)
-    TAMPERING[how](program, file)
+    signature = sign(private, file)
+    match how:
+        case "another line":
+            file.write_text(file.read_text() + "PAY-2,1500.50,KES,declined,2026-11-20T10:00:00Z\n")
+        case "another key":
+            sign(make_key(program, name="other"), file)
+        case _:
+            signature.write_bytes(signature.read_bytes()[:-1] if how == "short signature" else b"")
     for option in ((), ("--yes",), ("--yes", "--matching-only")):
         assert program.json("resolve", "statement", batch, file, *option)["exit_code"] == 3
     assert program.json("status", batch)["states"] == {"in_doubt": 1}
@@ -234,19 +203,12 @@ def test_doctor_reports_how_statements_are_proven(program: Program) -> None:
     assert doctor_check(program) == "wrong"
 
 
-@pytest.mark.parametrize(
-    "evidence",
-    [
-        'statements = "typed"',
-        'statements = "folder:"',
-        'statements = "signed"',
-        'statement_key = "gateway.public.pem"',
-        'statements = "folder:inbox"\nstatement_key = "gateway.public.pem"',
-    ],
-)
-def test_unknown_evidence_setting_is_refused(program: Program, evidence: str) -> None:
-    configure(program, evidence)
-    assert program.run("status").exit_code == 2
+def test_unknown_evidence_setting_is_refused(program: Program) -> None:
+    key = 'statement_key = "gateway.public.pem"'
+    settings = [f'statements = "{word}"' for word in ("typed", "folder:", "signed")]
+    for evidence in (*settings, key, f'statements = "folder:inbox"\n{key}'):
+        configure(program, evidence)
+        assert program.run("status").exit_code == 2, evidence
 
 
 @pytest.fixture
@@ -302,14 +264,14 @@ def play_trick(file: Path, trick: str) -> Path:
     return file
 
 
-TRICKS = [
-    *("beside the folder", "changed copy", "symbolic link", "hard link", "below the folder", "writable file"),
-    *("writable folder", "writable parent", "linked folder", "pipe without a writer"),
-]
-
-
 @pytest.mark.share(4)
-@pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.parametrize(
+    "trick",
+    [
+        *("beside the folder", "changed copy", "symbolic link", "hard link", "below the folder", "writable file"),
+        *("writable folder", "writable parent", "linked folder", "pipe without a writer"),
+    ],
+)
 def test_statement_in_untrusted_folder_is_personal_evidence(
     program: Program, transfer_folder: Path, trick: str
 ) -> None:
@@ -336,15 +298,9 @@ def test_statement_owned_by_other_user_proves_nothing(tmp_path: Path, monkeypatc
     assert rule.find_proof(file, b"x") is StatementProof.OTHER_FILE
 
 
-@pytest.fixture
-def company(program: Program) -> Program:
-    """Create the gateway's key. Orders are prepared by Ada and approved by Cleo."""
-    make_key(program)
-    return program
-
-
 def lose_reply_of_company(program: Program, evidence: str = SIGNED) -> str:
     """Pay a row, lose its reply, and require two people for orders; no sheet is large enough to need a plan."""
+    make_key(program)
     return lose_reply(program, evidence, policy(program.home).replace('KES = "1000"', 'KES = "1000000"'))
 
 
@@ -389,25 +345,15 @@ def assert_not_paid_again(program: Program, batch: str) -> None:
     assert commit_count(program) == 1
 
 
-def test_order_forged_as_gateway_evidence_is_refused(company: Program) -> None:
-    batch = lose_reply_of_company(company)
-    write_order(company, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
-    before = approve(company)
-    forge(company, basis="gateway")
-    assert approve(company) != before
-    assert carry_out(company) == 8
-    assert company.json("status", batch)["states"] == {"in_doubt": 1}
-    assert_not_paid_again(company, batch)
-
-
-def test_settlement_by_person_keeps_quarantine_and_warning(company: Program) -> None:
-    batch = lose_reply_of_company(company)
-    write_order(company, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
-    output = approve(company)
-    assert ("paid again from 20" in output, "immediately" in output) == (True, False)
-    assert carry_out(company) in {0, 4}
-    assert MARK in reconciliation_message(company, batch)
-    assert_not_paid_again(company, batch)
+def test_order_forged_as_gateway_evidence_is_refused(program: Program) -> None:
+    batch = lose_reply_of_company(program)
+    write_order(program, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
+    before = approve(program)
+    forge(program, basis="gateway")
+    assert approve(program) != before
+    assert carry_out(program) == 8
+    assert program.json("status", batch)["states"] == {"in_doubt": 1}
+    assert_not_paid_again(program, batch)
 
 
 def write_signed_order(program: Program, *words: str) -> tuple[str, Path]:
@@ -419,29 +365,27 @@ def write_signed_order(program: Program, *words: str) -> tuple[str, Path]:
     return batch, file
 
 
-@pytest.mark.parametrize("words", [(), ("--evidence", "Ticket 2")])
-def test_settlement_by_signed_statement_skips_quarantine(company: Program, words: tuple[str, ...]) -> None:
-    batch, _ = write_signed_order(company, *words)
-    assert "can be paid again immediately" in approve(company)
-    assert carry_out(company) in {0, 4}
-    assert MARK in reconciliation_message(company, batch)
-    assert company.json("retry", batch)["released"] == 1
-    assert company.json("verify")["exit_code"] == 0
-
-
-def test_settlement_by_statement_from_folder_skips_quarantine(program: Program, transfer_folder: Path) -> None:
-    batch = lose_reply_of_company(program, FOLDER)
-    write_order(program, batch, "--statement", write_statement(program, batch, folder=transfer_folder))
-    approve(program)
+@pytest.mark.parametrize("evidence", [SIGNED, FOLDER])
+def test_settlement_by_proven_statement_skips_quarantine(
+    program: Program, transfer_folder: Path, evidence: str
+) -> None:
+    if evidence == SIGNED:
+        batch, _ = write_signed_order(program, "--evidence", "Ticket 2")
+    else:
+        batch = lose_reply_of_company(program, FOLDER)
+        write_order(program, batch, "--statement", write_statement(program, batch, folder=transfer_folder))
+    assert "can be paid again immediately" in approve(program)
     assert carry_out(program) in {0, 4}
+    assert MARK in reconciliation_message(program, batch)
     assert program.json("retry", batch)["released"] == 1
+    assert program.json("verify")["exit_code"] == 0
 
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("lost", ["signature", "file", "content", "setting"])
-def test_order_with_unproven_statement_is_refused(company: Program, lost: str) -> None:
-    batch, file = write_signed_order(company)
-    approve(company)
+def test_order_with_unproven_statement_is_refused(program: Program, lost: str) -> None:
+    batch, file = write_signed_order(program)
+    approve(program)
     match lost:
         case "signature":
             file.with_name("statement.csv.sig").unlink()
@@ -449,12 +393,12 @@ def test_order_with_unproven_statement_is_refused(company: Program, lost: str) -
             file.unlink()
         case "content":
             file.write_text(file.read_text().replace("declined", "processing"))
-            sign(company.home / "gateway.pem", file)
+            sign(program.home / "gateway.pem", file)
         case _:
-            company.config.write_text(company.config.read_text().replace(SIGNED, ""))
-    assert carry_out(company) == 8
-    assert company.json("status", batch)["states"] == {"in_doubt": 1}
-    assert_not_paid_again(company, batch)
+            program.config.write_text(program.config.read_text().replace(SIGNED, ""))
+    assert carry_out(program) == 8
+    assert program.json("status", batch)["states"] == {"in_doubt": 1}
+    assert_not_paid_again(program, batch)
 
 
 @pytest.mark.share(4)
@@ -469,19 +413,19 @@ def test_order_with_unproven_statement_is_refused(company: Program, lost: str) -
         {"journal": "0" * 32},
     ],
 )
-def test_order_with_forged_field_settles_nothing(company: Program, change: dict[str, object]) -> None:
+def test_order_with_forged_field_settles_nothing(program: Program, change: dict[str, object]) -> None:
     """Each field is changed and signed again by its maker, and the approver checks nothing."""
-    batch, _ = write_signed_order(company)
-    forge(company, **change)
-    company.run("approve", order_path(company), "--key", company.home / "cleo.pem")
-    assert carry_out(company) in {2, 8}
-    assert company.json("status", batch)["states"] == {"in_doubt": 1}
+    batch, _ = write_signed_order(program)
+    forge(program, **change)
+    program.run("approve", order_path(program), "--key", program.home / "cleo.pem")
+    assert carry_out(program) in {2, 8}
+    assert program.json("status", batch)["states"] == {"in_doubt": 1}
 
 
-def test_order_can_treat_signed_statement_as_unproven(company: Program) -> None:
+def test_order_can_treat_signed_statement_as_unproven(program: Program) -> None:
     """A maker who waives the gateway's proof keeps the quarantine and the duplicate mark."""
-    batch, _ = write_signed_order(company)
-    forge(company, basis="person")
-    assert "paid again from 20" in approve(company)
-    assert carry_out(company) in {0, 4}
-    assert_not_paid_again(company, batch)
+    batch, _ = write_signed_order(program)
+    forge(program, basis="person")
+    assert "paid again from 20" in approve(program)
+    assert carry_out(program) in {0, 4}
+    assert_not_paid_again(program, batch)
