@@ -1,23 +1,19 @@
 """`init` creates the configuration, key, letter and journal; `config show` tells each value and its origin."""
 
 import json
-import os
-import pty
 import re
 import shlex
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settings.sections import GatewaySection, SubmissionSection
+from tests.cli.conversing import converse
 from tests.support.program import Program
 
 NEEDED = (
@@ -33,11 +29,16 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     return Program(tmp_path, tmp_path / ".config" / "paygw-batch" / "paygw.toml")
 
 
-def run_init(user: Program, *words: str | Path, **environ: str) -> dict[str, Any]:
-    result = user.run("--json", "init", *words, config=False, **environ)
+def run_json(user: Program, *words: str | Path) -> dict[str, Any]:
+    """Run a command without --config, and return its JSON."""
+    result = user.run("--json", *words, config=False)
     summary: dict[str, Any] = json.loads(result.stdout)
     assert summary["exit_code"] == result.exit_code, result.stderr
     return summary
+
+
+def run_init(user: Program, *words: str | Path) -> dict[str, Any]:
+    return run_json(user, "init", *words)
 
 
 def file_names(home: Path) -> set[str]:
@@ -50,12 +51,11 @@ def file_mode(path: Path | str) -> int:
     return stat.S_IMODE(Path(path).stat().st_mode)
 
 
-def run_refused(user: Program, *words: str | Path, code: int = 2, **environ: str) -> str:
-    """Run `init`, which must create nothing, and return its error."""
+def run_refused(user: Program, *words: str | Path, code: int = 2) -> str:
+    """Run a command that must be refused and create nothing, and return its error."""
     before = file_names(user.home)
-    result: Result = user.run("init", *words, config=False, **environ)
-    assert result.exit_code == code, result.output
-    assert file_names(user.home) == before
+    result = user.run(*words, config=False)
+    assert (result.exit_code, file_names(user.home)) == (code, before), result.output
     return result.stderr
 
 
@@ -71,16 +71,15 @@ def test_init_creates_private_files(user: Program) -> None:
     assert private.key_size >= 2048
     assert summary["public_key"].startswith("-----BEGIN PUBLIC KEY-----")
     assert summary["missing"] == ["gateway.signature_profile", "outcomes", "countries.TZ.payout.purpose"]
-    checks = json.loads(user.run("--json", "doctor", config=False).stdout)["checks"]
-    missing = "missing: gateway.signature_profile, outcomes, countries.TZ.payout.purpose"
-    assert missing.rpartition(",")[0] in " ".join(check["found"] for check in checks)
+    found = " ".join(check["found"] for check in run_json(user, "doctor")["checks"])
+    assert "missing: gateway.signature_profile, outcomes" in found
     assert user.run("status", config=False).exit_code == 0
 
 
 def test_init_writes_given_answers_to_configuration(user: Program) -> None:
     words = ("--outcome", "a b=paid", "--outcome", "no=rejected", "--signature-profile", "raw-body")
     more = ("--proxy", "http://proxy.example:3128", "--ca-bundle", "ca.pem", "--country", "KE=A/B")
-    run_init(user, *NEEDED, *words, *more)
+    summary = run_init(user, *NEEDED, *words, *more)
     settings = load_settings(user.config, environ={})
     gateway = settings.gateway
     assert (gateway.base_url, gateway.endpoint_id) == ("https://gateway.example/base", "77")
@@ -88,7 +87,9 @@ def test_init_writes_given_answers_to_configuration(user: Program) -> None:
     assert (gateway.proxy, gateway.ca_bundle) == ("http://proxy.example:3128", user.home / "ca.pem")
     assert settings.outcomes == {"a b": "paid", "no": "rejected"}
     assert settings.countries["KE"].payout.purpose == "A/B"
-    assert settings.missing_for_sending() == []
+    assert settings.missing_for_sending() == summary["missing"] == []
+    assert not re.search(r"RFC 5849|\[outcomes\]|exact `purpose`|shows no payout", summary["letter"])
+    assert "--first 1" in summary["message"]
 
 
 def test_sandbox_can_pay_right_after_init(user: Program) -> None:
@@ -96,9 +97,8 @@ def test_sandbox_can_pay_right_after_init(user: Program) -> None:
     assert summary["example_sheet"] == "sandbox-payroll.csv"
     assert Path(summary["journal"]["path"]).is_relative_to(user.home / "state")
     assert (file_mode(summary["configuration"]), file_mode("sandbox-payroll.csv")) == (0o600, 0o600)
-    paid = json.loads(user.run("--json", "submit", "sandbox-payroll.csv", config=False).stdout)
-    assert paid["states"] == {"paid": 14}
-    assert paid.get("warning_list", []) == []
+    paid = run_json(user, "submit", "sandbox-payroll.csv")
+    assert (paid["states"], paid.get("warning_list", [])) == ({"paid": 14}, [])
     Path("sandbox-payroll.csv").write_text("mine")
     assert run_init(user, "--sandbox", "--force")["example_sheet"] is None
     assert Path("sandbox-payroll.csv").read_text() == "mine"
@@ -107,17 +107,15 @@ def test_sandbox_can_pay_right_after_init(user: Program) -> None:
 def test_init_writes_to_given_paths(user: Program) -> None:
     place, journal = user.home / "new" / "my.toml", user.home / "kept" / "j.sqlite3"
     result = user.run("--config", place, "--journal", journal, "init", "--sandbox", config=False)
-    assert result.exit_code == 0, result.stderr
     assert f"paygw-batch --config {place} submit sandbox-payroll.csv" in " ".join(result.stdout.split())
-    assert journal.exists()
     assert load_settings(place, environ={}).journal_path() == journal
-    assert not user.config.exists()
+    assert (journal.exists(), user.config.exists()) == (True, False)
 
 
 def test_init_force_replaces_configuration_and_keeps_key(user: Program) -> None:
     first = run_init(user, *NEEDED)
     before = user.config.read_text()
-    assert "There is already a configuration at" in run_refused(user, *NEEDED)
+    assert "There is already a configuration at" in run_refused(user, "init", *NEEDED)
     assert user.config.read_text() == before
     again = run_init(user, *NEEDED, "--country", "KE=X", "--force")
     assert again["fingerprint"] == first["fingerprint"]
@@ -132,22 +130,15 @@ def test_force_replaces_neither_journal_nor_key(user: Program, name: str) -> Non
     found = next(path for path in user.home.rglob(name))
     content = found.read_bytes()
     key = user.config.parent / "keys" / "merchant.pem"
-    words = ("--config", found, "init", *NEEDED, "--private-key", key, "--force")
-    assert user.run(*words, config=False).exit_code == 2
+    run_refused(user, "--config", found, "init", *NEEDED, "--private-key", key, "--force")
     assert found.read_bytes() == content
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_init_without_terminal_lists_missing_options(user: Program, *, as_json: bool) -> None:
-    before = file_names(user.home)
-    words = ["--json"] if as_json else []
-    result = user.run(*words, "init", "--endpoint-id", "77", config=False)
-    assert result.exit_code == 2
-    assert re.search("--base-url, --consumer-key, --server-callback-url", result.stderr)
-    assert "--endpoint-id" not in result.stderr
-    assert file_names(user.home) == before
-    if as_json:
-        assert json.loads(result.stdout)["exit_code"] == 2
+@pytest.mark.parametrize("option", ["--json", "--quiet"])
+def test_init_without_terminal_lists_missing_options(user: Program, option: str) -> None:
+    error_output = run_refused(user, option, "init", "--endpoint-id", "77")
+    assert "--base-url, --consumer-key, --server-callback-url" in error_output
+    assert "--endpoint-id" not in error_output
 
 
 @pytest.mark.parametrize(
@@ -167,13 +158,13 @@ def test_init_without_terminal_lists_missing_options(user: Program, *, as_json: 
     ],
 )
 def test_init_with_invalid_value_creates_nothing(user: Program, words: tuple[str, ...], sentence: str) -> None:
-    assert sentence in run_refused(user, *NEEDED, *words)
+    assert sentence in run_refused(user, "init", *NEEDED, *words)
 
 
 def test_init_refuses_world_readable_key(user: Program) -> None:
     key = Path(run_init(user, *NEEDED)["private_key"])
     key.chmod(0o644)
-    assert "chmod 600" in run_refused(user, *NEEDED, "--force", "--private-key", key)
+    assert "chmod 600" in run_refused(user, "init", *NEEDED, "--force", "--private-key", key)
 
 
 def test_init_encrypts_key_with_given_passphrase(user: Program) -> None:
@@ -194,11 +185,8 @@ def test_init_encrypts_key_with_given_passphrase(user: Program) -> None:
 
 def test_init_refuses_second_journal_for_endpoint(user: Program) -> None:
     run_init(user, *NEEDED)
-    other = user.home / "other" / "my.toml"
-    before = file_names(user.home)
-    second = user.run("--config", other, "--journal", user.home / "2.sqlite3", "init", *NEEDED, config=False)
-    assert (second.exit_code, "already has a journal" in second.stderr) == (7, True)
-    assert file_names(user.home) == before
+    other = ("--config", user.home / "other" / "my.toml", "--journal", user.home / "2.sqlite3")
+    assert "already has a journal" in run_refused(user, *other, "init", *NEEDED, code=7)
 
 
 def test_letter_contains_key_and_open_questions(user: Program) -> None:
@@ -210,27 +198,24 @@ def test_letter_contains_key_and_open_questions(user: Program) -> None:
     known = ("77", 'merchant "x"', "https://merchant.example/callback", "KE, SN, ZA")
     assert all(part in text for part in (summary["public_key"], summary["fingerprint"], *known))
     flat = " ".join(text.split())
-    assert "of payouts to KE?" in flat
-    assert "shows no payout to SN." in flat
+    assert ("of payouts to KE?" in flat, "shows no payout to SN." in flat) == (True, True)
     for asked in ("gateway.signature_profile", "[outcomes]", "[reply]", "[notifications]", "quarantine_h", "optional"):
         assert asked in flat
     assert [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)] == list(range(1, 14))
 
 
-def test_letter_omits_questions_already_answered(user: Program) -> None:
-    words = ("--signature-profile", "json-params", "--outcome", "ok=paid", "--country", "KE=WALLET")
-    summary = run_init(user, *NEEDED, *words)
-    assert summary["missing"] == []
-    for known in ("RFC 5849", "[outcomes]", "exact `purpose`", "shows no payout"):
-        assert known not in summary["letter"]
-    assert "--first 1" in summary["message"]
+ANSWERS = {
+    "base address": "https://gateway.example",
+    "endpoint id": "77",
+    "consumer key": "my login",
+    "notifications": "https://merchant.example/cb",
+    "Countries": "KE, TZ",
+}
 
 
 def test_init_at_terminal_asks_for_missing_values(user: Program) -> None:
-    answers = "https://gateway.example\n77\nmerchant\nhttps://merchant.example/cb\nKE, TZ\nraw-body\n\n"
-    output = run_in_terminal(user, answers, "init")
-    for question in ("base address", "endpoint id", "consumer key", "notifications", "Countries", "passphrase"):
-        assert question in output
+    output, code = converse(user, "init", answers=[*ANSWERS.items(), ("for it", "raw-body"), ("passphrase", "")])
+    assert code == 0, output
     settings = load_settings(user.config, environ={})
     assert (settings.gateway.endpoint_id, settings.gateway.signature_profile) == ("77", "raw-body")
     assert list(settings.countries) == ["KE", "TZ"]
@@ -239,46 +224,25 @@ def test_init_at_terminal_asks_for_missing_values(user: Program) -> None:
 
 
 def test_init_checks_each_answer_at_prompt(user: Program) -> None:
-    answers = (
-        "gateway.example\nhttps://gateway.example\n..\n77\nmerchant\nnowhere\nhttps://merchant.example/cb\n"
-        "Kenia\nKenya, Tanzania\njson\njson-params\nnosuch.txt\n\n"
-    )
-    output = run_in_terminal(user, answers, "init")
-    assert output.count("Error: ") == 6
+    wrong = {"base address": "gateway.example", "endpoint id": "..", "notifications": "nowhere", "Countries": "Kenia"}
+    rest = (("for it", "json"), ("for it", "json-params"), ("passphrase", "nosuch.txt"), ("passphrase", ""))
+    answers = [(asked, text) for asked in ANSWERS for text in (wrong.get(asked), ANSWERS[asked]) if text]
+    output, code = converse(user, "init", answers=[*answers, *rest])
+    assert (code, output.count("Error: ")) == (0, 6), output
     settings = load_settings(user.config, environ={})
-    assert list(settings.countries) == ["KE", "TZ"]
-    assert settings.gateway.signature_profile == "json-params"
+    assert (list(settings.countries), settings.gateway.signature_profile) == (["KE", "TZ"], "json-params")
 
 
 def test_failed_init_prints_command_to_retry(user: Program) -> None:
     secret = user.home / "secret.txt"
     secret.write_text("words\n")
     secret.chmod(0o644)
-    answers = f"https://gateway.example\n77\nmy login\nhttps://merchant.example/cb\nKenya\n\n{secret}\n"
-    output = run_in_terminal(user, answers, "init", exit_code=2)
+    output, code = converse(user, "init", answers=[*ANSWERS.items(), ("for it", ""), ("passphrase", str(secret))])
     (command,) = re.findall(r"^  paygw-batch (.*)$", output, re.MULTILINE)
-    assert not user.config.exists()
+    assert (code, user.config.exists()) == (2, False)
     secret.chmod(0o600)
     assert user.run(*shlex.split(command), config=False).exit_code == 0
     assert load_settings(user.config, environ={}).gateway.consumer_key == "my login"
-
-
-def run_in_terminal(user: Program, answers: str, *words: str, exit_code: int = 0) -> str:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "paygw_batch", *words]
-    environ = {**os.environ, **user.environ}
-    running = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=user.home, env=environ)
-    os.close(theirs)
-    os.write(ours, answers.encode())
-    output = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            output += chunk
-    except OSError:  # Linux reports EIO when the other end is closed.
-        pass
-    os.close(ours)
-    assert running.wait() == exit_code, output.decode()
-    return output.decode().replace("\r\n", "\n")
 
 
 def show_settings(program: Program, *before: str, **environ: str) -> dict[str, tuple[str | None, str]]:
@@ -297,33 +261,23 @@ def test_config_show_names_origin_of_each_value(program: Program) -> None:
     assert settings["outcomes.approved"] == ("paid", "file")
     assert settings["countries.KE.payout.purpose"] == ("SANDBOX-WALLET-KE", "file")
     assert settings["journal.path"] == (str(program.journal), "file")
-
-
-def test_journal_path_can_be_option_or_variable(program: Program) -> None:
+    for section, model in (("gateway", GatewaySection), ("submission", SubmissionSection)):
+        assert {f"{section}.{key}" for key in model.model_fields} <= settings.keys()
     other = str(program.home / "other.sqlite3")
     assert show_settings(program, "--journal", other)["journal.path"] == (other, "command line")
     assert show_settings(program, PAYGW_JOURNAL=other)["journal.path"] == (other, "environment: PAYGW_JOURNAL")
 
 
-def test_config_show_lists_every_setting_of_section(program: Program) -> None:
-    settings = show_settings(program)
-    for section, model in (("gateway", GatewaySection), ("submission", SubmissionSection)):
-        assert {f"{section}.{key}" for key in model.model_fields} <= settings.keys()
-
-
-@pytest.mark.parametrize("as_json", [True, False])
-def test_config_show_hides_secrets(program: Program, *, as_json: bool) -> None:
+def test_config_show_hides_secrets(program: Program) -> None:
     secret = program.home / "passphrase"
     secret.write_text("s3cret")
     lines = 'private_key_passphrase_env = "KEY_WORDS"\nproxy = "http://me:pa55@proxy.example"\n'
     lines += f'private_key_passphrase_file = "{secret}"\n'
     program.config.write_text(program.config.read_text().replace("[gateway]\n", f"[gateway]\n{lines}"))
-    words = ["--json"] if as_json else []
-    result = program.run(*words, "config", "show", KEY_WORDS="s3cret")
-    assert result.exit_code == 0, result.stderr
-    assert "KEY_WORDS" in result.stdout
-    for hidden in ("s3cret", "pa55"):
-        assert hidden not in result.output
+    for option in ("--json", "--verbose"):
+        result = program.run(option, "config", "show", KEY_WORDS="s3cret")
+        assert (result.exit_code, "KEY_WORDS" in result.stdout) == (0, True)
+        assert not re.search("s3cret|pa55", result.output)
 
 
 def test_config_show_without_file_shows_defaults(program: Program) -> None:
