@@ -10,10 +10,6 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import click
 import pytest
@@ -30,40 +26,14 @@ MORE = b"-- more: press any key --"
 GHOSTS = range(100, 160)
 
 
-@dataclass
-class Terminal:
-    """A terminal with a person who presses a key whenever the program asks for one."""
-
-    process: "subprocess.Popen[bytes]"
-    keyboard: int
-
-    def shown(self, key: bytes) -> str:
-        shown, pressed, waits = b"", 0, 0
-        while waits < PATIENCE_S:
-            ready, _, _ = select.select([self.keyboard], [], [], 1)
-            waits = 0 if ready else waits + 1
-            try:
-                part = os.read(self.keyboard, 65_536) if ready else b""
-            except OSError:  # Linux reports EIO when the program has closed the terminal.
-                return shown.decode().replace("\r\n", "\n")
-            if ready and not part:
-                return shown.decode().replace("\r\n", "\n")
-            shown += part
-            asked = shown.count(MORE)
-            # Repeated after a while, because the program discards a key that is pressed too early.
-            if asked > pressed or (asked and not ready and b"\n" not in shown.rpartition(MORE)[2]):
-                os.write(self.keyboard, key)
-                pressed = asked
-        raise AssertionError(f"nothing more is shown: {shown!r}")
-
-
-@contextmanager
-def start_in_terminal(program: Program, *arguments: str | Path) -> Iterator[Terminal]:
+def page_through(program: Program, key: bytes) -> tuple[str, int]:
+    """Approve the plan at a terminal, pressing the key whenever one is asked for. Return the output and exit code."""
     keyboard, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in {"LINES", "COLUMNS"}}
+    approve = ("approve", plan_file(program), "--key", program.home / "cleo.pem")
     process = subprocess.Popen(
-        [sys.executable, "-m", "paygw_batch", "--config", program.config, *arguments],
+        [sys.executable, "-m", "paygw_batch", "--config", program.config, *approve],
         env={**inherited, **program.environ, "TERM": "xterm"},
         stdin=terminal,
         stdout=terminal,
@@ -73,19 +43,27 @@ def start_in_terminal(program: Program, *arguments: str | Path) -> Iterator[Term
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 (its keyboard can interrupt it then)
     )
     os.close(terminal)
+    shown, pressed, waits = b"", 0, 0
     try:
-        yield Terminal(process, keyboard)
+        while waits < PATIENCE_S:
+            ready, _, _ = select.select([keyboard], [], [], 1)
+            waits = 0 if ready else waits + 1
+            try:
+                part = os.read(keyboard, 65_536) if ready else b""
+            except OSError:  # Linux reports EIO when the program has closed the terminal.
+                break
+            shown += part
+            asked = shown.count(MORE)
+            # Repeated after a while, because the program discards a key that is pressed too early.
+            if asked > pressed or (asked and not ready and b"\n" not in shown.rpartition(MORE)[2]):
+                os.write(keyboard, key)
+                pressed = asked
+        code = process.wait(PATIENCE_S)
     finally:
         process.kill()
         process.wait()
         os.close(keyboard)
-
-
-def read_screens(program: Program, *arguments: str | Path) -> list[str]:
-    with start_in_terminal(program, *arguments) as terminal:
-        screens = terminal.shown(b" ").split(MORE.decode())
-        assert terminal.process.wait(PATIENCE_S) == 0, screens
-    return screens
+    return shown.decode().replace("\r\n", "\n"), code
 
 
 def line_count(screen: str) -> int:
@@ -105,14 +83,15 @@ def planned(program: Program) -> Program:
 
 
 def test_approver_sees_every_difference_page_by_page(planned: Program) -> None:
-    screens = read_screens(planned, "approve", plan_file(planned), "--key", planned.home / "cleo.pem")
+    shown, code = page_through(planned, b" ")
+    screens = shown.split(MORE.decode())
+    assert code == 0, shown
     assert len(screens) > len(GHOSTS) // LINES
     assert all(line_count(screen) <= LINES for screen in screens[:-1]), [line_count(screen) for screen in screens]
     ghosts = re.findall(r"Ghost Number(\d+) ", "".join(screens))
     assert ghosts[: len(GHOSTS)] == [str(n) for n in reversed(GHOSTS)]  # new people, the greatest amount first
     assert sorted(ghosts[len(GHOSTS) :]) == sorted(str(n) for n in GHOSTS)  # everyone
-    assert "Check this first" in screens[0]
-    assert "Approved by cleo" in screens[-1]
+    assert ("Check this first" in screens[0], "Approved by cleo" in screens[-1]) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +99,8 @@ def test_approver_sees_every_difference_page_by_page(planned: Program) -> None:
 )
 def test_quitting_pager_approves_nothing(planned: Program, key: bytes) -> None:
     before = plan_file(planned).read_bytes()
-    with start_in_terminal(planned, "approve", plan_file(planned), "--key", planned.home / "cleo.pem") as terminal:
-        assert terminal.shown(key).count(MORE.decode()) == 1
-        assert terminal.process.wait(PATIENCE_S) in {128 + signal.SIGINT, -signal.SIGINT}
+    shown, code = page_through(planned, key)
+    assert (shown.count(MORE.decode()), abs(code) % 128) == (1, signal.SIGINT)
     assert plan_file(planned).read_bytes() == before
 
 

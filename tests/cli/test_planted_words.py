@@ -15,11 +15,6 @@ from tests.support.approving import plan_file, policy
 from tests.support.planted_words import reword, reworded_catalogue
 from tests.support.program import SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
 
-ROWS = [*kenyan_rows(2), *kenyan_rows(1, amount="9001", prefix="NO"), *kenyan_rows(2, amount="9007", prefix="LOST")]
-OF_A_ROW = ("row", "client_orderid", "state", "attempts", "sent_orderid", "http_status", "error_code")
-Day = Callable[[Program], object]
-Words = Callable[[], AbstractContextManager[None]]
-
 
 def run_checks(program: Program) -> object:
     """Check sheets with every defect, and mark a workbook twice: the second copy replaces the first."""
@@ -40,7 +35,8 @@ def run_checks(program: Program) -> object:
 def run_payout(program: Program) -> object:
     """Pay a sheet with a plan, then settle, retry and reconcile. Each file is written twice."""
     home, codes = program.home, list[object]()
-    sheet, plan = program.sheet(ROWS), plan_file(program)
+    rejected, doubtful = kenyan_rows(1, amount="9001", prefix="NO"), kenyan_rows(2, amount="9007", prefix="LOST")
+    sheet, plan = program.sheet([*kenyan_rows(2), *rejected, *doubtful]), plan_file(program)
 
     def run(*arguments: str | Path) -> dict[str, Any]:
         summary = program.json(*arguments)
@@ -59,7 +55,8 @@ def run_payout(program: Program) -> object:
         codes.append(program.run("find", "254712345001", "--advice", home / "advice.html").exit_code)
         codes.append(program.run("status", batch, "--in-doubt", "--out", home / "questions.csv").exit_code)
     deeds = [(deed["what"], deed["row"], deed["attempt"]) for deed in run("status", batch, "--history")["history"]]
-    rows = [[line[name] for name in OF_A_ROW] for line in read_csv(home / "of.csv")]
+    columns = ("row", "client_orderid", "state", "attempts", "sent_orderid", "http_status", "error_code")
+    rows = [[line[name] for name in columns] for line in read_csv(home / "of.csv")]
     return codes, deeds, rows, len(program.record())
 
 
@@ -95,7 +92,7 @@ def offices(tmp_path: Path) -> list[Program]:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("day", [run_checks, run_payout, run_folder])
-def test_reworded_sentences_do_not_change_results(offices: list[Program], day: Day) -> None:
+def test_reworded_sentences_do_not_change_results(offices: list[Program], day: Callable[[Program], object]) -> None:
     plain = day(offices[0])
     with reworded_catalogue():
         assert say("Nothing was sent.") == reword("Nothing was sent.")
@@ -103,7 +100,9 @@ def test_reworded_sentences_do_not_change_results(offices: list[Program], day: D
 
 
 @pytest.mark.parametrize("first", [nullcontext, reworded_catalogue])
-def test_own_files_are_recognised_after_rewording(offices: list[Program], first: Words) -> None:
+def test_own_files_are_recognised_after_rewording(
+    offices: list[Program], first: Callable[[], AbstractContextManager[None]]
+) -> None:
     """Files written in one language are replaced in another, and a marked copy is marked only once."""
     program = offices[0]
     home, sheet = program.home, program.sheet(kenyan_rows(1))

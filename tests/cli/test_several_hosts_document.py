@@ -16,13 +16,11 @@ from tests.support.clusters import new_hosts
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import ROOT, kenyan_rows
 
-PAGE = (ROOT / "docs/several-hosts.md").read_text()
-
 
 def test_documented_walk_through_pays_sheet_on_hosts(
     tmp_path: Path, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (block,) = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
+    (block,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/several-hosts.md").read_text(), flags=re.DOTALL)
     with new_hosts(tmp_path, postgres_server, behaviour="") as hosts:
         hosts.office.sheet(kenyan_rows(20))
         monkeypatch.chdir(hosts.office.home)

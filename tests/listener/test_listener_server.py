@@ -5,6 +5,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -22,15 +23,11 @@ def _restore_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-async def keep(_content: str) -> None:
-    await asyncio.sleep(0)
-
-
 def listen(port: int, on_ready: Callable[[int], None]) -> None:
     app = ListenerApp(
         "/paygw/token",
         read_claim=lambda _received: "nothing is sent to it",
-        store=keep,
+        store=AsyncMock(),
         limits=Limits(max_body_bytes=1024, rate_per_s=10.0),
         now=lambda: "2026-01-31T12:00:00Z",
         monotonic_s=time.monotonic,
