@@ -100,7 +100,8 @@ def test_approver_sees_every_difference_page_by_page(planned: Program) -> None:
 def test_quitting_pager_approves_nothing(planned: Program, key: bytes) -> None:
     before = plan_file(planned).read_bytes()
     shown, code = page_through(planned, key)
-    assert (shown.count(MORE.decode()), abs(code) % 128) == (1, signal.SIGINT)
+    assert shown.count(MORE.decode()) == 1
+    assert code in {128 + signal.SIGINT, -signal.SIGINT}
     assert plan_file(planned).read_bytes() == before
 
 
