@@ -69,6 +69,13 @@ sandbox_keys = "keys"
     return Program(home, config)
 
 
+def add_role(program: Program, name: str, roles: str) -> None:
+    """List a person also among the makers or the approvers."""
+    text = program.config.read_text()
+    line = re.findall(rf'"{name}" = "\S+"', text)[0]
+    program.config.write_text(text.replace(f"[approval.{roles}]\n", f"[approval.{roles}]\n{line}\n"))
+
+
 _OTHER_PAGES = ("/settle", "/retry", "/statement")
 """Endings of form addresses whose page has the address without the ending."""
 _CHOICES = frozenset({"row", "column", "kind"})
