@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ from paygw_batch.console.permissions import Action
 from paygw_batch.console.rendering import STATIC
 from tests.console.checking import check_in_process
 from tests.console.marks import OUR_FILES, MarkupChecker
-from tests.console.preparing import digest, sheet, sign_sheet, upload_sheet, wait_until_finished, waive_approval
+from tests.console.preparing import digest, sheet, sign_sheet, upload_sheet, waive_approval
 from tests.support.keyed_people import KEYS, PasskeyHouse, hidden_value
-from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, Person, address, create_sandbox, newest_entries
+from tests.support.people import APPROVER, MAKER, PEOPLE, House, create_sandbox
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 HOSTILE = "\"'><img src=x onerror=alert(1)><svg onload=alert(2)><script>alert(3)</script><b hx-get=/x style=x>{{71*73}}"
@@ -33,7 +34,7 @@ fault = "garbage"
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, dict[str, str]]]:
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, dict[str, list[str]]]]:
     """Return a house in which all texts of others are hostile, and the addresses of its pages."""
     with pytest.MonkeyPatch.context() as patch:
         check_in_process(patch)
@@ -45,11 +46,16 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, d
         heading = f'country,client_orderid,amount,currency,account_name,account_number,phone,"{quoted}"'
         lines = [
             f'KE,"<b>{n}",{amount},KES,"{quoted}",254712345{n:03},+254712345{n:03},"{quoted}"'
-            for n, amount in enumerate(("9001.00", "9006.00", "100.00"), 1)
+            for n, amount in enumerate(("9001.00", "9006.00", "100.00", "9006.00"), 1)
         ]
         name = "<svg onload=alert(4)>.csv"
         batch = program.json("submit", program.sheet(lines, name.replace("<", "x"), heading), "--skip-invalid")["batch"]
-        ada.post(f"/payouts/{batch}/rows/3/settle", said="paid", evidence=HOSTILE)
+        payout = f"/payouts/{batch}"
+        ada.post(f"{payout}/rows/3/settle", said="paid", evidence=HOSTILE)
+        order = ada.post(f"{payout}/rows/5/settle", said="rejected", evidence=HOSTILE).headers["location"]
+        retry = ada.post(f"{payout}/retry", evidence=HOSTILE, **{"row-2": "on"}).headers["location"]
+        statement = f'Order ID,Amount,Currency,Answer\n"{quoted}",1.00,KES,paid\n'.encode()
+        preview = ada.upload(f"{payout}/statement", "answers.csv", statement, words="By mail").headers["location"]
         mending = upload_sheet(ada, "\n".join([heading, *lines]).replace("100.00", '"<i>x"').encode(), name)
         back = upload_sheet(ada, sheet(3).replace(b"Jane", b"<b onclick=x>Jane").replace(b"P-", b"<i>-"), name)
         sign_sheet(ada, back)
@@ -57,11 +63,24 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, d
         content = sheet(4).replace(b"Jane", HOSTILE.replace('"', "").encode()).replace(b"P-", b"W-")
         waits = upload_sheet(ada, content, name)
         sign_sheet(ada, waits)
-        places = {"batch": str(batch), "mending": mending, "back": back, "waits": waits}
-        yield house, places
+        yield (
+            house,
+            {
+                "batch": [batch],
+                "row": ["2", "3", "4", "5"],
+                "sheet": numbers(mending, back, waits),
+                "order": numbers(order, retry),
+                "statement": numbers(preview),
+                "token": ["<b>" + "T" * 40],
+            },
+        )
 
 
-def test_xss_texts_are_escaped_on_every_page(hostile: tuple[House, dict[str, str]]) -> None:
+def numbers(*addresses: str) -> list[str]:
+    return [address.rpartition("/")[2] for address in addresses]
+
+
+def test_xss_texts_are_escaped_on_every_page(hostile: tuple[House, dict[str, list[str]]]) -> None:
     house, places = hostile
     seen = 0
     for name in PEOPLE.values():
@@ -73,32 +92,27 @@ def test_xss_texts_are_escaped_on_every_page(hostile: tuple[House, dict[str, str
                 seen += HOSTILE[:12] not in answer.text and "onerror" in answer.text
                 assert MarkupChecker(answer.text).violations == [], path
                 assert "5183" not in answer.text
-    assert seen > 8  # The hostile texts are really on pages.
+    assert seen > 16  # The hostile texts are really on pages.
 
 
-def page_paths(places: dict[str, str]) -> Iterator[str]:
-    """Yield the addresses of all pages, with hostile queries as well."""
+def page_paths(places: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the addresses of all pages about each hostile object, with hostile queries as well."""
+    query = HOSTILE.replace("&", "%26").replace("#", "%23")
+    names = ("text", "state", "kind", "after", "before", "seen", "language", "said")
     for route in ROUTES:
-        if route.method != "GET" or route.action is Action.DOWNLOAD:
-            continue
-        for sheet_place in [places["mending"], places["back"], places["waits"]] if "{sheet}" in route.path else [""]:
-            path = route.path.replace("{order}", "0" * 16).replace("{statement}", "0" * 16)
-            path = path.replace("{batch}", places["batch"]).replace("{sheet}", sheet_place.rpartition("/")[2])
-            for row in ("2", "3", "4") if "{row:int}" in path else ("",):
-                plain = path.replace("{row:int}", row).replace("{token}", "<b>" + "T" * 40)
-                yield plain
-                hostile = HOSTILE.replace("&", "%26").replace("#", "%23")
-                names = ("text", "state", "kind", "after", "before", "seen", "language", "said")
-                yield f"{plain}?{'&'.join(f'{query}={hostile}' for query in names)}"
-    yield "/payees?text=img"
-    yield f"/{HOSTILE}"
-    yield f"/payouts/{HOSTILE}"
+        if route.method == "GET" and route.action is not Action.DOWNLOAD:
+            for values in product(*(places[name] for name in re.findall(r"{(\w+)", route.path))):
+                path = route.path
+                for value in values:
+                    path = re.sub(r"{[^}]+}", value, path, count=1)
+                yield from (path, f"{path}?{'&'.join(f'{name}={query}' for name in names)}")
+    yield from ("/payees?text=img", f"/{HOSTILE}", f"/payouts/{HOSTILE}")
 
 
-def test_xss_downloads_are_attachments_without_markup(hostile: tuple[House, dict[str, str]]) -> None:
+def test_xss_downloads_are_attachments_without_markup(hostile: tuple[House, dict[str, list[str]]]) -> None:
     house, places = hostile
     person = house.person(MAKER)
-    payout = f"/payouts/{places['batch']}"
+    payout = f"/payouts/{places['batch'][0]}"
     for path in (f"{payout}/reconciliation.html", f"{payout}/advices", "/payees/advice?text=254712345003"):
         answer = person.get(path)
         assert answer.status_code == 200, path
@@ -135,8 +149,7 @@ def test_pages_logs_and_audit_contain_no_secrets(tmp_path: Path, caplog: pytest.
     ada, ben = house.person(MAKER), house.person(APPROVER)
     place = house.prepared(ada, sheet(2))
     page = ben.get(f"{place}/plan").text
-    form = {"digest": hidden_value(page, "digest"), "approved_at": hidden_value(page, "approved_at")}
-    form |= ben.signature_for(page)
+    form = {name: hidden_value(page, name) for name in ("digest", "approved_at")} | ben.signature_for(page)
     assert ben.post(f"{place}/approve", **form).status_code == 303
     ben.get("/nothing?csrf=" + ben.token("/"))
     cookies = [person.client.cookies["__Host-payouts"] for person in (ada, ben)]
@@ -147,18 +160,13 @@ def test_pages_logs_and_audit_contain_no_secrets(tmp_path: Path, caplog: pytest.
     kept += b"".join(path.read_bytes() for path in house.console.directory.rglob("*") if path.is_file())
     of_browsers = ("httpx", "httpcore", "asyncio")
     logged = "".join(record.getMessage() for record in caplog.records if not record.name.startswith(of_browsers))
-    for cookie in cookies:
-        assert cookie not in shown + logged
-        assert cookie.encode() not in kept
-    for token in tokens:
-        assert token not in logged
-        assert token.encode() not in kept
+    assert not [secret for secret in cookies if secret in shown + logged or secret.encode() in kept]
+    assert not [secret for secret in tokens if secret in logged or secret.encode() in kept]
     for secret in (tmp_path / "sandbox-merchant.pem", *tmp_path.glob("keys/*.pem")):
         line = secret.read_text().splitlines()[1] if secret.exists() else "-----BEGIN"
         assert line not in shown + logged
     assert all(ben.token("/") not in answer.headers.get("location", "") for answer in pages)
-    for name in ("Jane", "254712345"):
-        assert name not in logged
+    assert not [name for name in ("Jane", "254712345") if name in logged]
     assert group_digits(KEYS[MAKER].public.fingerprint) in shown  # People compare fingerprints, so the page shows them.
 
 
@@ -173,51 +181,6 @@ def test_unexpected_error_reveals_no_personal_data(
     monkeypatch.setattr(people_page, "running_process", broken)
     answer = person.get("/people")
     assert answer.status_code == 500
-    for text in (answer.text, caplog.text):
-        assert "Jane" not in text
-        assert "254712345001" not in text
+    assert not re.search("Jane|254712345001", answer.text + caplog.text)
     assert "people_page.py" in caplog.text
     assert "Traceback" not in answer.text
-
-
-def test_every_action_is_audited(house: House) -> None:
-    """Every action adds an audit entry, whether or not the person may do it."""
-    for name in PEOPLE.values():
-        person = house.person(name)
-        for route in ROUTES:
-            if route.path in {"/sign-in", "/sign-out"}:
-                continue
-            data = {"csrf": person.token()} if route.method == "POST" else None
-            before = len(newest_entries(house.console.settings, limit=999))
-            status = person.ask(route.method, address(route), data=data, headers={"origin": ORIGIN}).status_code
-            is_recorded_first = len(newest_entries(house.console.settings, limit=999)) > before
-            does = (route.method == "POST" and route.path != "/language") or route.action is Action.DOWNLOAD
-            assert is_recorded_first == (does or status == 403), (name, route.method, route.path, status)
-
-
-def test_refused_cross_site_form_is_audited(house: House) -> None:
-    person = house.person(MAKER)
-    for route in ROUTES:
-        if route.method == "POST":
-            before = len(newest_entries(house.console.settings, limit=999))
-            person.ask("POST", address(route), headers={"origin": "https://evil.example"})
-            newest = newest_entries(house.console.settings, limit=999)
-            assert len(newest) == before + 1, route.path
-            assert (newest[0].result, newest[0].who) == ("refused", MAKER)
-
-
-def test_audit_trail_contains_every_payout_action(house: House, ada: Person, ben: Person) -> None:
-    place = upload_sheet(ada, sheet(2))
-    ada.post(f"{place}/mend", row="2", column="amount", text="7.00")
-    sign_sheet(ada, place)
-    ben.post(f"{place}/approve", digest=digest(ben, place))
-    ben.post(f"{place}/start", digest=digest(ben, place))
-    wait_until_finished(ada, place)
-    trail = [(entry.who, entry.act, entry.result) for entry in newest_entries(house.console.settings, limit=99)][::-1]
-    assert trail[2:] == [
-        (MAKER, "upload", "done"),
-        (MAKER, "correct cell", "done"),
-        (MAKER, "sign", "done"),
-        (APPROVER, "approve payout", "done"),
-        (APPROVER, "start", "done"),
-    ]
