@@ -2,7 +2,7 @@
 
 import os
 import re
-import time
+from pathlib import Path
 
 import pytest
 
@@ -12,15 +12,15 @@ from paygw_batch.journal.lock import RunLock, journal_holder, lock_path
 from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.settings.configuration import load_settings
 from tests.console.preparing import waive_approval
-from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, create_sandbox
-from tests.support.program import Program, kenyan_rows, kill
+from tests.console.settling import pay_rows
+from tests.support.patience import wait_until
+from tests.support.people import APPROVER, AUDITOR, MAKER, House, create_sandbox
+from tests.support.program import kenyan_rows, kill
 
-HOSTILE = '<img src=x onerror=alert(1)>" hx-get=/x {{7*7}}'
-BEHAVIOUR = f"""
+BEHAVIOUR = """
 [[rule]]
 amount_whole = 9001
 status = "declined"
-message = '''{HOSTILE}'''
 commits = false
 [[rule]]
 amount_whole = 9006
@@ -34,22 +34,15 @@ delay_s = 50
 """
 
 
-def pay_amounts(program: Program, amounts: list[str], name: str = "payroll.csv") -> str:
-    """Pay rows without approval and return the batch."""
-    waive_approval(program)
-    rows = [
-        f"KE,{name}-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}" for n, amount in enumerate(amounts, 1)
-    ]
-    return str(program.json("submit", program.sheet(rows, name))["batch"])
-
-
 @pytest.fixture
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(create_sandbox(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))
+def house(tmp_path: Path) -> House:
+    program = create_sandbox(tmp_path, behaviour=BEHAVIOUR)
+    waive_approval(program)
+    return House(program)
 
 
 def test_payout_shows_decisions_counts_and_rows_by_state(house: House) -> None:
-    batch = pay_amounts(house.program, ["100.00", "9001.00", "9006.00", "9002.00", "250.50"])
+    batch = pay_rows(house, "100.00", "9001.00", "9006.00", "9002.00", "250.50")
     ben, auditor = house.person(APPROVER), house.person(AUDITOR)
     needing, _, payouts = house.person(MAKER).get("/").text.partition("<h2>Payouts</h2>")
     assert "1 in doubt: ask the gateway what happened to it. 1 rejected: decide whether to retry." in needing
@@ -78,7 +71,7 @@ def test_payout_shows_decisions_counts_and_rows_by_state(house: House) -> None:
 
 
 def test_payout_rows_are_paginated(house: House) -> None:
-    batch = pay_amounts(house.program, ["100.00"] * 60)
+    batch = pay_rows(house, *["100.00"] * 60)
     person = house.person(MAKER)
     seen, address = [], f"/payouts/{batch}"
     for _ in range(3):
@@ -91,47 +84,28 @@ def test_payout_rows_are_paginated(house: House) -> None:
 
 def test_row_in_flight_becomes_in_doubt_after_run(house: House) -> None:
     program = house.program
-    waive_approval(program)
     rows = [*kenyan_rows(1, amount="7777"), *kenyan_rows(1, amount="5.00", prefix="LATER")]
     run = program.start("submit", program.sheet(rows))
     person = house.person(MAKER)
     try:
-        page = wait_until_shown(person, "<strong>1</strong> Being sent")
-        assert "You can close this page" in page
-        assert "In doubt" not in page
-        listed = page_text(person.get("/").text)
-        assert "Being sent 1" in listed
-        assert "Nothing needs your attention." in listed
-        address = "/payouts/{}/reconciliation".format(*re.findall(r'href="/payouts/(\w+)"', person.get("/").text))
-        assert ",in_flight," in person.get(f"{address}.csv").text
-        assert "Being sent: 1 row" in person.get(f"{address}.html").text
+        wait_until(lambda: "Being sent 1" in " ".join(re.sub(r"<[^>]+>", " ", person.get("/").text).split()))
+        assert "Nothing needs your attention." in person.get("/").text
+        (payout,) = set(re.findall(r'href="(/payouts/\w+)"', person.get("/").text))
+        page = person.get(payout).text
+        texts = ("<strong>1</strong> Being sent", "You can close this page", "In doubt")
+        assert [text in page for text in texts] == [True, True, False]
+        assert ",in_flight," in person.get(f"{payout}/reconciliation.csv").text
+        assert "Being sent: 1 row" in person.get(f"{payout}/reconciliation.html").text
     finally:
         kill(run)
-    batch = re.findall(r'href="/payouts/(\w+)"', person.get("/").text)[0]
-    assert "<strong>1</strong> In doubt" in person.get(f"/payouts/{batch}").text
-    doubtful = person.get(f"/payouts/{batch}?state=in_doubt").text
+    assert "<strong>1</strong> In doubt" in person.get(payout).text
+    doubtful = person.get(f"{payout}?state=in_doubt").text
     assert ("In doubt (1)" in doubtful, "Jane Wanjiku" in doubtful) == (True, True)
-    assert ",in_doubt," in person.get(f"{address}.csv").text
-
-
-def page_text(page: str) -> str:
-    """Return the text of a page without its tags."""
-    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
-
-
-def wait_until_shown(person: Person, text: str) -> str:
-    """Wait until the page of the only payout shows a text, and return the page."""
-    for _ in range(600):
-        if batch_ids := re.findall(r'href="/payouts/(\w+)"', person.get("/").text):
-            page = person.get(f"/payouts/{batch_ids[0]}").text
-            if text in page:
-                return page
-        time.sleep(0.05)
-    raise AssertionError(text)
+    assert ",in_doubt," in person.get(f"{payout}/reconciliation.csv").text
 
 
 def test_reading_lock_holder_does_not_block_run(house: House) -> None:
-    pay_amounts(house.program, ["100.00"])
+    pay_rows(house, "100.00")
     journal = load_settings(house.program.config, environ={}).journal_path()
     assert journal_holder(journal) is None  # The file still names the last run.
     lock = RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit")
@@ -146,8 +120,8 @@ def test_reading_lock_holder_does_not_block_run(house: House) -> None:
 
 def test_unsent_rows_are_listed_and_paginated(house: House) -> None:
     program = house.program
-    pay_amounts(program, ["100.00"], "first.csv")
-    result = program.json("submit", program.sheet(kenyan_rows(6)), "--first", "2")
+    pay_rows(house, "100.00")
+    result = program.json("submit", program.sheet(kenyan_rows(6), "later.csv"), "--first", "2")
     person = house.person(MAKER)
     assert "Paused: 4 rows are not sent yet" in person.get(f"/payouts/{result['batch']}").text
     assert "Not sent yet (4)" in person.get(f"/payouts/{result['batch']}?state=ready").text
