@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.console.checking import check_in_process
-from tests.console.serving import free_listener
+from tests.console.serving import free_listener, serve_pages
 from tests.support.browsers import HOW_TO_GET_IT, PATIENCE_MS, Desk, chromium
 from tests.support.people import APPROVER, MAKER, House, Person, create_sandbox
 from tests.support.program import Program, sandbox_toml
@@ -55,6 +55,13 @@ def listener() -> Iterator[socket]:
     """Return a socket on a free loopback port, at which pages can be served repeatedly."""
     with closing(free_listener()) as server_socket:
         yield server_socket
+
+
+@pytest.fixture
+def address(house: House, listener: socket) -> Iterator[str]:
+    """Serve the pages of the house, and return their address."""
+    with serve_pages(house.program, listener):
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -4,12 +4,10 @@ import io
 import re
 import time
 from html import unescape
-from pathlib import Path
 
 import openpyxl
 
 from paygw_batch.console.payout_folder import PayoutFolder
-from tests.support.browsers import Desk, Keyboard
 from tests.support.patience import PATIENCE_S
 from tests.support.people import MAKER, House, Person, parse_forms
 from tests.support.program import Program
@@ -111,16 +109,6 @@ def submit_sheet(program: Program, folder: PayoutFolder) -> tuple[int, str]:
         "submit", folder.sheet, "--mended", folder.corrections_file, "--plan", folder.plan_file, "--skip-invalid"
     )
     return run.exit_code, " ".join(run.output.split())
-
-
-def upload_at_desk(desk: Desk, path: Path) -> Keyboard:
-    """Upload a sheet, starting from the overview."""
-    keyboard, page = Keyboard(desk.page), desk.page
-    keyboard.press(page.get_by_role("link", name="Start a new payout"))
-    keyboard.reach(page.get_by_label("Your sheet")).set_input_files(path)
-    keyboard.press(page.get_by_role("button", name="Upload and check"))
-    page.wait_for_url("**/sheets/*")
-    return keyboard
 
 
 def pay_payroll(program: Program) -> str:

@@ -235,15 +235,6 @@ def test_uploading_corrected_file_removes_signature(ada: Person, ben: Person) ->
     assert "350.00" in ada.get(place).text
 
 
-def test_oversized_corrected_file_is_refused(house: House) -> None:
-    text = house.program.config.read_text()
-    house.program.config.write_text(text.replace("[console]", "[console]\nmax_upload_mib = 1"))
-    ada = House(house.program).person(MAKER)
-    place = upload_sheet(ada, sheet(1))
-    assert ada.upload(f"{place}/again", "large.csv", b"x" * (2 * 1024 * 1024)).status_code == 413
-    assert ada.upload(f"{place}/again", "fits.csv", b"x" * (600 * 1024)).status_code == 303
-
-
 def test_unreadable_sheet_cannot_be_corrected(ada: Person) -> None:
     place = upload_sheet(ada, b"%PDF-1.4", "scan.csv")
     for act, form in (

@@ -1,35 +1,26 @@
 """Story 18: every screen is accessible and fits wide and narrow windows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from socket import socket
+from typing import TypeVar
 
 import pytest
 
 from tests.console.preparing import EIGHT_DEFECTS, LONG, PAYROLL, digest, pay_amounts, sheet, sign_sheet, upload_sheet
-from tests.console.serving import serve_pages
 from tests.support.browsers import Desk
-from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, House, create_sandbox
+from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, House
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 NewDesk = Callable[..., Desk]
 
 
-@pytest.fixture
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(create_sandbox(tmp_path_factory.mktemp("home")))
+T = TypeVar("T")
 
 
-@pytest.fixture
-def address(house: House, listener: socket) -> Iterator[str]:
-    with serve_pages(house.program, listener):
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def prepare_in_thread(prepare: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
+def prepare_in_thread(prepare: Callable[[House], T], house: House) -> T:
     """Prepare the screens in another thread, because the browser owns this event loop."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(prepare).result()
+        return pool.submit(prepare, house).result()
 
 
 def show_screens(new_desk: NewDesk, address: str, screens: dict[str, list[str]], **options: str) -> None:
@@ -38,9 +29,7 @@ def show_screens(new_desk: NewDesk, address: str, screens: dict[str, list[str]],
         desk = new_desk(base_url=address, **options)
         desk.page.route("**/static/reload.js", lambda route: route.abort())  # A reload would disturb the check.
         if name:
-            desk.page.goto("/sign-in")
-            desk.page.get_by_label(name).check()
-            desk.page.get_by_role("button", name="Sign in").click()
+            desk.sign_in(name)
         for path in paths:
             desk.page.goto(path)
             desk.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
@@ -80,24 +69,22 @@ def prepare_sheets(house: House) -> dict[str, list[str]]:
             *("/", "/new", wrong, f"{wrong}?kind=mended", most, alike, other.headers["location"], unread, broken),
             *(empty, f"{to_sign}/plan", f"{waiting}/plan", sent_back, "/nothing"),
         ],
-        APPROVER: ["/", wrong, f"{waiting}/plan", f"{approved}/plan", f"{wrong}/mend"],
+        APPROVER: ["/", wrong, f"{waiting}/plan", f"{waiting}/people?text=2", f"{approved}/plan", f"{wrong}/mend"],
         AUDITOR: ["/", f"{waiting}/plan", wrong],
     }
 
 
 def test_defect_and_plan_pages_stay_short(house: House, address: str, new_desk: NewDesk) -> None:
-    def prepare() -> tuple[str, str]:
+    def prepare(house: House) -> tuple[str, str]:
         ada = house.person(MAKER)
         wrong = sheet(20, {n: {"amount": f'"{n},250.00"'} for n in range(1, 14)})
         many = upload_sheet(ada, sheet(40).replace(b"P-", b"M-").replace(b"2547123450", b"2547123451"), "many.csv")
         return upload_sheet(ada, wrong, "wrong.csv"), f"{many}/plan"
 
-    with ThreadPoolExecutor(1) as pool:
-        defects, plan = pool.submit(prepare).result()
-    page = new_desk(base_url=address).page
-    page.goto("/sign-in")
-    page.get_by_label(MAKER).check()
-    page.get_by_role("button", name="Sign in").click()
+    defects, plan = prepare_in_thread(prepare, house)
+    desk = new_desk(base_url=address)
+    page = desk.page
+    desk.sign_in(MAKER)
     for path, width, most in ((defects, 1280, 2500), (plan, 375, 4000)):
         page.set_viewport_size({"width": width, "height": 800})
         page.goto(path)
@@ -115,16 +102,17 @@ def prepare_payouts(house: House) -> dict[str, list[str]]:
     preview = ada.upload(f"{place}/statement", "answers.csv", lines, words="By mail").headers["location"]
     return {
         MAKER: [
-            *("/", place, f"{place}?state=in_doubt", f"{place}?state=ready", *rows, f"{rows[2]}/settle"),
             *(
-                f"{place}/retry",
-                f"{place}/statement",
+                "/",
+                place,
+                f"{place}?state=in_doubt",
+                f"{place}?state=ready",
+                *rows,
+                f"{rows[2]}/settle",
                 preview,
                 known,
-                "/payees",
-                "/payees?text=nobody",
-                "/payees?text=Uchukuzi",
             ),
+            *(f"{place}/retry", f"{place}/statement", "/payees", "/payees?text=nobody", "/payees?text=Uchukuzi"),
         ],
         AUDITOR: [place, rows[2]],
         ADMINISTRATOR: ["/people"],
@@ -133,9 +121,9 @@ def prepare_payouts(house: House) -> dict[str, list[str]]:
 
 @pytest.mark.long
 def test_story_18_preparation_screens_are_accessible(house: House, address: str, new_desk: NewDesk) -> None:
-    show_screens(new_desk, address, prepare_in_thread(lambda: prepare_sheets(house)))
+    show_screens(new_desk, address, prepare_in_thread(prepare_sheets, house))
 
 
 @pytest.mark.long
 def test_story_18_dark_payout_screens_are_accessible(house: House, address: str, new_desk: NewDesk) -> None:
-    show_screens(new_desk, address, prepare_in_thread(lambda: prepare_payouts(house)), color_scheme="dark")
+    show_screens(new_desk, address, prepare_in_thread(prepare_payouts, house), color_scheme="dark")
