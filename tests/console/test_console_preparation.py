@@ -177,6 +177,7 @@ def test_oversized_upload_is_refused(house: House) -> None:
     assert not list(house.console.directory.glob("*"))
     place = upload_sheet(ada, sheet(1))
     assert ada.upload(f"{place}/again", "large.csv", b"x" * (2 << 20)).status_code == 413
+    assert ada.upload(f"{place}/again", "../.x", sheet(1)).status_code == 409
     assert ada.upload(f"{place}/again", "fits.csv", b"x" * (600 << 10)).status_code == 303
 
 
@@ -380,3 +381,47 @@ def test_signing_on_pages_sends_notice_with_link(tmp_path: Path) -> None:
     assert (notice.content["code"], notice.content["maker"]) == (code, MAKER)
     assert notice.content["link"] == f"http://localhost:8460{place}/plan"
     assert "Jane" not in str(notice.content)
+
+
+def test_story_6_maker_sees_why_plan_was_returned(ada: Person, ben: Person) -> None:
+    place = upload_sheet(ada, sheet(2))
+    sign_sheet(ada, place)
+    shown = digest(ben, place)
+    assert ben.post(f"{place}/send-back", digest=shown, reason=" ").status_code == 409
+    assert ben.post(f"{place}/send-back", digest=shown, reason="Row 2 was paid in cash <b>").status_code == 303
+    needing = ada.get("/").text.partition("<h2>Payouts</h2>")[0]
+    assert "Sent back by Ben Okello: Row 2 was paid in cash &lt;b&gt;" in needing
+    assert "Row 2 was paid in cash &lt;b&gt;" in ada.get(place).text
+    ada.post(f"{place}/leave-out", row="2")
+    sign_sheet(ada, place)
+    assert ben.post(f"{place}/approve", digest=shown).status_code == 409
+
+
+@pytest.mark.long
+def test_story_9_simultaneous_payouts_run_one_by_one(house: House, ada: Person, ben: Person) -> None:
+    team_a, team_b = (
+        sheet(3).replace(b"P-", prefix).replace(b"25471234500", number).replace(b"Jane", name)
+        for prefix, number, name in ((b"A-", b"25471234510", b"Ann"), (b"B-", b"25471234520", b"Bob"))
+    )
+    last_month = team_a + b"\n" + team_b.partition(b"\n")[2]
+    for contents, count in (([last_month.replace(b"-", b"-OCT-").replace(b",10", b",9")], 6), ([team_a, team_b], 3)):
+        places = [upload_sheet(ada, content) for content in contents]
+        for place in places:
+            sign_sheet(ada, place)
+            ben.post(f"{place}/approve")
+        for place in places:
+            ben.post(f"{place}/start")
+        for place in places:
+            assert f"<strong>{count}</strong> Paid" in wait_until_finished(ada, place)
+    assert len(house.program.record()) == 12
+
+
+def test_story_16_auditor_is_offered_no_action(house: House, ada: Person) -> None:
+    waits, opened = upload_sheet(ada, sheet(2)), upload_sheet(ada, b"%PDF-1.4", "scan.csv")
+    sign_sheet(ada, waits)
+    grace = house.person(AUDITOR)
+    for path in ("/", f"{waits}/plan", "/payees?text=Jane", "/people"):
+        page = grace.get(path).text
+        assert {action for action, _ in parse_forms(page)} <= {"/sign-out", "/language", "/payees"}, path
+        assert ("<h1" in page, "254712345" in page) == (True, False), path
+    assert grace.get(opened).status_code == 403  # A sheet in preparation shows accounts.
