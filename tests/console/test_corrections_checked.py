@@ -6,6 +6,7 @@ import pytest
 
 from paygw_batch.console.pages import preparing
 from paygw_batch.console.payout_folder import PayoutFolder
+from tests.console.preparing import open_payout_folder, upload_sheet
 from tests.support.people import House, Person
 
 HEADER = "client_orderid,country,currency,amount,account_name,account_number,phone"
@@ -18,15 +19,11 @@ ROWS = (
 
 
 @pytest.fixture
-def every_sheet_is_large(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Treat every sheet as large."""
-    request.getfixturevalue("in_process_checks")
+def path(in_process_checks: None, ada: Person, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Upload the sheet, which is treated as large."""
+    del in_process_checks
     monkeypatch.setattr(preparing, "MAX_IN_PROCESS_BYTES", 0)
-
-
-def upload_sheet(ada: Person) -> str:
-    answer = ada.upload("/new", "pay.csv", "\n".join((HEADER, *ROWS)).encode())
-    path = answer.headers["location"]
+    path = upload_sheet(ada, "\n".join((HEADER, *ROWS)).encode())
     get_when_checked(ada, path)
     return path
 
@@ -38,55 +35,40 @@ def get_when_checked(ada: Person, path: str) -> str:
     return ada.get(path).text
 
 
-def check_results(house: House, path: str) -> dict[str, object]:
+def check_results(folder: PayoutFolder) -> dict[str, object]:
     """Return the check results, except whether the plan was drafted."""
-    folder = PayoutFolder.find(house.console.directory, path.rpartition("/")[2])
-    assert folder is not None
     checked = json.loads((folder.path / "checked.json").read_bytes())
     checked.pop("is_drafted")
     return {**checked, "found": (folder.path / "found.parquet").read_bytes()}
 
 
-@pytest.mark.usefixtures("every_sheet_is_large")
-def test_incremental_check_matches_full_check(house: House, ada: Person) -> None:
-    path = upload_sheet(ada)
+def test_incremental_check_matches_full_check(house: House, ada: Person, path: str) -> None:
+    folder = open_payout_folder(house, path)
     for row, column, text in (
-        ("2", "amount", "55.00"),
-        ("4", "client_orderid", "A-4"),
-        ("4", "amount", "70"),
-        ("5", "amount", "abc"),
+        *(("2", "amount", "55.00"), ("4", "client_orderid", "A-4"), ("4", "amount", "70"), ("5", "amount", "abc")),
     ):
         assert ada.post(f"{path}/mend", row=row, column=column, text=text).status_code == 303
-        again = check_results(house, path)
-        folder = PayoutFolder.find(house.console.directory, path.rpartition("/")[2])
-        assert folder is not None
+        again = check_results(folder)
         folder.remove_check_result()
         (folder.cache / "sheet.json").unlink()
         get_when_checked(ada, path)
         get_when_checked(ada, path)
-        assert check_results(house, path) == again, (row, column)
+        assert check_results(folder) == again, (row, column)
 
 
-@pytest.mark.usefixtures("every_sheet_is_large")
-def test_plan_page_waits_for_full_check(house: House, ada: Person) -> None:
-    path = upload_sheet(ada)
-    ada.post(f"{path}/mend", row="2", column="amount", text="55.00")
-    ada.post(f"{path}/mend", row="4", column="amount", text="60.00")
-    ada.post(f"{path}/mend", row="5", column="client_orderid", text="A-5")
-    folder = PayoutFolder.find(house.console.directory, path.rpartition("/")[2])
-    assert folder is not None
+def test_plan_page_waits_for_full_check(house: House, ada: Person, path: str) -> None:
+    for row, column, text in (("2", "amount", "55.00"), ("4", "amount", "60.00"), ("5", "client_orderid", "A-5")):
+        ada.post(f"{path}/mend", row=row, column=column, text=text)
+    folder = open_payout_folder(house, path)
     assert folder.draft is None
-    assert 'href="' + path + '/plan"' in ada.get(path).text
+    assert f'href="{path}/plan"' in ada.get(path).text
     assert "data-reload-ms" in ada.get(f"{path}/plan").text
     assert "Sign and send for approval" in get_when_checked(ada, f"{path}/plan")
     assert folder.draft is not None
 
 
-@pytest.mark.usefixtures("every_sheet_is_large")
-def test_sheet_uploaded_again_is_read_from_file(house: House, ada: Person) -> None:
-    path = upload_sheet(ada)
-    folder = PayoutFolder.find(house.console.directory, path.rpartition("/")[2])
-    assert folder is not None
+def test_sheet_uploaded_again_is_read_from_file(house: House, ada: Person, path: str) -> None:
+    folder = open_payout_folder(house, path)
     assert folder.corrections is not None
     assert folder.reading_key(folder.corrections) in json.loads((folder.cache / "sheet.json").read_bytes())["reading"]
     ada.upload(f"{path}/again", "pay.csv", "\n".join((HEADER, ROWS[1])).encode())

@@ -40,8 +40,12 @@ def test_undoing_correction_focuses_its_cell(ada: Person) -> None:
     assert FOCUS.findall(page) == ["Amount of row 2"]
 
 
-def test_overlong_file_name_error_shows_field(house: House) -> None:
-    answer = house.person(MAKER).upload("/new", f"{'n' * 120}.csv", sheet(1), title="Salaries")
+def test_title_is_shown_and_kept_beside_error(house: House) -> None:
+    ada = house.person(MAKER)
+    named = ada.upload("/new", "x1.csv", sheet(2), title="Salaries November").headers["location"]
+    assert "<h1><bdi>Salaries November</bdi></h1>" in ada.get(named).text
+    assert "Salaries November" in ada.get("/").text
+    answer = ada.upload("/new", f"{'n' * 120}.csv", sheet(1), title="Salaries")
     assert answer.status_code == 409
     assert re.search(r'id="sheet-problem">A file name must have at most[^<]+</p><input type="file"', answer.text)
     assert 'value="Salaries"' in answer.text
@@ -56,47 +60,20 @@ def test_payouts_are_searchable_by_word_state_and_date(tmp_path: Path, zone: str
     opened = house.program.json("status")["batches"][0]["opened_at"]
     day = datetime.fromisoformat(opened).astimezone(ZoneInfo(zone)).date()
     before, after = (day + timedelta(days=days) for days in (-1, 1))
-    for query, is_found in {
-        "words=novem": True,
-        "words=december": False,
-        "state=paid": True,
-        "state=rejected": False,
-        f"since={day}&until={day}": True,
-        f"since={after}": False,
-        f"until={before}": False,
-    }.items():
-        assert (address in ada.get(f"/?{query}").text) is is_found, query
-
-
-def test_payout_has_title_given_by_maker(ada: Person) -> None:
-    named = ada.upload("/new", "x1.csv", sheet(2), title="Salaries November").headers["location"]
-    page = ada.get(named).text
-    assert "<h1><bdi>Salaries November</bdi></h1>" in page
-    assert "Salaries November" in ada.get("/").text
-
-
-def sign_in_from(house: House, address: str) -> str:
-    one = house.stranger()
-    led = one.get(address)
-    assert led.status_code == 303
-    to = parse_qs(urlsplit(led.headers["location"]).query).get("to", [""])[0]
-    page = one.get(led.headers["location"]).text
-    assert f'name="to" value="{to.replace("&", "&amp;")}"' in page
-    answer = one.ask("POST", "/sign-in", data={"name": MAKER, "to": to}, headers={"origin": ORIGIN})
-    return answer.headers["location"]
+    found = ("words=novem", "state=paid", f"since={day}&until={day}")
+    others = ("words=december", "state=rejected", f"since={after}", f"until={before}")
+    assert [query for query in (*found, *others) if address in ada.get(f"/?{query}").text] == [*found]
 
 
 @pytest.mark.parametrize("address", ["/payouts/0123456789abcdef?state=paid&after=20", "/payees?text=Ada", "/"])
 def test_sign_in_continues_to_requested_page(house: House, address: str) -> None:
-    assert sign_in_from(house, address) == address
-
-
-@pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:1", "/a\nb"])
-def test_sign_in_never_redirects_to_another_site(house: House, to: str) -> None:
     one = house.stranger()
+    led = one.get(address)
+    assert led.status_code == 303
+    to = parse_qs(urlsplit(led.headers["location"]).query).get("to", [""])[0]
+    assert f'name="to" value="{to.replace("&", "&amp;")}"' in one.get(led.headers["location"]).text
     answer = one.ask("POST", "/sign-in", data={"name": MAKER, "to": to}, headers={"origin": ORIGIN})
-    assert answer.headers["location"] == "/"
-    assert 'name="to" value=""' in house.stranger().ask("GET", "/sign-in", params={"to": to}).text
+    assert answer.headers["location"] == address
 
 
 def test_ended_session_is_explained_at_sign_in(house: House, ada: Person) -> None:
@@ -105,12 +82,9 @@ def test_ended_session_is_explained_at_sign_in(house: House, ada: Person) -> Non
     form = {"csrf": token, "row": "3", "text": "1"}
     answer = ada.ask("POST", "/sheets/0123456789abcdef/mend", data=form, headers={"origin": ORIGIN})
     assert answer.status_code == 303
-    assert parse_qs(urlsplit(answer.headers["location"]).query) == {
-        "to": ["/sheets/0123456789abcdef"],
-        "ended": ["yes"],
-    }
-    page = ada.get(answer.headers["location"]).text
-    assert "A session ends after 15 minutes without activity" in page
+    query = parse_qs(urlsplit(answer.headers["location"]).query)
+    assert query == {"to": ["/sheets/0123456789abcdef"], "ended": ["yes"]}
+    assert "A session ends after 15 minutes without activity" in ada.get(answer.headers["location"]).text
     assert ada.get("/").headers["location"] == "/sign-in"  # Without a cookie, nobody was signed out.
 
 
