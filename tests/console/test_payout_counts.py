@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from paygw_batch.console.payout_counts import PayoutCounts
 
 
@@ -24,27 +22,21 @@ class CountingJournal:
         return [f"at fact {self.facts}"]
 
 
-@pytest.fixture
-def journal() -> Any:
-    return CountingJournal()
-
-
 def paid_count(counts: PayoutCounts, journal: Any, *, is_poll: bool) -> str:
     (tally,) = counts.tallies(journal, journal, is_poll=is_poll)
     return str(tally)
 
 
-def test_newly_opened_page_shows_current_counts(journal: Any) -> None:
-    counts = PayoutCounts(monotonic_s=lambda: 5.0)
+def test_newly_opened_page_shows_current_counts() -> None:
+    counts, journal = PayoutCounts(monotonic_s=lambda: 5.0), CountingJournal()
     assert paid_count(counts, journal, is_poll=False) == "at fact 0"
     journal.facts = 1
-    assert paid_count(counts, journal, is_poll=False) == "at fact 1"
-    assert paid_count(counts, journal, is_poll=False) == "at fact 1"
+    assert [paid_count(counts, journal, is_poll=False) for _ in range(2)] == ["at fact 1"] * 2
     assert journal.times == 2  # The journal had not changed.
 
 
-def test_polling_tabs_share_one_count_per_second(journal: Any) -> None:
-    now_s = [0.0]
+def test_polling_tabs_share_one_count_per_second() -> None:
+    now_s, journal = [0.0], CountingJournal()
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     for tab in range(50):
         now_s[0] = tab / 100
@@ -76,8 +68,7 @@ def test_payout_rate_covers_last_half_minute() -> None:
     assert counts.rate("b", 200) == 0  # This is too early.
     for second in range(4, 200, 2):
         now_s[0] = float(second)
-        rate = counts.rate("b", 100 * second)
-        assert rate == 100
+        assert counts.rate("b", 100 * second) == 100
     for second in range(200, 260, 2):
         now_s[0] = float(second)
         rate = counts.rate("b", 19_800)
