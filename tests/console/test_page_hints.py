@@ -5,21 +5,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from jinja2 import meta, nodes
 
 import paygw_batch
 from paygw_batch import errors
 from paygw_batch.console.rendering import TEMPLATES, create_environment
-from paygw_batch.errors import (
-    ApprovalError,
-    JournalError,
-    JournalHeld,
-    PaygwError,
-    SheetError,
-    SheetQuestion,
-    UsageError,
-)
+from paygw_batch.errors import ApprovalError, JournalError, JournalHeld, PaygwError, SheetError, SheetQuestion
 from paygw_batch.extras import COMMANDS
 from tests.support.catalogue import messages
 
@@ -36,12 +27,9 @@ COMMAND = re.compile(
 )
 
 
-OF_PAGES = tuple(
-    f"paygw_batch/{room}"
-    for room in (
-        *("console/", "core/", "countries/", "approval/", "engine/quarantine.py", "settle/", "show/", "sheet/check/"),
-        "submit/",
-    )
+OF_PAGES = (
+    *("console/", "core/", "countries/", "approval/", "engine/quarantine.py", "settle/", "show/", "sheet/check/"),
+    "submit/",
 )
 ELSEWHERE = (
     "show/next_step.py",
@@ -91,7 +79,8 @@ def page_messages() -> Iterator[tuple[str, str]]:
     given_as_hints = " ".join(text for _, text, _ in raised_hints())
     for message, place in messages():
         text = message if isinstance(message, str) else message[1]
-        if place.startswith(OF_PAGES) and not place.endswith(ELSEWHERE) and text not in given_as_hints:
+        is_of_pages = place.removeprefix("paygw_batch/").startswith(OF_PAGES) and not place.endswith(ELSEWHERE)
+        if is_of_pages and text not in given_as_hints:
             yield place, text
 
 
@@ -101,13 +90,14 @@ def test_page_texts_mention_no_command_or_setting() -> None:
 
 
 def test_page_shows_only_hints_without_commands() -> None:
-    assert SheetError("x", hint="Save it again.").page_hint == "Save it again."
-    assert SheetError("x", hint="Leave --sheet out.", option="--sheet").page_hint == ""
-    assert UsageError("x").page_hint == ""
-    assert ApprovalError("x", hint="Make another.").page_hint == ""
-    assert ApprovalError("x", hint="Open the page again.", for_terminal=False).page_hint == "Open the page again."
-    assert JournalError("x").page_hint == ""
-    assert JournalHeld("x").page_hint == "Wait until that has finished, then try again."
+    for error, hint in (
+        (SheetError("x", hint="Save it again."), "Save it again."),
+        (SheetError("x", hint="Leave --sheet out.", option="--sheet"), ""),
+        *((ApprovalError("x", hint="Make another."), ""), (JournalError("x"), ""), (errors.UsageError("x"), "")),
+        (ApprovalError("x", hint="Open the page again.", for_terminal=False), "Open the page again."),
+        (JournalHeld("x"), "Wait until that has finished, then try again."),
+    ):
+        assert error.page_hint == hint
 
 
 PARTS = {"base.html", "parts.html", "reading_parts.html", "agreement.html"}
@@ -117,10 +107,8 @@ PARTS = {"base.html", "parts.html", "reading_parts.html", "agreement.html"}
 def template_values(module: Path) -> Iterator[tuple[str, set[str]]]:
     """Yield the templates that a module renders with the names of their values. `frame` has those of every page."""
     tree = ast.parse(module.read_text(encoding="utf-8"))
-    returned_dicts = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
-    ]
-    returned = {key for node in returned_dicts for key in keys_of(node.value)}
+    returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    returned = {key for value in returns if isinstance(value, ast.Dict) for key in keys_of(value)}
     for node in ast.walk(tree):
         match node:
             case ast.Call(ast.Attribute(attr="page"), [ast.Constant(str(template))], keywords):
@@ -145,11 +133,9 @@ def template_names(template: str) -> tuple[set[str], set[str]]:
     environment = create_environment()
     tree = environment.parse((TEMPLATES / template).read_text(encoding="utf-8"))
     used = meta.find_undeclared_variables(tree) - environment.globals.keys() - {"self"}
-    defined = {node.name for node in tree.find_all(nodes.Macro)} | {
-        node if isinstance(node, str) else node[1]
-        for imported in tree.find_all(nodes.FromImport)
-        for node in imported.names
-    }
+    imported = (name for node in tree.find_all(nodes.FromImport) for name in node.names)
+    defined = {node.name for node in tree.find_all(nodes.Macro)}
+    defined |= {name if isinstance(name, str) else name[1] for name in imported}
     defined |= {node.name for node in tree.find_all(nodes.Name) if node.ctx == "store"}
     for other in meta.find_referenced_templates(tree):
         others = template_names(str(other))
@@ -157,15 +143,12 @@ def template_names(template: str) -> tuple[set[str], set[str]]:
     return used, defined
 
 
-def test_every_page_template_is_tested() -> None:
-    assert {path.name for path in TEMPLATES.iterdir()} == VALUES.keys() | PARTS
-
-
-@pytest.mark.parametrize("template", sorted(VALUES))
-def test_template_uses_exactly_the_values_given(template: str) -> None:
-    used, defined = template_names(template)
-    assert used - defined - FRAME == VALUES[template] - UNSHOWN.get(template, set()) - defined
-
-
 UNSHOWN = {"payout_live.html": {"after", "seen"}}
 """Values that only the enclosing page shows."""
+
+
+def test_templates_use_exactly_the_values_given() -> None:
+    assert {path.name for path in TEMPLATES.iterdir()} == VALUES.keys() | PARTS
+    for template, values in VALUES.items():
+        used, defined = template_names(template)
+        assert used - defined - FRAME == values - UNSHOWN.get(template, set()) - defined, template

@@ -1,6 +1,7 @@
 """Tests that all outputs of a batch agree on its counts and sums."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from io import BytesIO
@@ -20,15 +21,11 @@ NOT_SENT = [("KES", "33.33"), ("UGX", "700")]
 LEFT_OUT = [("KES", "1,5"), ("KES", "1234.567"), ("USD", "5")]
 NO_APPROVAL = '[approval.from_amount]\nKES = "100000000"\nUGX = "100000000"\n[approval.makers]'
 Sums = Mapping[tuple[str, str], Decimal]
-BOOKS: Sums = {
-    ("KES", "paid"): Decimal("350.50"),
-    ("KES", "rejected"): Decimal("9001.00"),
-    ("KES", "in_doubt"): Decimal("9006.00"),
-    ("KES", "accepted"): Decimal("9002.00"),
-    ("KES", "ready"): Decimal("33.33"),
-    ("UGX", "paid"): Decimal(5000),
-    ("UGX", "ready"): Decimal(700),
+BOOKED = {
+    "KES": {"paid": "350.50", "rejected": "9001.00", "in_doubt": "9006.00", "accepted": "9002.00", "ready": "33.33"},
+    "UGX": {"paid": "5000", "ready": "700"},
 }
+BOOKS: Sums = {(code, state): Decimal(text) for code, sums in BOOKED.items() for state, text in sums.items()}
 APPROVED = {"KES": Decimal("27392.83"), "UGX": Decimal(5700)}
 ROWS = {"paid": 3, "rejected": 1, "in_doubt": 1, "accepted": 1, "ready": 2, "invalid": 3}
 CODES = {word(state): state for state in STATES for word in (state_label, state_title)}
@@ -78,27 +75,23 @@ def sums_of_json(totals: Mapping[str, Mapping[str, str]]) -> Sums:
 
 
 def sums_of_rows(rows: Iterable[Mapping[str, object]], amount: str = "amount") -> Sums:
-    lines_by_state: dict[tuple[str, str], Decimal] = {}
+    sums: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
     for one in rows:
         if one["state"] != "invalid":
-            key = (str(one["currency"]), str(one["state"]))
-            lines_by_state[key] = lines_by_state.get(key, Decimal(0)) + plain_amount(one[amount])
-    return lines_by_state
+            sums[str(one["currency"]), str(one["state"])] += plain_amount(one[amount])
+    return sums
 
 
-def tables(page: str) -> Sequence[Sequence[Sequence[str]]]:
-    return [
-        [
-            [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.DOTALL)]
-            for line in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
-        ]
-        for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL)
-    ]
+def table_cells(table: str) -> Sequence[Sequence[str]]:
+    lines = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+    cells = (re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.DOTALL) for line in lines)
+    return [[re.sub(r"<[^>]+>", "", cell).strip() for cell in line] for line in cells]
 
 
 def sums_of_table(page: str) -> Sums:
     """Return the sums of the table with a column per state, after checking its totals."""
-    heading, *lines = next(table for table in tables(page) if "to be paid" in [text.lower() for text in table[0]])
+    tables = map(table_cells, re.findall(r"<table>(.*?)</table>", page, re.DOTALL))
+    heading, *lines = next(table for table in tables if "to be paid" in [text.lower() for text in table[0]])
     place = [text.lower() for text in heading].index("to be paid")
     assert {line[0]: plain_amount(line[place]) for line in lines} == APPROVED
     return {
@@ -152,16 +145,17 @@ def report(batch: Batch) -> str:
     return (batch.program.home / "out.html").read_text()
 
 
+def read_frame(batch: Batch, ending: str) -> pl.DataFrame:
+    content = batch.read_reconciliation(ending)
+    return pl.read_csv(content, infer_schema=False) if ending == "csv" else pl.read_parquet(content)
+
+
 OUTPUTS: Mapping[str, Callable[[Batch], Sums]] = {
     "submit --json": lambda batch: sums_of_json(batch.totals),
     "status --json": lambda batch: sums_of_json(batch.program.json("status", batch.batch)["totals"]),
     "terminal": sums_of_terminal,
-    "CSV": lambda batch: sums_of_rows(
-        pl.read_csv(batch.read_reconciliation("csv"), infer_schema=False).iter_rows(named=True)
-    ),
-    "Parquet": lambda batch: sums_of_rows(
-        pl.read_parquet(batch.read_reconciliation("parquet")).iter_rows(named=True), "amount_decimal"
-    ),
+    "CSV": lambda batch: sums_of_rows(read_frame(batch, "csv").iter_rows(named=True)),
+    "Parquet": lambda batch: sums_of_rows(read_frame(batch, "parquet").iter_rows(named=True), "amount_decimal"),
     "workbook, payments": lambda batch: sums_of_workbook(batch, "Payments"),
     "workbook, totals": lambda batch: sums_of_workbook(batch, "Totals"),
     "report page": lambda batch: sums_of_table(report(batch)),
