@@ -25,9 +25,6 @@ fault = "drop_before"
 """
 
 
-PAYS = '[default]\nstatus = "approved"\n'
-
-
 TICKET = "Ticket 7 <b>"
 
 

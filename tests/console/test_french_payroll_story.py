@@ -5,44 +5,30 @@ Two people use the keyboard on a screen 375 pixels wide.
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from socket import socket
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.serving import serve_pages
 from tests.support.browsers import Desk, Keyboard
-from tests.support.people import APPROVER, MAKER, House
+from tests.support.people import APPROVER, MAKER
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 NewDesk = Callable[..., Desk]
-NARROW = {"width": 375, "height": 740}
 PEOPLE = 24
 WRONG = {3: "1 250,5O", 7: "douze", 11: ""}
 """Of a row: the net pay, which nobody can read."""
 
 
-@pytest.fixture
-def address(house: House, listener: socket) -> Iterator[str]:
-    with serve_pages(house.program, listener):
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
 def seat_reader(new_desk: NewDesk, address: str, name: str) -> tuple[Desk, Keyboard]:
     """Open a narrow browser in French with a keyboard for a person."""
-    desk = new_desk(base_url=address, viewport=NARROW)
+    desk = new_desk(base_url=address, viewport={"width": 375, "height": 740})
     desk.context.add_cookies([{"name": "language", "value": "fr", "url": address}])
-    keyboard = Keyboard(desk.page)
-    desk.page.goto("/sign-in")
-    keyboard.reach(desk.page.get_by_role("radio").first)
-    desk.page.keyboard.press("Space")
-    while not desk.page.get_by_label(name).is_checked():
-        desk.page.keyboard.press("ArrowDown")
-    desk.page.keyboard.press("Enter")
+    desk.sign_in(name)
     desk.page.get_by_role("heading", level=1, name="Vue d'ensemble").wait_for()
-    return desk, keyboard
+    desk.check_page()
+    return desk, Keyboard(desk.page)
 
 
 def write_export(path: Path) -> Path:
@@ -98,7 +84,6 @@ def correct_red_cells(ada: Desk, keyboard: Keyboard) -> None:
 def test_french_payroll_without_order_ids_is_paid(new_desk: NewDesk, address: str, tmp_path: Path) -> None:
     ada, keyboard = seat_reader(new_desk, address, MAKER)
     page = ada.page
-    ada.check_page()
     upload_and_answer(ada, keyboard, write_export(tmp_path / "paie.csv"))
     correct_red_cells(ada, keyboard)
 
@@ -109,7 +94,6 @@ def test_french_payroll_without_order_ids_is_paid(new_desk: NewDesk, address: st
     page.wait_for_load_state()
 
     ben, other = seat_reader(new_desk, address, APPROVER)
-    ben.check_page()
     other.press(ben.page.get_by_role("link", name="Salaires novembre").first)
     ben.page.get_by_role("button", name="Approuver").first.wait_for()
     expect(ben.page.get_by_role("heading", name="Code de ce paiement")).to_be_visible()

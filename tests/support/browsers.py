@@ -140,4 +140,4 @@ class Keyboard:
                 break
             self.page.keyboard.press("ArrowDown")
         self.page.keyboard.press("Enter")
-        self.page.locator('form[action="/sign-out"]').first.wait_for()
+        self.page.locator('form[action="/sign-out"]').first.wait_for(state="attached")
