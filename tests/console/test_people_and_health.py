@@ -18,7 +18,7 @@ from paygw_batch.journal.location import JournalLocation
 from paygw_batch.journal.port import GateState, GateStop, GateStopKind
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import pick_up_name
-from tests.console.preparing import EIGHT_DEFECTS, digest, sheet, sign_sheet, upload_sheet, wait_until_finished
+from tests.console.preparing import EIGHT_DEFECTS, digest, sheet, sign_sheet, upload_sheet
 from tests.support.clusters import ClusterProgram
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.people import (
@@ -188,19 +188,3 @@ def test_workers_page_shows_running_worker(tmp_path: Path, postgres_server: Post
     assert worker.returncode == 0
     house.console.sessions.close()
     postgres_server.drop_database(database)
-
-
-def test_late_start_is_audited_as_refused(house: House, ada: Person, ben: Person) -> None:
-    place = upload_sheet(ada, sheet(2), "november.csv")
-    sign_sheet(ada, place)
-    ben.post(f"{place}/approve", digest=digest(ben, place))
-    form = {**ada.shown(f"{place}/start"), "csrf": ada.token("/people")}
-    ben.post(f"{place}/start", digest=digest(ben, place))
-    wait_until_finished(ada, place)
-    answer = ada.ask("POST", f"{place}/start", data=form, headers={"origin": ORIGIN})
-    assert (answer.status_code, answer.headers["location"]) == (303, f"{place}/plan")
-    assert shown_trail(ben.get("/people").text)[:3] == [
-        *[("start", "november.csv", "refused: the page was out of date")] * 2,
-        ("start", "november.csv", "done"),
-    ]
-    assert len(house.program.record()) == 2

@@ -21,17 +21,13 @@ from paygw_batch.console.pages.orders import (
     statement_folders,
 )
 from paygw_batch.console.visits import Visit
-from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal import Entry
 from paygw_batch.journal.lock import RunLock, lock_path
-from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.opening.open_journal import open_journal_to_read
 from tests.console.checking import check_in_process
 from tests.console.french import choose_language, page_texts, template_sentences
 from tests.console.preparing import waive_approval
 from tests.console.settling import DECLINES, TICKET, draft_order, pay_rows, settle
 from tests.support.clocks import shifted_clock
-from tests.support.journal_rows import outcome_of
 from tests.support.people import (
     APPROVER,
     AUDITOR,
@@ -85,23 +81,6 @@ def test_second_click_settles_nothing(house: House, ada: Person, ben: Person) ->
         assert settle(ben, batch, 2, "paid") == ("303", f"/payouts/{batch}/rows/2")
     page = ben.get(f"/payouts/{batch}/rows/2").text
     assert (page.count("Settled as paid"), "Ticket 7 &lt;b&gt;" in page) == (1, True)
-
-
-def test_row_answered_during_settling_is_not_settled(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = pay_rows(house, "9006.00")
-    written = SqliteJournal.settle
-
-    def overtaken(journal: SqliteJournal, entries: Sequence[Entry], **named: object) -> None:
-        journal.append([outcome_of(entry.instruction, entry.attempt, OutcomeKind.PAID, entry.at) for entry in entries])
-        written(journal, entries, **named)  # type: ignore[arg-type]  # as they were given
-
-    ben = house.person(APPROVER)
-    monkeypatch.setattr(SqliteJournal, "settle", overtaken)
-    status, page = settle(ben, batch, 2, "paid")
-    assert status == "409"
-    assert "Row 2 is now paid, because the gateway&#39;s answer arrived at the same time. Nothing was settled." in page
-    assert row_state(ben, batch, 2) == "paid"
-    assert "Settled as paid" not in ben.get(f"/payouts/{batch}/rows/2").text
 
 
 def test_not_received_is_offered_only_after_quarantine(

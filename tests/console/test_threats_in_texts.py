@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
 
@@ -14,12 +15,69 @@ from paygw_batch.console.pages import people_page
 from paygw_batch.console.permissions import Action
 from paygw_batch.console.rendering import STATIC
 from tests.console.checking import check_in_process
-from tests.console.marks import OUR_FILES, MarkupChecker
 from tests.console.preparing import digest, sheet, sign_sheet, upload_sheet, waive_approval
+from tests.support.checkout import ROOT
 from tests.support.keyed_people import KEYS, PasskeyHouse, hidden_value
 from tests.support.people import APPROVER, MAKER, PEOPLE, House, create_sandbox
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
+OUR_FILES = [*STATIC.iterdir(), *(ROOT / "paygw_batch/show/static").iterdir()]
+TAGS = frozenset(
+    {
+        *("a", "aside", "b", "bdi", "body", "br", "button", "caption", "code", "dd", "details", "div", "dl"),
+        *("dt", "em", "fieldset", "footer", "form", "h1", "h2", "h3", "head", "header", "hr", "html", "input"),
+        *("label", "legend", "li", "link", "main", "meta", "nav", "noscript", "ol", "option", "p", "pre"),
+        *("rect", "script", "section", "select", "small", "span", "strong", "summary", "svg", "table", "tbody", "td"),
+        *("textarea", "tfoot", "th", "thead", "time", "title", "tr", "ul"),
+    }
+)
+ATTRIBUTES = frozenset(
+    {
+        *("accept", "action", "charset", "class", "colspan", "content", "defer", "dir", "enctype", "for", "height"),
+        *("hidden", "href", "http-equiv", "id", "inputmode", "lang", "maxlength", "method", "name", "open"),
+        *("rel", "required", "role", "rows", "scope", "selected", "checked", "src", "tabindex", "type"),
+        *("disabled", "value", "viewbox", "width", "x", "preserveaspectratio"),
+        *("aria-current", "aria-describedby", "aria-hidden", "aria-label", "aria-labelledby"),
+        *("data-label", "popover", "popovertarget"),
+        *("data-challenge", "data-copied", "data-copy", "data-credential", "data-from", "data-passkey"),
+        "data-passkey-problem",
+        *("data-reload-ms", "data-rp-id", "data-seen", "data-share", "data-user-id", "data-user-name"),
+        *("aria-invalid", "autofocus", "data-session-ended", "data-session-left-s", "data-who"),
+    }
+)
+"""Everything that templates use. Nothing of it runs, loads or styles anything by itself."""
+
+
+class MarkupChecker(HTMLParser):
+    """Parses a page like a browser and records markup that could run or load something."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.violations: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in TAGS:
+            self.violations.append(f"<{tag}>")
+        for name, text in attrs:
+            if name not in ATTRIBUTES or (name in TARGETS and not is_own_target(tag, text or "")):
+                self.violations.append(f"<{tag} {name}={text}>")
+        if tag == "script" and "src" not in dict(attrs):
+            self.violations.append("<script> of its own")
+        if tag == "meta" and dict(attrs).get("http-equiv", "refresh") != "refresh":
+            self.violations.append("<meta>")
+
+
+TARGETS = frozenset({"src", "href", "action", "formaction", "data-from"})
+
+
+def is_own_target(tag: str, target: str) -> bool:
+    """Return whether a link leads to our pages, or whether a loaded file is one of ours."""
+    if tag in {"script", "link", "img"}:
+        return target.startswith("/static/") and target.removeprefix("/static/") in {path.name for path in OUR_FILES}
+    return re.match(r"(/(?!/)|#|\?)", target) is not None
+
+
 HOSTILE = "\"'><img src=x onerror=alert(1)><svg onload=alert(2)><script>alert(3)</script><b hx-get=/x style=x>{{71*73}}"
 BEHAVIOUR = f"""
 [[rule]]

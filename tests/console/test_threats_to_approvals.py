@@ -4,7 +4,7 @@ import html
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,32 +13,29 @@ import pytest
 from paygw_batch.approval.approval_keys import PasskeySignature, RelyingParty
 from paygw_batch.approval.plan_document import PlanDocument, read_plan
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder
 from paygw_batch.console.start_run import last_run, start_run
-from tests.console.preparing import digest, sheet, sign_sheet, upload_sheet, wait_until_finished
+from tests.console.preparing import digest, open_payout_folder, sheet, sign_sheet, upload_sheet, wait_until_finished
 from tests.support.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, hidden_value, signature_fields
 from tests.support.patience import PATIENCE_S
 from tests.support.people import APPROVER, MAKER, House, Person, create_sandbox
-from tests.support.program import Program
 from tests.support.software_passkey import SoftwarePasskey, passkey
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 
 
-@pytest.fixture
-def keyed(tmp_path: Path) -> PasskeyHouse:
-    return PasskeyHouse(create_sandbox(tmp_path))
-
-
 def plan_of(house: House, place: str) -> PlanDocument:
-    return read_plan(house.console.directory / place.rpartition("/")[2] / "plan.json")
+    return read_plan(open_payout_folder(house, place).plan_file)
+
+
+def is_started(house: House, place: str) -> bool:
+    return last_run(house.console.runs, plan_of(house, place).content.batch) is not None
 
 
 class Forgeries:
     """A plan that waits for Ben's approval, and forged approvals in his name."""
 
-    def __init__(self, house: PasskeyHouse) -> None:
-        self.house = house
+    def __init__(self, home: Path) -> None:
+        self.house = house = PasskeyHouse(create_sandbox(home))
         self.ada, self.ben = house.person(MAKER), house.person(APPROVER)
         self.place = house.prepared(self.ada, sheet(2))
         self.page = self.ben.get(f"{self.place}/plan").text
@@ -47,15 +44,6 @@ class Forgeries:
 
     def submit(self, **changed: str) -> int:
         return self.ben.post(f"{self.place}/approve", **self.form | changed).status_code
-
-    @property
-    def is_approved(self) -> bool:
-        return bool(plan_of(self.house, self.place).approvals)
-
-
-@pytest.fixture
-def forgeries(keyed: PasskeyHouse) -> Forgeries:
-    return Forgeries(keyed)
 
 
 def sign_other_payout(forgeries: Forgeries) -> dict[str, str]:
@@ -85,18 +73,13 @@ FORGED: dict[str, Callable[[Forgeries], dict[str, str]]] = {
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("forgery", FORGED)
-def test_signature_for_another_purpose_is_refused_as_approval(forgeries: Forgeries, forgery: str) -> None:
+def test_signature_for_another_purpose_is_refused_as_approval(tmp_path: Path, forgery: str) -> None:
+    forgeries = Forgeries(tmp_path)
     assert forgeries.submit(**FORGED[forgery](forgeries)) == 409
-    assert not forgeries.is_approved
+    assert plan_of(forgeries.house, forgeries.place).approvals == []
     assert forgeries.ben.post(f"{forgeries.place}/start", digest=forgeries.form["digest"]).status_code == 409
-    assert last_run(forgeries.house.console.directory / "runs", batch_of(forgeries.house, forgeries.place)) is None
+    assert not is_started(forgeries.house, forgeries.place)
     assert forgeries.submit() == 303  # The forgery does not block the genuine approval.
-
-
-def batch_of(house: House, place: str) -> str:
-    checked = PayoutFolder(house.console.directory / place.rpartition("/")[2]).check_result
-    assert isinstance(checked, CheckedSheet)
-    return checked.batch
 
 
 BEN_AT_HOME, CLEO = passkey("p-ben-at-home", PAGES), passkey("p-cleo", PAGES)
@@ -125,7 +108,7 @@ def sign_in(house: PasskeyHouse, key: SoftwarePasskey) -> PasskeyPerson:
 def start_and_check(person: PasskeyPerson, house: PasskeyHouse, place: str) -> bool:
     """Start a payout even if the page does not offer it, and return whether a run was started."""
     person.post(f"{place}/start", digest=plan_of(house, place).digest())
-    return last_run(house.console.directory / "runs", batch_of(house, place)) is not None
+    return is_started(house, place)
 
 
 def approve_without_form(person: PasskeyPerson, house: PasskeyHouse, place: str) -> int:
@@ -172,7 +155,7 @@ def test_payout_needs_two_approvers_other_than_maker(strict_house: PasskeyHouse)
 
 def approve(person: PasskeyPerson, place: str) -> int:
     page = person.get(f"{place}/plan").text
-    form = {"digest": hidden_value(page, "digest"), "approved_at": hidden_value(page, "approved_at")}
+    form = {name: hidden_value(page, name) for name in ("digest", "approved_at")}
     return person.post(f"{place}/approve", **form, **person.signature_for(page)).status_code
 
 
@@ -194,6 +177,7 @@ def test_signed_text_contains_every_shown_figure(house: House, ada: Person, ben:
     figures = {re.sub("[,\u202f]", "", figure) for figure in FIGURE.findall(TIME.sub("", shown))}
     assert {"7123.45", "102.00"} <= figures
     assert {figure for figure in figures if figure not in text} == set()
+    assert [part in text for part in ('"becomes":"7123.45"', '"value":"102.00"')] == [True, True]
     # The number of people follows from the rows of the signed text.
     content = plan_of(house, place).content
     people = [int(count.replace("\u202f", "")) for count in re.findall(r"to ([\d\u202f]+) people</p>", main)]
@@ -234,64 +218,43 @@ def test_simultaneous_correction_discards_approval(house: House, ada: Person, be
         )
         assert corrected == 303
         assert approved in {303, 409}
-        folder = PayoutFolder(house.console.directory / place.rpartition("/")[2])
-        assert folder.plan is None
+        assert open_payout_folder(house, place).plan is None
         assert "to be sent" not in ben.get(f"{place}/plan").text
     assert house.program.record() == []
 
 
-def test_repeated_click_and_stale_tab_act_once(house: House, ada: Person, ben: Person) -> None:
+def test_stale_tab_of_maker_removes_no_approval(house: House, ada: Person, ben: Person) -> None:
     place = upload_sheet(ada, sheet(2))
     form = ada.shown(f"{place}/sign")
     sign_sheet(ada, place)
-    first = plan_of(house, place)
-    assert ada.post(f"{place}/sign", **form).status_code == 303  # A second click keeps the signed plan.
-    assert plan_of(house, place) == first
-    shown = digest(ben, place)
-    assert {ben.post(f"{place}/approve", digest=shown).status_code for _ in range(3)} <= {303, 409}
+    assert ben.post(f"{place}/approve").status_code == 303
     document = plan_of(house, place)
-    assert len({approval.key for approval in document.approvals}) == len(document.approvals) == 1
     assert ada.post(f"{place}/sign", **form).status_code == 303
-    assert plan_of(house, place) == document  # A stale tab of the maker removes no approval.
-    for _ in range(2):
-        assert ben.post(f"{place}/start", digest=shown).status_code == 303
-    assert "<strong>2</strong> Paid" in wait_until_finished(ada, place)
-    assert ben.post(f"{place}/approve", digest=shown).status_code == 303  # This is a second click after the start.
-    assert len(house.program.record()) == 2
+    assert (plan_of(house, place), len(document.approvals)) == (document, 1)
 
 
-@pytest.fixture
-def endless_command(tmp_path: Path) -> Iterator[list[str]]:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    yield ["/bin/sh", "-c", f"read x < {gate}"]
-    with gate.open("w"):
-        pass
-
-
-def test_simultaneous_starts_create_one_process(tmp_path: Path, endless_command: list[str]) -> None:
-    runs = tmp_path / "runs"
-    pids = set()
-    gate = threading.Barrier(8)
+def test_simultaneous_starts_create_one_process(tmp_path: Path) -> None:
+    pids, gate, pipe = set(), threading.Barrier(8), tmp_path / "pipe"
+    os.mkfifo(pipe)
 
     def start() -> None:
         gate.wait()
-        pids.add(start_run(runs, "0" * 16, endless_command, by="Ben", environ={}).pid)
+        command = ["/bin/sh", "-c", f"read x < {pipe}"]
+        pids.add(start_run(tmp_path / "runs", "0" * 16, command, by="Ben", environ={}).pid)
 
     run_in_threads([start] * 8)
-    assert len(pids) == 1
+    with pipe.open("w"):  # The process ends.
+        assert len(pids) == 1
 
 
 def test_simultaneous_starts_by_two_processes_send_rows_once(house: House, ada: Person, ben: Person) -> None:
     """Only the journal can coordinate two processes that serve the same payout."""
     place = upload_sheet(ada, sheet(3))
     sign_sheet(ada, place)
-    shown = digest(ben, place)
-    ben.post(f"{place}/approve", digest=shown)
-    program: Program = house.program
-    folder = house.console.directory / place.rpartition("/")[2]
-    command: list[str | Path] = ["submit", next((folder / "sheet").iterdir()), "--wait", "--skip-invalid", "--force"]
-    command += ["--plan", folder / "plan.json", "--mended", folder / "mending.json", "--out", program.home / "x.csv"]
+    ben.post(f"{place}/approve")
+    shown, program, folder = digest(ben, place), house.program, open_payout_folder(house, place)
+    command: list[str | Path] = ["submit", folder.sheet, "--wait", "--skip-invalid", "--force"]
+    command += ["--plan", folder.plan_file, "--mended", folder.corrections_file, "--out", program.home / "x.csv"]
     other = program.start(*command)
     ben.post(f"{place}/start", digest=shown)
     assert other.wait(PATIENCE_S) in {0, 4, 5}
