@@ -27,14 +27,8 @@ for _name in [*os.environ]:
 
 
 SLOW = (
-    *(
-        "tests/promise/campaign/",
-        "tests/promise/cluster/",
-        "tests/pins/",
-        "tests/promise/simulation/",
-        "_stories.py",
-        "_story.py",
-    ),
+    *("tests/promise/campaign/", "tests/promise/cluster/", "tests/promise/simulation/", "tests/pins/"),
+    *("_stories.py", "_story.py"),
     *("test_checkout", "test_crashes", "test_journal_new", "test_listen", "test_postgres_commands"),
     *("test_settling", "test_shares", "test_timetable", "test_workers"),
 )

@@ -66,10 +66,7 @@ FLOORS = {
     ),
     "console": (
         "permissions passkey_access web_guard payout_counts payout_folder start_run",
-        "rendering visits check_payout sheet_process",
-        "pages",
-        "console_app",
-        "console_command invite_command",
+        *("rendering visits check_payout sheet_process", "pages", "console_app", "console_command invite_command"),
     ),
     "cli": ("invocation options signals help_texts", "screen", "send_batch sheet_questions", "commands", "main start"),
 }
@@ -91,10 +88,7 @@ ROOMS_OF_LIBRARIES = {
     "openpyxl": {"sheet/write"},
     "xlsxwriter": {"sheet/formats.py", "sheet/write", "show/workbook.py"},
     "apsw": {
-        "journal/sqlite",
-        "journal/file_location.py",
-        "journal/adopt.py",
-        "journal/known_journals.py",
+        *("journal/sqlite", "journal/file_location.py", "journal/adopt.py", "journal/known_journals.py"),
         "cluster/move.py",
     },
     "psycopg": {"journal/postgres", "cluster"},
@@ -106,12 +100,8 @@ ROOMS_OF_LIBRARIES = {
     "starlette": {"console", "sandbox", "listener.py"},
     "jinja2": {"show/page.py", "console", "settings/new_configuration.py"},
     "pydantic": {
-        "settings",
-        "countries",
-        "sandbox",
-        "approval/signed_document.py",
-        "approval/approval_keys.py",
-        "settle/kept_documents.py",
+        *("settings", "countries", "sandbox", "settle/kept_documents.py"),
+        *("approval/signed_document.py", "approval/approval_keys.py"),
     },
     "platformdirs": {"settings"},
     "sqlite3": set(),
@@ -161,11 +151,9 @@ def room_of(path: Path) -> str:
 
 def floor_of(parts: tuple[str, ...]) -> int | None:
     """Return the floor of a module in its room, by room name and own name. Returns None for a room without floors."""
-    for number, names in enumerate(FLOORS.get(parts[0], ())):
-        if len(parts) > 1 and parts[1] in names.split():
-            return number
-    others = [number for number, names in enumerate(FLOORS.get(parts[0], ())) if names == "*"]
-    return others[0] if others and len(parts) > 1 else None
+    floors = [names.split() for names in FLOORS.get(parts[0], ())] if len(parts) > 1 else []
+    own = [number for number, names in enumerate(floors) if parts[1] in names]
+    return next(iter(own or [number for number, names in enumerate(floors) if names == ["*"]]), None)
 
 
 def is_within(place: Path, folder: str) -> bool:
@@ -198,9 +186,7 @@ def parse_file(path: Path) -> ast.Module:
 
 @check_each_file
 def test_packages_import_only_allowed_packages(path: Path) -> None:
-    for parts in own_imports(
-        path, types_too=False
-    ):  # a type of an extra may be named, because nothing is loaded for it
+    for parts in own_imports(path, types_too=False):  # the type of an extra may be named: nothing is loaded for it
         if parts[0] != room_of(path):
             assert parts[0] in ALLOWED[room_of(path)], f"{room_of(path)} must not import {'.'.join(parts)}"
 
@@ -292,25 +278,17 @@ def test_import_rules_name_exactly_existing_packages() -> None:
     assert set(chain.from_iterable(ALLOWED.values())) <= set(ALLOWED)
 
 
-TESTS = sorted(Path(__file__).parent.rglob("*.py"))
+NODES = [node for path in sorted(Path(__file__).parent.rglob("*.py")) for node in ast.walk(parse_file(path))]
+"""Every part of every module of the tests."""
 
 
 def test_test_modules_do_not_import_each_other() -> None:
-    broken = {
-        f"{path.name}: {node.module}"
-        for path in TESTS
-        for node in ast.walk(parse_file(path))
-        if isinstance(node, ast.ImportFrom) and re.search(r"^tests\..*\btest_\w+$", node.module or "")
-    }
-    assert broken == set()
+    imported = [node for node in NODES if isinstance(node, ast.ImportFrom)]
+    assert [node.module for node in imported if re.search(r"^tests\..*\btest_\w+$", node.module or "")] == []
 
 
 def test_test_names_have_at_most_eight_words() -> None:
-    words = {
-        node.name: node.name.split("_")[1:]
-        for path in TESTS
-        for node in ast.walk(parse_file(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    }
+    functions = [node for node in NODES if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    words = {node.name: node.name.split("_")[1:] for node in functions if node.name.startswith("test_")}
     relative = {"what", "that", "who", "which", "whose", "whoever"}
     assert [name for name, used in words.items() if len(used) > 8 or relative & set(used)] == []

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -105,10 +106,8 @@ def test_private_file_is_read_as_trusted(secret: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "others", "hint"),
     [
-        (0o640, OtherUsers.MAY_NOTHING, "chmod 600"),
-        (0o604, OtherUsers.MAY_NOTHING, "chmod 600"),
-        (0o660, OtherUsers.MAY_READ, "chmod go-w"),
-        (0o646, OtherUsers.MAY_READ, "chmod go-w"),
+        *((0o640, OtherUsers.MAY_NOTHING, "chmod 600"), (0o604, OtherUsers.MAY_NOTHING, "chmod 600")),
+        *((0o660, OtherUsers.MAY_READ, "chmod go-w"), (0o646, OtherUsers.MAY_READ, "chmod go-w")),
     ],
 )
 def test_accessible_file_is_refused_with_chmod_command(secret: Path, mode: int, others: OtherUsers, hint: str) -> None:
@@ -118,33 +117,22 @@ def test_accessible_file_is_refused_with_chmod_command(secret: Path, mode: int, 
     assert caught.value.hint == f"{hint} {secret}"
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda path: read_trusted_file(path, "it", OtherUsers.MAY_READ),
-        load_private_key,
-        lambda p: load_approval_key(p, None),
-    ],
-)
-def test_file_of_another_user_is_refused_by_readers(
-    secret: Path, read: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_of_another_user_is_refused_by_readers(secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() == 0:
         os.chown(secret, 65534, 65534)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(ConfigurationError, match="belongs to another user") as caught:
-        read(secret)
-    assert (caught.value.hint or "").startswith("chown ")
+    trusted: Callable[[Path], object] = partial(read_trusted_file, name="it", users=OtherUsers.MAY_READ)
+    for read in (trusted, load_private_key, partial(load_approval_key, passphrase=None)):
+        with pytest.raises(ConfigurationError, match="belongs to another user") as caught:
+            read(secret)
+        assert (caught.value.hint or "").startswith("chown ")
 
 
 def test_irregular_or_large_file_is_refused_immediately(tmp_path: Path, secret: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
-    for path, sentence in (
-        (tmp_path, "it is not a file"),
-        (tmp_path / "pipe", "it is not a file"),
-        (tmp_path / "none", "it: no such file"),
-    ):
+    not_files = (tmp_path, "it is not a file"), (tmp_path / "pipe", "it is not a file")
+    for path, sentence in (*not_files, (tmp_path / "none", "it: no such file")):
         with pytest.raises(ConfigurationError, match=sentence):
             read_trusted_file(path, "it", OtherUsers.MAY_READ)
     secret.write_bytes(b"x" * 65_537)

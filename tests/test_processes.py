@@ -6,25 +6,19 @@ import resource
 import subprocess
 import sys
 import sysconfig
-import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from paygw_batch import processes
 from paygw_batch.gateway.signing import signers
 from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, SigningProcesses, SigningThreads, start_signers
-from paygw_batch.processes import (
-    INHERITED_VARIABLES,
-    PythonBuild,
-    child_environment,
-    processor_name,
-    python_build,
-    python_command,
-)
+from paygw_batch.processes import INHERITED_VARIABLES, PythonBuild, child_environment, python_build, python_command
 from paygw_batch.sheet.read import parquet_trial
 from tests.support.gateway_cases import private_test_key
 from tests.support.long_part import share
-from tests.support.program import HEADING, ROOT, Program, kenyan_rows, sandbox_toml
+from tests.support.program import ROOT, Program, kenyan_rows, sandbox_toml
 
 SECRETS = {
     "KEY_WORD": "a passphrase",
@@ -105,17 +99,21 @@ print(resource.getrlimit(resource.RLIMIT_CORE)[0], is_dumpable)
 """
 
 
+def run_python(home: Path, *words: str, by: str = sys.executable, said: str = "") -> str:
+    """Run Python isolated in its own environment, because earlier tests of this process may have changed ours."""
+    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
+    options: dict[str, Any] = {"env": environ, "cwd": home, "capture_output": True, "text": True}
+    completed = subprocess.run([by, "-I", *words], input=said, check=False, **options)
+    assert completed.returncode == 0, completed.stderr
+    return str(completed.stdout).strip()
+
+
 def core_limit_after(code: str, tmp_path: Path) -> str:
     config = tmp_path / "paygw.toml"
     config.write_text(sandbox_toml())
     start = f"import resource, sys; sys.path.insert(0, {str(ROOT)!r}); config = {str(config)!r}\n"
     resource_set = "resource.setrlimit(resource.RLIMIT_CORE, (4096, resource.getrlimit(resource.RLIMIT_CORE)[1]))\n"
-    # The environment is replaced, because earlier tests of this process may have changed it.
-    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    command = [sys.executable, "-c", start + resource_set + code + ABOUT_DUMPS]
-    completed = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert completed.returncode == 0, completed.stderr
-    return completed.stdout.strip()
+    return run_python(tmp_path, "-c", start + resource_set + code + ABOUT_DUMPS)
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_CORE)[1] == 0, reason="dumps are forbidden here already")
@@ -142,26 +140,16 @@ print(result.conclusion.value, result.sent, *result.notes, sep="|")
 
 
 def run_embedding_program(tmp_path: Path, before: str, *, by: str = "-c") -> list[str]:
-    config, sheet = tmp_path / "paygw.toml", tmp_path / "payroll.csv"
-    config.write_text(sandbox_toml())
+    (config := tmp_path / "paygw.toml").write_text(sandbox_toml())
     phones = range(254_712_000_000, 254_712_000_000 + LONG_RUN_PAYOUTS)
     rows = [f"KE,PAY-{phone},1500.50,KES,Jane Wanjiku,{phone},+{phone}" for phone in phones]
-    sheet.write_text("\n".join([HEADING, *rows]) + "\n")
+    sheet = str(Program(tmp_path, config).sheet(rows))
     # In a virtual environment, the base interpreter has no packages. It finds them only through its path.
     installed = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
-    text = OWN_PATH.format(
-        root=str(ROOT), installed=installed, before=textwrap.dedent(before), config=str(config), sheet=str(sheet)
-    )
-    program = tmp_path / "pays.py"
-    program.write_text(text)
+    text = OWN_PATH.format(root=str(ROOT), installed=installed, before=before, config=str(config), sheet=sheet)
+    (program := tmp_path / "pays.py").write_text(text)
     started = {"-c": ["-c", text], "-": ["-"], "file": [str(program)]}[by]
-    command = [getattr(sys, "_base_executable", sys.executable), "-I", *started]
-    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    completed = subprocess.run(
-        command, input=text if by == "-" else "", env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert completed.returncode == 0, completed.stderr
-    return completed.stdout.strip().split("|")
+    return run_python(tmp_path, *started, by=getattr(sys, "_base_executable", sys.executable), said=text).split("|")
 
 
 @pytest.mark.long
@@ -212,7 +200,4 @@ def test_python_build_is_read_from_configure_options(
     monkeypatch.setattr(sysconfig, "get_config_var", {"CONFIG_ARGS": told}.get)
     monkeypatch.setattr(sys, "base_prefix", prefix)
     assert python_build() == build
-
-
-def test_processor_name_is_found() -> None:
-    assert processor_name()
+    assert processes.processor_name()
