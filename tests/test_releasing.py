@@ -1,11 +1,14 @@
-"""Workflows and issue forms match their schemas, have few rights, and call existing scripts."""
+"""Workflows have few rights, forms match their schemas, and locks pin every package of an installation by hash."""
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,9 @@ from tests.support.checkout import ROOT, versioned_files
 
 WORKFLOWS = versioned_files(".github/workflows")
 PINNED = re.compile(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+LOCKED = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT: dict[str, Any] = PYPROJECT["project"]
 
 
 def workflow(name: str) -> dict[str, Any]:
@@ -40,16 +45,16 @@ def build(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("schema", "folder", "names"),
-    [
-        ("github-workflows", "workflows", "*.yml"),
-        ("github-issue-forms", "ISSUE_TEMPLATE", "[!c]*.yml"),
-        ("github-issue-config", "ISSUE_TEMPLATE", "config.yml"),
-    ],
-)
-def test_forge_files_match_schemas(schema: str, folder: str, names: str) -> None:
-    files = [str(path) for path in versioned_files(f".github/{folder}", names)]
+FORGE_FILES = {
+    "github-workflows": versioned_files(".github/workflows", "*.yml"),
+    "github-issue-forms": versioned_files(".github/ISSUE_TEMPLATE", "[!c]*.yml"),
+    "github-issue-config": versioned_files(".github/ISSUE_TEMPLATE", "config.yml"),
+}
+
+
+@pytest.mark.parametrize("schema", FORGE_FILES)
+def test_forge_files_match_schemas(schema: str) -> None:
+    files = [str(path) for path in FORGE_FILES[schema]]
     assert files
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -58,7 +63,7 @@ def test_forge_files_match_schemas(schema: str, folder: str, names: str) -> None
 
 def test_issue_forms_name_commands_and_no_person() -> None:
     defects = (ROOT / "docs/defects.md").read_text()
-    for path in versioned_files(".github/ISSUE_TEMPLATE", "[!c]*.yml"):
+    for path in FORGE_FILES["github-issue-forms"]:
         text = path.read_text()
         assert {*re.findall(r"`paygw-batch ([a-z]+)", text)} <= set(COMMANDS)
         assert [code for code in re.findall(r"`(\w+\.\w+)`", text) if f"| `{code}` |" not in defects] == []
@@ -124,3 +129,54 @@ def test_package_metadata_is_complete_and_current() -> None:
     assert {path.name for path in texts if "forge.example" in path.read_text()} <= {"pyproject.toml"}
     first = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
     assert re.fullmatch(rf"{re.escape(PROJECT['version'])} - (unreleased|\d{{4}}-\d\d-\d\d)", first)
+
+
+def read_lock(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def pinned_versions(name: str) -> set[tuple[str, str]]:
+    return set(LOCKED.findall(read_lock(name)))
+
+
+def test_locks_agree_and_hash_every_package() -> None:
+    assert pinned_versions("requirements.lock") <= pinned_versions("requirements-dev.lock")
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        packages = re.split(r"^(?=\S)", read_lock(name), flags=re.MULTILINE)[1:]
+        assert [package for package in packages if "--hash=sha256:" not in package] == []
+        assert len(packages) == len(pinned_versions(name))
+
+
+REQUIRED = [*chain(*PROJECT["optional-dependencies"].values()), *PROJECT["dependencies"]]
+
+
+def test_lock_covers_extras_with_upper_bounds() -> None:
+    locked = {name for name, _ in pinned_versions("requirements.lock")}
+    assert {re.split(r"[^\w.-]", item)[0] for item in (*REQUIRED, *PYPROJECT["build-system"]["requires"])} <= locked
+    # Security updates of these must never be blocked by an upper bound.
+    unbounded = {re.split(r"[^\w.-]", item)[0] for item in REQUIRED if "<" not in item}
+    assert unbounded == {"certifi", "cryptography"}
+
+
+def test_bill_of_materials_matches_lock() -> None:
+    bill = runpy.run_path(str(ROOT / "tooling/sbom.py"))["build_bill"]()
+    assert bill["metadata"]["component"]["version"] == PROJECT["version"]
+    assert {(item["name"], item["version"]) for item in bill["components"]} == pinned_versions("requirements.lock")
+    hashes = [item["content"] for part in bill["components"] for item in part["externalReferences"][0]["hashes"]]
+    assert sorted(hashes) == sorted(re.findall(r"sha256:(\w+)", read_lock("requirements.lock")))
+
+
+PRIVATE = re.compile(
+    r"^(?:from|import) ((?!paygw_batch|__future__)\w+)(?:\.\w+)*?(?:\._\w+| import _\w+)", re.MULTILINE
+)
+
+
+def test_private_library_import_is_single_and_version_checked() -> None:
+    result = {
+        (path.name, library)
+        for path in versioned_files("paygw_batch", "*.py")
+        for library in PRIVATE.findall(path.read_text(encoding="utf-8"))
+    }
+    assert result == {("workbook_copy.py", "openpyxl")}
+    assert "openpyxl>=3.1.5,<3.2" in PROJECT["optional-dependencies"]["excel"]
+    assert version("openpyxl") == "3.1.5"

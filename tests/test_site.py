@@ -5,18 +5,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from html.parser import HTMLParser
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
-from playwright.sync_api import Route, sync_playwright
 
-from tests.support.browsers import HOW_TO_GET_IT, PATIENCE_MS, chromium
 from tests.support.checkout import ROOT, copy_versioned, versioned_files
 
 DOCS = ROOT / "docs"
@@ -35,13 +29,6 @@ class ElementCounter(HTMLParser):
         del attrs
         if tag in SHOWN:
             self.elements[tag] += 1
-
-
-class SilentFileServer(SimpleHTTPRequestHandler):
-    """A file server that writes no log."""
-
-    def log_message(self, *_: Any) -> None:
-        """Suppress the log."""
 
 
 @pytest.fixture(scope="module")
@@ -82,35 +69,6 @@ def test_site_loads_no_external_resources(site: Path) -> None:
     sources = [path for path in site.rglob("*") if path.suffix in {".html", ".css"}]
     assert len(sources) > len(versioned_files("docs", "*.md"))
     assert not [path for path in sources if loads.search(path.read_text(encoding="utf-8"))]
-
-
-@pytest.mark.long
-def test_site_search_works_offline(site: Path) -> None:
-    """The site's search needs a server, but no external one."""
-    if (program := chromium()) is None:
-        pytest.skip(HOW_TO_GET_IT)
-    asked: list[str] = []
-
-    def block_external_requests(route: Route) -> None:
-        asked.append(route.request.url)
-        route.continue_() if route.request.url.startswith(address) else route.abort()
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SilentFileServer, directory=str(site))) as server:
-        address = f"http://127.0.0.1:{server.server_port}/"
-        Thread(target=server.serve_forever, daemon=True).start()
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=program, headless=True, args=["--no-sandbox"])
-            page = browser.new_page()
-            page.set_default_timeout(PATIENCE_MS)
-            page.route("**/*", block_external_requests)
-            page.goto(f"{address}index.html")
-            page.get_by_role("button", name="Search").first.click()
-            page.keyboard.type("quarantine")
-            page.get_by_text(re.compile(r"^\d+ results$")).wait_for()
-            browser.close()
-        server.shutdown()
-    assert asked
-    assert all(item.startswith(address) for item in asked), asked
 
 
 def test_first_page_links_to_every_page() -> None:
