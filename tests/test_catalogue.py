@@ -1,5 +1,6 @@
 """The catalogues are complete: each sentence of the source is translated, and the compiled files are current."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,11 @@ def test_translations_are_complete_and_compiled(catalogue: tuple[str, Any]) -> N
 
 
 def test_untranslated_message_is_detected(catalogue: tuple[str, Any]) -> None:
-    _, updated_catalogue = catalogue
-    updated_catalogue.add("A sentence that nobody has translated.", "")
-    updated_catalogue.add("{count:,} rows", "{count} lignes")
-    updated_catalogue.add("A doubtful one.", "Une phrase douteuse.", flags=["fuzzy"])
-    result = TOOL["find_problems"](updated_catalogue)
-    for message in ("A sentence that nobody has translated.", "{count:,} rows", "A doubtful one."):
-        updated_catalogue.delete(message)
+    current = deepcopy(catalogue[1])
+    current.add("A sentence that nobody has translated.", "")
+    current.add("{count:,} rows", "{count} lignes")
+    current.add("A doubtful one.", "Une phrase douteuse.", flags=["fuzzy"])
+    result = TOOL["find_problems"](current)
     assert result == [
         "not translated: A sentence that nobody has translated.",
         "other placeholders: {count:,} rows",

@@ -12,21 +12,17 @@ from tests.support import checkout
 from tests.support.checkout import copy_versioned, versioned_files
 
 SHEET = "country,client_orderid,amount,currency,account_name,account_number,phone\nKE,A,1,00,KES,x,y,z\n"
+SHEETS = (
+    *("samples/payroll-mixed.reconciliation.csv", "samples/mine.csv", "samples/countries/mine.csv", "mended.csv"),
+    *("samples/collections/mine.rejects.csv", "sandbox-state/sandbox-record.csv"),
+)
+CONFIGS = ("config/mine.toml", "config/production.toml", "paygw.toml")
 LEFT = {
-    **dict.fromkeys(
-        (
-            *("samples/payroll-mixed.reconciliation.csv", "samples/mine.csv", "samples/countries/mine.csv"),
-            *("samples/collections/mine.rejects.csv", "mended.csv"),
-        ),
-        SHEET,
-    ),
+    **dict.fromkeys(SHEETS, SHEET),
     **dict.fromkeys(("notes.md", "docs/notes.md", "samples/notes.md"), "# [Gone](gone.md), and `tests/gone.py`\n"),
-    **dict.fromkeys(
-        ("config/mine.toml", "config/production.toml", "paygw.toml"), '[gateway]\nconsumer_key = "secret"\n'
-    ),
+    **dict.fromkeys(CONFIGS, '[gateway]\nconsumer_key = "secret"\n'),
     "docs/systemd/mine.service": "[Service]\nStateDirectory=mine\n",
     "docs/man/mine.1": ".TH mine\n",
-    "sandbox-state/sandbox-record.csv": SHEET,
 }
 READERS = (
     "tests/pins/test_pins.py::test_outputs_match_pins[samples]",
@@ -69,13 +65,9 @@ def test_unpacked_archive_counts_all_but_ignored_files(used_checkout: Path, monk
     try:
         monkeypatch.setattr(checkout, "ROOT", used_checkout)
         checkout._list_versioned_files.cache_clear()
-        result = {
-            str(path.relative_to(used_checkout))
-            for path in versioned_files()
-            if path.relative_to(used_checkout) not in versioned
-        }
+        found = {path.relative_to(used_checkout) for path in versioned_files()}
     finally:
         (used_checkout / ".venv-git").rename(used_checkout / ".git")
         checkout._list_versioned_files.cache_clear()
     ours = {"sandbox-state", "reconciliation", "rejects", "mended", "production", "paygw"}
-    assert result == {name for name in LEFT if not any(item in name for item in ours)}
+    assert {*map(str, found - versioned)} == {name for name in LEFT if not any(item in name for item in ours)}

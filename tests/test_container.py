@@ -27,6 +27,14 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 BASE = re.compile(r"[a-z]+:\d+(?:\.\d+)?-[\w.-]+")
 
 
+DOCS = ROOT / "docs"
+COMPOSE_SCHEMA = files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
+KUBERNETES = "1.30"
+
+
+MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((DOCS / "kubernetes.yaml").read_text()))
+
+
 def dockerfile_instructions(name: str) -> list[str]:
     """Return the arguments of each instruction of a name, with line breaks joined."""
     return re.findall(rf"^{name} (.*)$", DOCKERFILE.replace("\\\n", " "), flags=re.MULTILINE)
@@ -68,7 +76,7 @@ def test_image_and_pods_do_not_run_as_root() -> None:
     uid, gid = map(int, user.split(":"))
     assert uid > 0 < gid
     assert f"--uid {uid} " in DOCKERFILE
-    for manifest in yaml.safe_load_all((ROOT / "docs/kubernetes.yaml").read_text()):
+    for manifest in MANIFESTS:
         (ids,) = re.findall(r"'runAsUser': (\d+), 'runAsGroup': (\d+)", str(manifest))
         assert ids == (str(uid), str(gid))
 
@@ -101,30 +109,17 @@ def test_dockerfile_passes_hadolint() -> None:
     assert completed.returncode == 0, completed.stdout
 
 
-DOCS = Path(__file__).parents[1] / "docs"
-COMPOSE_SCHEMA = files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
-KUBERNETES = "1.30"
-
-
-def manifests() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((DOCS / "kubernetes.yaml").read_text()))
-
-
-def pods() -> list[dict[str, Any]]:
-    workers, refresh = manifests()
-    return [workers["spec"]["template"]["spec"], refresh["spec"]["jobTemplate"]["spec"]["template"]["spec"]]
-
-
 def test_compose_file_and_manifests_match_schemas() -> None:
     compose = yaml.safe_load((DOCS / "compose.yaml").read_text())
     jsonschema.validate(compose, json.loads(COMPOSE_SCHEMA.read_text()))
     assert {"worker-1", "worker-2"} <= set(compose["services"])
-    for manifest in manifests():
+    for manifest in MANIFESTS:
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
 def test_pods_outlast_requests_and_never_overlap() -> None:
-    for pod in pods():
+    workers, refresh = (manifest["spec"] for manifest in MANIFESTS)
+    for pod in (workers["template"]["spec"], refresh["jobTemplate"]["spec"]["template"]["spec"]):
         assert pod["terminationGracePeriodSeconds"] > GatewaySection().total_timeout_s
         (container,) = pod["containers"]
         assert "command" not in container  # the image's own entrypoint
@@ -132,4 +127,4 @@ def test_pods_outlast_requests_and_never_overlap() -> None:
         assert command in COMMANDS
         named = {volume["name"] for volume in pod["volumes"]} | {"state"}
         assert {mount["name"] for mount in container["volumeMounts"]} <= named
-    assert manifests()[1]["spec"]["concurrencyPolicy"] == "Forbid"
+    assert refresh["concurrencyPolicy"] == "Forbid"

@@ -26,12 +26,9 @@ class Tree:
     root: Path
 
     def run(self, *words: str | Path, code: int = 0) -> str:
-        environ = {
-            "HOME": str(self.root.parent),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(self.root),
-            "PYTEST_ADDOPTS": "-x -p no:cacheprovider",
-        }
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environ = {"HOME": str(self.root.parent), "PATH": path, "PYTHONPATH": str(self.root)}
+        environ["PYTEST_ADDOPTS"] = "-x -p no:cacheprovider"
         completed = subprocess.run(words, cwd=self.root, env=environ, capture_output=True, text=True, check=False)
         assert completed.returncode == code, completed.stdout + completed.stderr
         return completed.stdout + completed.stderr
@@ -88,24 +85,18 @@ def use_check(tree: Tree) -> None:
 def use_role(tree: Tree) -> None:
     with (tree.root / "config/sandbox.toml").open("a") as config:
         config.write('\n[console.treasurers]\n"Mary Njeri" = "key"\n')
-    result = tree.run(
-        sys.executable,
-        "-c",
+    program = (
         "from pathlib import Path; from paygw_batch.console.permissions import Action, Member, may, role_lists\n"
         "from paygw_batch.settings.configuration import load_settings\n"
         "(role, people), *_ = role_lists(load_settings(Path('config/sandbox.toml'), environ={}))[1:]\n"
-        "print(*people, *(action for action in Action if may(Member('Mary Njeri', frozenset({role})), action)))",
+        "print(*people, *(action for action in Action if may(Member('Mary Njeri', frozenset({role})), action)))"
     )
-    assert result == "Mary Njeri look stay check\n"
+    assert tree.run(sys.executable, "-c", program) == "Mary Njeri look stay check\n"
 
 
 USES: list[tuple[str, str, Callable[[Tree], None]]] = [
-    ("A country", "", use_country),
-    ("A country", "# collects", use_payout_country),
-    ("A field", "", use_form),
-    ("A format of tables", "", use_format),
-    ("An option of `submit`", "", use_check),
-    ("A role", "", use_role),
+    *(("A country", "", use_country), ("A country", "# collects", use_payout_country), ("A field", "", use_form)),
+    *(("A format of tables", "", use_format), ("An option of `submit`", "", use_check), ("A role", "", use_role)),
 ]
 SLOW = re.compile("^pytest|catalogue.py|man_pages.py", re.MULTILINE)
 """Files that no recipe needs: tests and documents."""

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,16 +10,6 @@ from paygw_batch import extras
 from paygw_batch.extras import IMAGE, install_command
 
 WHEEL = {"url": "file:///srv/the%20wheels/paygw_batch-0.1.0-py3-none-any.whl", "archive_info": {}}
-
-
-class InstalledPackage:
-    version = "0.1.0"
-
-    def __init__(self, origin: object) -> None:
-        self._origin = None if origin is None else json.dumps(origin)
-
-    def read_text(self, _: str) -> str | None:
-        return self._origin
 
 
 @pytest.mark.parametrize(
@@ -32,7 +23,9 @@ class InstalledPackage:
 )
 def test_install_command_uses_original_path(origin: object, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(IMAGE, raising=False)
-    monkeypatch.setattr(extras, "distribution", lambda _: InstalledPackage(origin))
+    text = None if origin is None else json.dumps(origin)
+    installed = SimpleNamespace(version="0.1.0", read_text=lambda _: text)
+    monkeypatch.setattr(extras, "distribution", lambda _: installed)
     assert install_command("aws") == command
 
 

@@ -75,12 +75,11 @@ def test_signing_processes_get_no_secrets_and_dump_nothing(tmp_path: Path, monke
 
 
 def test_parquet_trial_gets_no_secret_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[dict[str, str]] = []
-    run = subprocess.run
+    run, given = subprocess.run, list[dict[str, str]]()
 
-    def noted(*arguments: object, **options: dict[str, str]) -> object:
-        given.append(options["env"])
-        return run(*arguments, **options)  # type: ignore[call-overload]
+    def noted(*arguments: Any, env: dict[str, str], **options: Any) -> object:
+        given.append(env)
+        return run(*arguments, env=env, **options)  # type: ignore[call-overload]
 
     for name, value in {**SECRETS, **USUAL}.items():
         monkeypatch.setenv(name, value)
