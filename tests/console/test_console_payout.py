@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import HolderKind
 from paygw_batch.journal.lock import RunLock, journal_holder, lock_path
-from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.settings.configuration import load_settings
 from tests.console.preparing import waive_approval
 from tests.console.settling import pay_rows
@@ -118,13 +116,10 @@ def test_reading_lock_holder_does_not_block_run(house: House) -> None:
         RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit").close()
 
 
-def test_unsent_rows_are_listed_and_paginated(house: House) -> None:
+def test_unsent_rows_are_listed(house: House) -> None:
     program = house.program
     pay_rows(house, "100.00")
     result = program.json("submit", program.sheet(kenyan_rows(6), "later.csv"), "--first", "2")
     person = house.person(MAKER)
     assert "Paused: 4 rows are not sent yet" in person.get(f"/payouts/{result['batch']}").text
     assert "Not sent yet (4)" in person.get(f"/payouts/{result['batch']}?state=ready").text
-    with open_journal_to_read(load_settings(program.config, environ={})) as journal:
-        assert [one.row for one in journal.rows(2, states={State.READY}, limit=2)] == [4, 5]
-        assert [one.row for one in journal.rows(2, states={State.READY}, after=5)] == [6, 7]

@@ -232,14 +232,6 @@ def test_already_paid_sheet_can_be_replaced_or_removed(house: House, ada: Person
     assert ada.post(f"{first}/remove").status_code == 409  # The first was started, so its page no longer has this form.
 
 
-def test_frequent_problem_is_explained_once(ada: Person) -> None:
-    lines = {n: {"amount": f"{n}000x"} for n in range(1, 13)}
-    page = ada.get(upload_sheet(ada, sheet(14, lines))).text
-    assert page.count("12 of 14 rows: Amount in the wrong format.") == 1
-    few = ada.get(upload_sheet(ada, sheet(14, {n: lines[n] for n in range(1, 8)}), "few.csv")).text
-    assert "rows: Amount in the wrong format." not in few
-
-
 def test_large_sheet_is_read_in_background(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Event()
 

@@ -12,14 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from httpx import Response
 
-from paygw_batch.console.pages.orders import (
-    OrderAgreement,
-    OrderFolder,
-    StatementFolder,
-    UploadedStatement,
-    find_order_folder,
-    statement_folders,
-)
+from paygw_batch.console.pages import orders
+from paygw_batch.console.pages.orders import OrderAgreement, StatementFolder, UploadedStatement, find_order_folder
 from paygw_batch.console.visits import Visit
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.opening.open_journal import open_journal_to_read
@@ -179,7 +173,7 @@ def test_order_removed_during_listing_is_skipped(house: House, ada: Person, monk
     assert order_folder is not None
     check_page = OrderAgreement.__init__
 
-    def remove_first_order(agreement: OrderAgreement, visit: Visit, folder: OrderFolder) -> None:
+    def remove_first_order(agreement: OrderAgreement, visit: Visit, folder: orders.OrderFolder) -> None:
         if folder.number == order_folder.number:
             order_folder.remove()
         check_page(agreement, visit, folder)
@@ -392,4 +386,4 @@ def test_removed_statement_does_not_hide_others(tmp_path: Path, monkeypatch: pyt
         return UploadedStatement(**json.loads((folder.path / StatementFolder.MARKER_FILE).read_bytes()))
 
     monkeypatch.setattr(StatementFolder, "uploaded", property(read))
-    assert [folder.number for folder in statement_folders(tmp_path, "b-1")] == ["there"]
+    assert [folder.number for folder in orders.statement_folders(tmp_path, "b-1")] == ["there"]

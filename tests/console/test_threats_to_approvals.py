@@ -5,6 +5,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -184,24 +185,16 @@ def test_signed_text_contains_every_shown_figure(house: House, ada: Person, ben:
     assert people == [content.rows] == [6]
 
 
-def run_simultaneously(first: Callable[[], int], second: Callable[[], int]) -> tuple[int, int]:
-    """Make two requests at the same time, each from its own thread."""
-    gate, answers = threading.Barrier(2), [0, 0]
+def run_simultaneously(*calls: Callable[[], int]) -> list[int]:
+    """Make calls at the same time, each from its own thread."""
+    gate = threading.Barrier(len(calls))
 
-    def run(place: int, ask: Callable[[], int]) -> None:
+    def run(call: Callable[[], int]) -> int:
         gate.wait()
-        answers[place] = ask()
+        return call()
 
-    run_in_threads([partial(run, *each) for each in enumerate((first, second))])
-    return answers[0], answers[1]
-
-
-def run_in_threads(targets: list[Callable[[], object]]) -> None:
-    threads = [threading.Thread(target=target) for target in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [*pool.map(run, calls)]
 
 
 def test_simultaneous_correction_discards_approval(house: House, ada: Person, ben: Person) -> None:
@@ -234,17 +227,12 @@ def test_stale_tab_of_maker_removes_no_approval(house: House, ada: Person, ben: 
 
 
 def test_simultaneous_starts_create_one_process(tmp_path: Path) -> None:
-    pids, gate, pipe = set(), threading.Barrier(8), tmp_path / "pipe"
-    os.mkfifo(pipe)
-
-    def start() -> None:
-        gate.wait()
-        command = ["/bin/sh", "-c", f"read x < {pipe}"]
-        pids.add(start_run(tmp_path / "runs", "0" * 16, command, by="Ben", environ={}).pid)
-
-    run_in_threads([start] * 8)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    command = ["/bin/sh", "-c", f"read x < {pipe}"]
+    start = partial(start_run, tmp_path / "runs", "0" * 16, command, by="Ben", environ={})
+    pids = run_simultaneously(*[lambda: start().pid] * 8)
     with pipe.open("w"):  # The process ends.
-        assert len(pids) == 1
+        assert len({*pids}) == 1
 
 
 def test_simultaneous_starts_by_two_processes_send_rows_once(house: House, ada: Person, ben: Person) -> None:
