@@ -23,11 +23,12 @@ def prepare_in_thread(prepare: Callable[[House], T], house: House) -> T:
         return pool.submit(prepare, house).result()
 
 
-def show_screens(new_desk: NewDesk, address: str, screens: dict[str, list[str]], **options: str) -> None:
+def show_screens(new_desk: NewDesk, address: str, language: str, screens: dict[str, list[str]], **options: str) -> None:
     """Show each screen to its viewer and require it to be accessible."""
     for name, paths in screens.items():
         desk = new_desk(base_url=address, **options)
         desk.page.route("**/static/reload.js", lambda route: route.abort())  # A reload would disturb the check.
+        desk.context.add_cookies([{"name": "language", "value": language, "url": address}])
         if name:
             desk.sign_in(name)
         for path in paths:
@@ -120,10 +121,16 @@ def prepare_payouts(house: House) -> dict[str, list[str]]:
 
 
 @pytest.mark.long
-def test_story_18_preparation_screens_are_accessible(house: House, address: str, new_desk: NewDesk) -> None:
-    show_screens(new_desk, address, prepare_in_thread(prepare_sheets, house))
+@pytest.mark.parametrize("language", ["en", "fr"])
+def test_story_18_preparation_screens_are_accessible(
+    house: House, address: str, new_desk: NewDesk, language: str
+) -> None:
+    show_screens(new_desk, address, language, prepare_in_thread(prepare_sheets, house))
 
 
 @pytest.mark.long
-def test_story_18_dark_payout_screens_are_accessible(house: House, address: str, new_desk: NewDesk) -> None:
-    show_screens(new_desk, address, prepare_in_thread(prepare_payouts, house), color_scheme="dark")
+@pytest.mark.parametrize("language", ["en", "fr"])
+def test_story_18_dark_payout_screens_are_accessible(
+    house: House, address: str, new_desk: NewDesk, language: str
+) -> None:
+    show_screens(new_desk, address, language, prepare_in_thread(prepare_payouts, house), color_scheme="dark")
