@@ -1,12 +1,12 @@
 """Comparing our clock with the journal's newest time and the `Date` of the gateway's replies."""
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
 
 from paygw_batch.clock import timestamp
-from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import Advice, ContinueRun, Outcome, OutcomeKind, PauseRun, RetrySoon, StopRun, Verdict
 from paygw_batch.engine.quarantine import ClockComparer, JournalClock, Quarantine, latest_send_time
 from paygw_batch.errors import UsageError
@@ -14,7 +14,6 @@ from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import ClockComparison
-from paygw_batch.settle.resolve import needs_second_person
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -31,18 +30,14 @@ def recorded_clock(ahead_s: int) -> SqliteJournal:
     return journal
 
 
+# How a date is read is tested with the gateway's `reply_date`.
 @pytest.mark.parametrize(
     ("came_back", "ahead_s"),
     [
         (dated_reply("Fri, 20 Nov 2026 10:00:00 GMT"), 0),
         (dated_reply("Fri, 20 Nov 2026 09:49:00 GMT"), 660),
         (dated_reply("Fri, 20 Nov 2026 10:30:00 GMT"), -1800),
-        (dated_reply("Fri, 20 Nov 2026 09:49:00 GMT", "Fri, 20 Nov 2026 10:00:00 GMT"), None),
         (dated_reply("yesterday"), None),
-        (dated_reply("Fri, 31 Dec 9999 23:59:59 -2300"), None),
-        (dated_reply("Fri, 20 Nov 2026 13:00:00 +0300"), 0),
-        (dated_reply("Fri, 20 Nov 2026 10:00:00 +9999"), None),
-        (dated_reply(), None),
         (TransportFault(FaultKind.READ_TIMEOUT, first_byte_sent=True), None),
     ],
 )
@@ -68,23 +63,17 @@ def test_clock_difference_is_recorded_after_minute_change() -> None:
 
 @pytest.mark.parametrize(("ahead_s", "is_wrong"), [(-99_999, False), (600, False), (601, True)])
 def test_fast_clock_prevents_settlement(ahead_s: int, is_wrong: bool) -> None:
-    journal = recorded_clock(ahead_s)
-    assert (JournalClock.read(journal, NOW).ahead_message() is not None) == is_wrong
-    if is_wrong:
-        with pytest.raises(UsageError, match="ahead of the gateway's"):
-            JournalClock.read(journal, NOW).require_plausible()
-    else:
-        JournalClock.read(journal, NOW).require_plausible()
+    clock = JournalClock.read(recorded_clock(ahead_s), NOW)
+    assert (clock.ahead_message() is not None) == is_wrong
+    with pytest.raises(UsageError, match="ahead of the gateway's") if is_wrong else nullcontext():
+        clock.require_plausible()
 
 
 def test_clock_behind_journal_prevents_settlement() -> None:
     journal = recorded_clock(0)
     JournalClock.read(journal, NOW).require_plausible()
-    with pytest.raises(
-        UsageError, match=r"^The clock shows .* The clock was set back\. Nothing can be settled"
-    ) as quarantine:
+    with pytest.raises(UsageError, match=r"^The clock shows .* The clock was set back\. Nothing can be settled"):
         JournalClock.read(journal, NOW - timedelta(milliseconds=1)).require_plausible()
-    assert quarantine.value.hint.startswith("Correct the clock, then run the command again.")
     assert JournalClock.read(journal, NOW - 600 * SECOND).behind_message(tolerance_s=600) is None
     assert JournalClock.read(journal, NOW - 601 * SECOND).behind_message(tolerance_s=600) is not None
 
@@ -159,21 +148,14 @@ def test_run_stops_when_reply_reveals_slow_clock(advice: Advice, behind_s: int, 
     verdict = Verdict(Outcome(OutcomeKind.PAID), advice)
     assert watch.stop_if_clock_is_slow(verdict) == verdict
     watch.observe_reply(dated_reply(format_datetime(NOW + behind_s * SECOND, usegmt=True)))
-    stopped_verdict = watch.stop_if_clock_is_slow(verdict)
-    assert stopped_verdict.outcome == verdict.outcome
+    seen = watch.stop_if_clock_is_slow(verdict)
+    assert seen.outcome == verdict.outcome
     if stops and not isinstance(advice, RetrySoon):
-        assert isinstance(stopped_verdict.advice, StopRun)
-        assert "The clock is 10 minutes behind the gateway's" in stopped_verdict.advice.reason
-        assert stopped_verdict.advice.reason.startswith("no ") == isinstance(advice, StopRun)
+        assert isinstance(seen.advice, StopRun)
+        assert "The clock is 10 minutes behind the gateway's" in seen.advice.reason
+        assert seen.advice.reason.startswith("no ") == isinstance(advice, StopRun)
     else:
-        assert stopped_verdict.advice == advice
-
-
-@pytest.mark.parametrize("state", [State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY])
-def test_settlement_permitting_resend_needs_second_person(state: State) -> None:
-    assert needs_second_person(state, Resolution.REJECTED)
-    assert needs_second_person(state, Resolution.NOT_RECEIVED)
-    assert not needs_second_person(state, Resolution.PAID)
+        assert seen.advice == advice
 
 
 def test_days_ago_adds_clock_lag() -> None:
