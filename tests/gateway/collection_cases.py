@@ -1,6 +1,6 @@
 """One collection for each country, from section 2.1 of the gateway's interface, and its golden request."""
 
-from pathlib import Path
+from dataclasses import replace
 
 from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.load import load_operation
@@ -8,18 +8,18 @@ from paygw_batch.countries.rules import AmountForm
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.encode import BodyConstants, ControlAmount, ControlPart, ControlProfile
 from paygw_batch.gateway.message import Attempt, PreparedRequest
-from paygw_batch.gateway.sign import SignatureProfile, Signer
+from paygw_batch.gateway.sign import SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.support.gateway_cases import (
     BANK,
     BASE_URL,
     CALLBACK_URL,
-    CONSUMER_KEY,
     ENDPOINT_ID,
     GOLDEN,
     NONCE,
     TIMESTAMP_S,
     signed,
+    signer,
 )
 from tests.support.operator_terms import complete_rules
 
@@ -77,22 +77,17 @@ def constants(form: AmountForm = AmountForm.NUMBER, control: ControlProfile = PR
 def prepare_golden_request(
     key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
 ) -> PreparedRequest:
-    signer = Signer(
-        url=URL,
-        endpoint_id=ENDPOINT_ID,
-        consumer_key=CONSUMER_KEY,
-        constants=constants(form),
-        profile=profile,
-        key=key,
-    )
+    signs = replace(signer(key, profile, url=URL), constants=constants(form))
     instruction = instruction_for(country)
-    return signed(signer, RULES[country], Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S))
+    return signed(signs, RULES[country], Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S))
 
 
-def golden_path(profile: SignatureProfile, country: str, form: AmountForm) -> Path:
-    return GOLDEN / "payin" / f"{profile.value}-{form.value}-{country}.http"
-
-
-EVERY_REQUEST = [(SignatureProfile.JSON_PARAMS, country, AmountForm.NUMBER) for country in RULES] + [
-    (SignatureProfile.RAW_BODY, country, AmountForm.TWO_DECIMALS) for country in RULES
-]
+EVERY_REQUEST = {
+    GOLDEN / "payin" / f"{profile.value}-{form.value}-{country}.http": (profile, country, form)
+    for profile, form in (
+        (SignatureProfile.JSON_PARAMS, AmountForm.NUMBER),
+        (SignatureProfile.RAW_BODY, AmountForm.TWO_DECIMALS),
+    )
+    for country in RULES
+}
+"""The file of each golden request."""

@@ -31,11 +31,11 @@ def classify_reply(
     reused: bool = False,
     now: datetime | None = None,
     expected: ExpectedReply = OURS,
+    operation: Operation = OPERATION,
 ) -> Verdict:
-    if isinstance(body, dict):
-        body = json.dumps(body)
-    raw = body.encode() if isinstance(body, str) else body
-    return classify(RawReply(http_status, headers, raw, reused), expected, WORDS, OPERATION, now=now)
+    text = json.dumps(body) if isinstance(body, dict) else body
+    raw = text.encode() if isinstance(text, str) else text
+    return classify(RawReply(http_status, headers, raw, reused), expected, WORDS, operation, now=now)
 
 
 def classify_fault(kind: FaultKind, *, left: bool, written: int = 0) -> Verdict:
@@ -102,32 +102,26 @@ def test_redirect_is_unknown_despite_approving_body(http_status: int, location: 
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.redirect")
 
 
+NOT_JSON = [
+    *(b"", b"<html>OK</html>", b"status=approved", b'{"status":"approved"', b'{"status":"approved"}x'),
+    *(b'\xef\xbb\xbf{"status":"approved"}', b'{"status":"approved","name":"\xe9"}'),
+    *('{"status":"approved"}'.encode(encoding) for encoding in ("utf-16", "utf-16-le")),
+    *(b'{"status":"approved"}{"status":"declined"}', b"{'status':'approved'}", b'{"status":"approved",}'),
+    *(b'{"status":"approved" /* paid */}', b'{"status":"approved","a":"\n"}'),
+    *(b'{"status":"declined","status":"approved"}', b'{"status":"approved","status":"approved"}'),
+    *(b'{"status":"approved","st\\u0061tus":"declined"}', b'{"status":"approved","a":[{"b":1,"b":1}]}'),
+    *(b'{"status":"approved","fee":%s}' % text for text in (b"NaN", b"Infinity", b"-Infinity")),
+    *(b'{"status":"approved","fee":%s}' % text for text in (b"01", b"1e" + b"9" * 20)),
+    b'{"status":"approved","a":' + b"[" * 60_000,
+    b'{"status":"approved","a":' + b"[" * MAX_NESTING + b"]" * MAX_NESTING + b"}",
+    b'{"status":"approved","a":' + b'{"a":' * MAX_NESTING + b"1" + b"}" * MAX_NESTING + b"}",
+]
+
+
 @pytest.mark.parametrize(
     ("body", "cause"),
     [
-        (b"", "reply.not_json"),
-        (b"<html>OK</html>", "reply.not_json"),
-        (b"status=approved", "reply.not_json"),
-        (b'\xef\xbb\xbf{"status":"approved"}', "reply.not_json"),
-        ('{"status":"approved"}'.encode("utf-16"), "reply.not_json"),
-        ('{"status":"approved"}'.encode("utf-16-le"), "reply.not_json"),
-        (b'{"status":"approved","name":"\xe9"}', "reply.not_json"),
-        (b'{"status":"approved"', "reply.not_json"),
-        (b'{"status":"approved"}x', "reply.not_json"),
-        (b'{"status":"approved"}{"status":"declined"}', "reply.not_json"),
-        (b"{'status':'approved'}", "reply.not_json"),
-        (b'{"status":"approved",}', "reply.not_json"),
-        (b'{"status":"approved" /* paid */}', "reply.not_json"),
-        (b'{"status":"approved","a":"\n"}', "reply.not_json"),
-        (b'{"status":"declined","status":"approved"}', "reply.not_json"),
-        (b'{"status":"approved","status":"approved"}', "reply.not_json"),
-        (b'{"status":"approved","st\\u0061tus":"declined"}', "reply.not_json"),
-        (b'{"status":"approved","a":[{"b":1,"b":1}]}', "reply.not_json"),
-        *((b'{"status":"approved","fee":%s}' % text, "reply.not_json") for text in (b"NaN", b"Infinity", b"-Infinity")),
-        *((b'{"status":"approved","fee":%s}' % text, "reply.not_json") for text in (b"01", b"1e99999999999999999999")),
-        (b'{"status":"approved","a":' + b"[" * 60_000, "reply.not_json"),
-        (b'{"status":"approved","a":' + b"[" * MAX_NESTING + b"]" * MAX_NESTING + b"}", "reply.not_json"),
-        (b'{"status":"approved","a":' + b'{"a":' * MAX_NESTING + b"1" + b"}" * MAX_NESTING + b"}", "reply.not_json"),
+        *((body, "reply.not_json") for body in NOT_JSON),
         *((text, "reply.not_object") for text in (b'[{"status":"approved"}]', b'"approved"', b"null", b"200")),
         *((b"{%s}" % item, "reply.status_missing") for item in (b"", b'"state":"approved"', b'"Status":"approved"')),
         *((b"{%s}" % item, "reply.status_missing") for item in (b'"status":null', b'"result":{"status":"approved"}')),
@@ -220,15 +214,8 @@ def test_outcome_has_first_usable_code_and_message() -> None:
     result = classify_reply({**body, "error-code": "51", "error-message": "Insufficient balance"}, 422).outcome
     evidence: dict[str, Any] = {"gateway_reference": "987654321", "error_code": "51", "message": "Insufficient balance"}
     assert result == Outcome(OutcomeKind.REJECTED, gateway_status="declined", http_status=422, **evidence)
-    reply: dict[str, Any] = {
-        "status": "odd",
-        "paynet-order-id": None,
-        "reference": "  ",
-        "id": "abc",
-        "code": [],
-        "message": "what?",
-    }
-    outcome = classify_reply(reply, 500).outcome
+    unusable: dict[str, Any] = {"paynet-order-id": None, "reference": "  ", "code": []}
+    outcome = classify_reply({"status": "odd", "id": "abc", "message": "what?", **unusable}, 500).outcome
     assert (outcome.gateway_status, outcome.gateway_reference) == ("odd", "abc")
     assert (outcome.error_code, outcome.message) == (None, "what?")
 
@@ -257,34 +244,26 @@ def test_refused_credentials_stop_run(http_status: int, body: str | dict[str, An
     assert verdict.advice == StopRun(f"The gateway rejects our credentials (HTTP {http_status}).")
 
 
-RETRY_AFTER = [
-    ("120", PauseRun(120.0)),
-    (" 7 ", PauseRun(7.0)),
-    ("0", ContinueRun()),
-    ("1", PauseRun(1.0)),
-    ("900", PauseRun(900.0)),
-    ("901", PauseRun(MAX_PAUSE_S)),
-    ("1000000000", PauseRun(MAX_PAUSE_S)),
-    ("9" * 400, PauseRun(DEFAULT_PAUSE_S)),
-    ("-1", PauseRun(DEFAULT_PAUSE_S)),
-    ("1.5", PauseRun(DEFAULT_PAUSE_S)),
-    ("", PauseRun(DEFAULT_PAUSE_S)),
-    ("soon", PauseRun(DEFAULT_PAUSE_S)),
-    ("\u0661\u0662", PauseRun(DEFAULT_PAUSE_S)),
-    ("Sat, 21 Nov 2026 12:02:00 GMT", PauseRun(120.0)),
-    ("Saturday, 21-Nov-26 12:02:00 GMT", PauseRun(120.0)),
-    ("Sat Nov 21 12:02:00 2026", PauseRun(120.0)),
-    ("Sat, 21 Nov 2026 15:02:00 +0300", PauseRun(120.0)),
-    ("Sat, 21 Nov 2026 11:59:00 GMT", ContinueRun()),
-    ("Sat, 21 Nov 2026 12:00:00 GMT", ContinueRun()),
-    ("Fri, 31 Dec 9999 23:59:59 GMT", PauseRun(MAX_PAUSE_S)),
-    ("Sat, 99 Nov 2026 12:02:00 GMT", PauseRun(DEFAULT_PAUSE_S)),
-    ("Sat, 21 Nov 99999999 12:02:00 +999999", PauseRun(DEFAULT_PAUSE_S)),
-]
+RETRY_AFTER = {
+    ContinueRun(): ("0", "Sat, 21 Nov 2026 11:59:00 GMT", "Sat, 21 Nov 2026 12:00:00 GMT"),
+    PauseRun(1.0): ("1",),
+    PauseRun(7.0): (" 7 ",),
+    PauseRun(120.0): (
+        *("120", "Sat, 21 Nov 2026 12:02:00 GMT", "Saturday, 21-Nov-26 12:02:00 GMT", "Sat Nov 21 12:02:00 2026"),
+        "Sat, 21 Nov 2026 15:02:00 +0300",
+    ),
+    PauseRun(MAX_PAUSE_S): ("900", "901", "1000000000", "Fri, 31 Dec 9999 23:59:59 GMT"),
+    PauseRun(DEFAULT_PAUSE_S): (
+        *("9" * 400, "-1", "1.5", "", "soon", "\u0661\u0662"),
+        *("Sat, 99 Nov 2026 12:02:00 GMT", "Sat, 21 Nov 99999999 12:02:00 +999999"),
+    ),
+}
 
 
 @pytest.mark.parametrize("http_status", [429, 503])
-@pytest.mark.parametrize(("asked", "advice"), RETRY_AFTER)
+@pytest.mark.parametrize(
+    ("asked", "advice"), [(text, advice) for advice in RETRY_AFTER for text in RETRY_AFTER[advice]]
+)
 def test_requested_pause_is_limited(http_status: int, asked: str, advice: Advice) -> None:
     verdict = classify_reply({"status": "declined"}, http_status, (("retry-after", asked),), now=NOW)
     assert verdict.advice == advice
@@ -310,7 +289,7 @@ def test_pause_uses_reply_date_or_default() -> None:
         ((("date", "Sat, 21 Nov 2026 12:00:00 GMT"),), NOW),
         ((("server", "x"), ("date", " Sat, 21 Nov 2026 15:00:00 +0300 ")), NOW),
         ((("date", "Sat, 21 Nov 2026 12:00:00"),), NOW),
-        ((("date", "yesterday"),), None),
+        *(((("date", text),), None) for text in ("yesterday", "Sat, 21 Nov 2026 12:00:00 +9999")),
         ((("date", "Fri, 31 Dec 9999 23:59:59 -1200"),), None),
         ((("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("date", "Sat, 21 Nov 2026 12:00:01 GMT")), None),
     ],
@@ -324,7 +303,6 @@ def test_gateway_time_is_read_from_only_date_header(
 
 
 # Whatever comes.
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -355,42 +333,32 @@ def test_only_listed_status_determines_outcome(
 
 
 # Configured names of fields.
-
-
 def configured_operation(**names: Any) -> Operation:
     return replace(OPERATION, reply=replace(OPERATION.reply, minor_units={"KES": 2, "RWF": 0}, **names))
 
 
-def classify_members(
-    operation: Operation, members: dict[str, Any], expected: ExpectedReply = OURS, *, reused: bool = False
-) -> Outcome:
-    reply = RawReply(200, (), json.dumps(members).encode(), reused_connection=reused)
-    return classify(reply, expected, WORDS, operation).outcome
-
-
 @pytest.mark.parametrize("path", ["merchant-order-id", "order.merchant.id"])
 def test_echo_under_configured_name_is_checked(path: str) -> None:
-    operation = configured_operation(order_id=("client_orderid", path))
-    *outer, last = path.split(".")
-
-    def reply(order_id: object) -> dict[str, Any]:
-        inner: dict[str, Any] = {last: order_id}
-        for name in reversed(outer):
+    def outcome(order_id: object, *, reused: bool = False) -> Outcome:
+        inner = order_id
+        for name in reversed(path.split(".")):
             inner = {name: inner}
-        return {"status": "approved", **inner}
+        assert isinstance(inner, dict)
+        operation = configured_operation(order_id=("client_orderid", path))
+        return classify_reply({"status": "approved", **inner}, reused=reused, operation=operation).outcome
 
-    assert classify_members(operation, reply("PAY-1"), reused=True).kind is OutcomeKind.PAID
-    other = classify_members(operation, reply("PAY-2"))
-    assert (other.kind, other.conflict) == (OutcomeKind.UNKNOWN, True)
-    assert classify_members(operation, reply({"id": "PAY-1"})).conflict
-    assert classify_members(operation, reply(None), reused=True).cause == "reply.not_echoed"
+    assert outcome("PAY-1", reused=True).kind is OutcomeKind.PAID
+    assert (outcome("PAY-2").kind, outcome("PAY-2").conflict) == (OutcomeKind.UNKNOWN, True)
+    assert outcome({"id": "PAY-1"}).conflict
+    assert outcome(None, reused=True).cause == "reply.not_echoed"
 
 
 def test_first_configured_name_in_reply_is_used() -> None:
     operation = configured_operation(order_id=("merchant-order-id", "client_orderid"))
-    reply = {"status": "approved", "client_orderid": "7"}
-    assert classify_members(operation, reply | {"merchant-order-id": "PAY-1"}).kind is OutcomeKind.PAID
-    assert classify_members(operation, reply | {"merchant-order-id": None}).conflict
+    for order_id, is_ours in (("PAY-1", True), (None, False)):
+        reply = {"status": "approved", "client_orderid": "7", "merchant-order-id": order_id}
+        outcome = classify_reply(reply, operation=operation).outcome
+        assert (outcome.kind is OutcomeKind.PAID, outcome.conflict) == (is_ours, not is_ours)
 
 
 @pytest.mark.parametrize(
@@ -411,12 +379,13 @@ def test_echoed_amount_is_compared_in_configured_unit(
     unit: AmountUnit, repeated: object, expected: ExpectedReply, *, is_ours: bool
 ) -> None:
     members = {"status": "approved", "amount": repeated, "currency": expected.currency}
-    assert classify_members(configured_operation(amount_unit=unit), members, expected).conflict is not is_ours
+    operation = configured_operation(amount_unit=unit)
+    assert classify_reply(members, expected=expected, operation=operation).outcome.conflict is not is_ours
 
 
 def test_configured_paths_find_reason_and_reference() -> None:
     operation = configured_operation(reference=("ids.bank",), error_code=("error.code",), message=("error.message",))
     members = {"status": "declined", "error": {"code": 51, "message": "No funds"}, "ids": {"bank": "R-1"}}
-    outcome = classify_members(operation, members)
+    outcome = classify_reply(members, operation=operation).outcome
     assert (outcome.error_code, outcome.message, outcome.gateway_reference) == ("51", "No funds", "R-1")
-    assert classify_members(operation, {"status": "declined", "error": "No funds"}).message is None
+    assert classify_reply({"status": "declined", "error": "No funds"}, operation=operation).outcome.message is None

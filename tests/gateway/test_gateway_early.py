@@ -28,14 +28,17 @@ from tests.support.gateway_server import (
     Script,
     advance_clock,
     always,
+    answer,
     build_request,
     deliver_once,
+    hang_up,
     line_to_script,
     pause_reading,
     resume_reading,
     run_loop,
     run_test,
     settings_for,
+    stay_silent,
     summary,
 )
 from tests.support.patience import PATIENCE_S
@@ -225,26 +228,20 @@ def test_tls_record_boundaries_are_found_in_any_chunks(ca_bundle: Path) -> None:
 
 
 # While the request leaves.
-async def read_little_and_send(said: bytes, peer: Peer) -> None:
-    await peer.reader.readexactly(1000)
-    pause_reading(peer)
-    await peer.send(said)
-    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("said", [REPLY, NO, REPLY[:1]], ids=["yes", "no", "byte"])
-def test_reply_beginning_during_request_is_in_doubt(channel: Channel, said: bytes) -> None:
-    assert summary(run_test(deliver_once(partial(read_little_and_send, said), body=HUGE, **channel))) == IN_DOUBT
-
-
-def test_reply_spanning_request_end_is_in_doubt(channel: Channel) -> None:
+@pytest.mark.parametrize("reads_on", [True, False])
+def test_reply_beginning_during_request_is_in_doubt(channel: Channel, said: bytes, *, reads_on: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)
-        await peer.send(REPLY[:1])
-        resume_reading(peer)
-        while await peer.reader.read(2**20):
-            pass
+        await peer.send(said)
+        if reads_on:
+            resume_reading(peer)
+            while await peer.reader.read(2**20):
+                pass
+        await asyncio.Event().wait()
 
     assert summary(run_test(deliver_once(script, body=HUGE, **channel))) == IN_DOUBT
 
@@ -374,3 +371,58 @@ async def test_first_connection_waits_longer_than_later_ones(monkeypatch: pytest
             assert summary(await line.deliver()) == BODY
     assert listened[:2] == [0.2 + transport.FIRST_SILENCE_S, 0.2]
     assert 0.05 <= listened[3] < 0.2
+
+
+# The other results of an exchange on uvloop, which the program uses if it is installed.
+async def read_little(peer: Peer, then: Callable[[Peer], object] = lambda _: None) -> None:
+    await peer.reader.readexactly(1000)
+    pause_reading(peer)
+    then(peer)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize(
+    ("script", "expected", "changes"),
+    [
+        (answer, BODY, {}),
+        (hang_up, (FaultKind.CONNECTION_LOST, True), {}),
+        (stay_silent, (FaultKind.READ_TIMEOUT, True), {"read_timeout_s": 0.05}),
+        (stay_silent, (FaultKind.TOTAL_TIMEOUT, True), {"total_timeout_s": 0.3}),
+        (partial(read_little, then=Peer.reset), (FaultKind.WRITE_FAILED, True), {"body": HUGE}),
+        (read_little, (FaultKind.WRITE_TIMEOUT, True), {"body": HUGE, "read_timeout_s": 0.3}),
+        (partial(read_little, then=lambda peer: peer.writer.write(REPLY)), IN_DOUBT, {"body": HUGE}),
+    ],
+)
+def test_uvloop_exchange_has_usual_result(
+    channel: Channel, script: Script, expected: object, changes: dict[str, Any]
+) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is an extra")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert summary(runner.run(deliver_once(script, **channel, **changes))) == expected
+
+
+def test_uvloop_reuses_only_open_connection(channel: Channel) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is an extra")
+
+    async def scenario() -> list[bool]:
+        used_twice, ended = asyncio.Event(), asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            await peer.answer()
+            if peer.number == 0:
+                await peer.answer()
+                await used_twice.wait()
+                peer.cut()
+                ended.set()
+            await peer.until_closed()
+
+        async with line_to_script(script, connections=Connections.REUSE, **channel) as line:
+            replies = [await line.deliver() for _ in range(2)]
+            used_twice.set()
+            await ended.wait()
+            replies.append(await line.deliver())
+        return [isinstance(reply, RawReply) and reply.reused_connection for reply in replies]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(scenario()) == [False, True, False]

@@ -77,13 +77,6 @@ def test_signed_pairs_match_body_order(amount: str, name: str, country: str) -> 
     assert list(encoded.params) == in_body
 
 
-@pytest.mark.parametrize("fields", [{}, {"account_name": "Wanjiku"}, {"account_name": "", "account_number": "1"}])
-def test_missing_form_field_error_hides_payee(fields: dict[str, str]) -> None:
-    with pytest.raises(InternalError) as caught:
-        encode("KE", fields=fields)
-    assert "Wanjiku" not in str(caught.value)
-
-
 def test_incomplete_instruction_or_settings_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="server_callback_url"):
         encode("KE", constants=BodyConstants({}))
@@ -101,12 +94,18 @@ def test_incomplete_instruction_or_settings_are_refused() -> None:
     assert 'form = "receiver"' in caught.value.hint
 
 
-def test_refusal_and_repr_hide_payee() -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({}, {"account_name": "Wanjiku"}, {"account_name": "", "account_number": "1"}),
+        {**instruction_for("KE").fields, "account_name": "Wanjiku \ud800"},
+    ],
+)
+def test_refusal_and_repr_hide_payee(fields: dict[str, str]) -> None:
     with pytest.raises(InternalError) as caught:
-        encode("KE", fields={**instruction_for("KE").fields, "account_name": "Wanjiku \ud800"})
+        encode("KE", fields=fields)
     assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
     assert "Wanjiku" not in str(caught.value)
-    encoded = encode("KE")
-    assert "Wanjiku" not in repr(encoded)
-    assert "254700123456" not in repr(encoded)
+    assert "Wanjiku" not in repr(encode("KE"))
+    assert "254700123456" not in repr(encode("KE"))

@@ -1,8 +1,9 @@
-"""Status enquiries over httpx: the request, the accepted answers, and the faults."""
+"""Status enquiries over httpx: the request, the accepted answers, and the faults. The environment affects nothing."""
 
 import asyncio
 import gzip
 import ssl
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tests.support.gateway_server import (
     advance_clock,
     answer,
     build_request,
+    deliver_once,
+    expect_no_data,
     replying,
     run_test,
     serving,
@@ -37,7 +40,7 @@ Channel = dict[str, Any]
 WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
 OK = b"HTTP/1.1 200 OK\r\n"
 GZIP = OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
-BOMB = gzip.compress(bytes(10_000_000))
+PACKED, BOMB = gzip.compress(BODY), gzip.compress(bytes(10_000_000))
 
 
 async def ask_once(script: Script, *, tls: ssl.SSLContext | None = None, **changes: Any) -> RawReply | TransportFault:
@@ -88,27 +91,23 @@ async def test_redirect_is_returned_and_never_followed(http_status: int) -> None
         assert (result.http_status, other.peers) == (http_status, [])
 
 
-def test_unrequested_gzip_reply_is_unpacked(channel: Channel) -> None:
-    body = gzip.compress(BODY)
-    assert summary(run_test(ask_once(replying(GZIP % len(body) + body), **channel))) == BODY
-
-
 @pytest.mark.parametrize(
-    ("reply", "kind"),
+    ("reply", "comes"),
     [
-        (b"garbage\r\n\r\n", FaultKind.PROTOCOL_ERROR),
-        (OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
-        (OK + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n", FaultKind.PROTOCOL_ERROR),
-        (GZIP % 2 + b"\x1f\x8b", FaultKind.REPLY_ENCODED),
-        (GZIP % len(BOMB) + BOMB, FaultKind.REPLY_TOO_LARGE),
-        (OK + b"Content-Length: 10000000\r\n\r\n", FaultKind.REPLY_TOO_LARGE),
-        (OK + b"\r\n" + b"x" * 10_000_000, FaultKind.REPLY_TOO_LARGE),
-        (OK + b"X: " + b"x" * 1_000_000, FaultKind.PROTOCOL_ERROR),
+        (GZIP % len(PACKED) + PACKED, BODY),
+        (b"garbage\r\n\r\n", (FaultKind.PROTOCOL_ERROR, True)),
+        (OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", (FaultKind.PROTOCOL_ERROR, True)),
+        (OK + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n", (FaultKind.PROTOCOL_ERROR, True)),
+        (GZIP % 2 + b"\x1f\x8b", (FaultKind.REPLY_ENCODED, True)),
+        (GZIP % len(BOMB) + BOMB, (FaultKind.REPLY_TOO_LARGE, True)),
+        (OK + b"Content-Length: 10000000\r\n\r\n", (FaultKind.REPLY_TOO_LARGE, True)),
+        (OK + b"\r\n" + b"x" * 10_000_000, (FaultKind.REPLY_TOO_LARGE, True)),
+        (OK + b"X: " + b"x" * 1_000_000, (FaultKind.PROTOCOL_ERROR, True)),
     ],
-    ids=["garbage", "lengths", "length and chunks", "gzip", "gzip bomb", "length", "10 MB", "head"],
+    ids=["unrequested gzip", "garbage", "lengths", "length and chunks", "gzip", "gzip bomb", "length", "10 MB", "head"],
 )
-def test_malformed_enquiry_reply_has_no_effect(channel: Channel, reply: bytes, kind: FaultKind) -> None:
-    assert summary(run_test(ask_once(replying(reply), **channel))) == (kind, True)
+def test_enquiry_reply_is_unpacked_or_reported(channel: Channel, reply: bytes, comes: object) -> None:
+    assert summary(run_test(ask_once(replying(reply), **channel))) == comes
 
 
 @pytest.mark.parametrize("cut", [0, 10, len(REPLY) - 1])
@@ -118,10 +117,8 @@ def test_truncated_enquiry_reply_has_no_effect(channel: Channel, cut: int) -> No
         await peer.send(REPLY[:cut])
         peer.writer.close()
 
-    result = run_test(ask_once(script, **channel))
-    assert isinstance(result, TransportFault)
-    assert result.kind in {FaultKind.CONNECTION_LOST, FaultKind.PROTOCOL_ERROR}
-    assert result.first_byte_sent
+    faults = {(kind, True) for kind in (FaultKind.CONNECTION_LOST, FaultKind.PROTOCOL_ERROR)}
+    assert summary(run_test(ask_once(script, **channel))) in faults
 
 
 @pytest.mark.parametrize("said", [b'{"status": "declined"}', b"null"])
@@ -173,22 +170,6 @@ def test_enquiry_reports_connection_failure(server_tls: ssl.SSLContext, ca_bundl
     assert summary(run_test(ask_once(stay_silent, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "https_proxy", "all_proxy"])
-async def test_environment_proxy_is_ignored(variable: str, channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(stay_silent) as proxy:
-        monkeypatch.setenv(variable, proxy.url)
-        assert summary(await ask_once(answer, **channel)) == BODY
-        assert proxy.peers == []
-
-
-@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
-def test_certificate_authority_from_environment_is_ignored(
-    variable: str, server_tls: ssl.SSLContext, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(variable, str(ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle))
-    assert summary(run_test(ask_once(stay_silent, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
-
-
 def test_enquiries_refuse_unsafe_settings_and_other_gateways() -> None:
     for settings in (settings_for("http://gateway.example"), settings_for("http://localhost", proxy="http://p:1")):
         with pytest.raises(ConfigurationError):
@@ -201,3 +182,60 @@ def test_enquiries_refuse_unsafe_settings_and_other_gateways() -> None:
                     await client.ask(build_request(place))
 
     asyncio.run(scenario())
+
+
+# The environment affects neither payouts nor enquiries.
+either_client = pytest.mark.parametrize("send", [deliver_once, ask_once])
+Send = Callable[..., Coroutine[Any, Any, RawReply | TransportFault]]
+
+
+@either_client
+@pytest.mark.parametrize(
+    "variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
+)
+async def test_environment_proxy_is_ignored(
+    send: Send, variable: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(expect_no_data) as proxy:
+        monkeypatch.setenv(variable, proxy.url)
+        assert summary(await send(answer, **channel)) == BODY
+        assert proxy.peers == []
+
+
+@either_client
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+def test_certificate_authority_from_environment_is_ignored(
+    send: Send,
+    variable: str,
+    server_tls: ssl.SSLContext,
+    ca_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variable, str(ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle))
+    assert summary(run_test(send(expect_no_data, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert summary(run_test(send(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
+
+
+@either_client
+@pytest.mark.parametrize("variable", ["NO_PROXY=*", "no_proxy=*", "PYTHONHTTPSVERIFY=0", "HTTPX_LOG_LEVEL=trace"])
+def test_environment_cannot_disable_certificate_checks(
+    send: Send,
+    variable: str,
+    server_tls: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(*variable.split("="))
+    assert summary(run_test(send(expect_no_data, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
+    assert capfd.readouterr() == ("", "")
+
+
+@either_client
+def test_sslkeylogfile_variable_is_ignored(
+    send: Send, server_tls: ssl.SSLContext, ca_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys.log"))
+    assert summary(run_test(send(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
+    assert list(tmp_path.iterdir()) == []

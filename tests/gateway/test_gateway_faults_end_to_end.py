@@ -4,36 +4,27 @@ The server counts the orders: none reaches it twice.
 """
 
 import asyncio
-import datetime as dt
-import json
 import ssl
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
+from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import trustme
 
-from benchmarks.silent_progress import SilentProgress
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import display_state
-from paygw_batch.countries.load import load_operation
-from paygw_batch.engine.engine import Engine, RunEnd
+from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.pacing import TRIES, Pace
-from paygw_batch.engine.ports import Runtime
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport
-from paygw_batch.gateway.message import Attempt, ExpectedReply, PreparedRequest
-from paygw_batch.journal.file_location import in_memory_journal
-from paygw_batch.journal.new_batch import BatchPart, InstructionRows
-from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import NewBatch, NewInstruction, RowState
+from paygw_batch.gateway.message import Attempt, PreparedRequest
+from paygw_batch.journal.values import RowState
 from paygw_batch.show.summary import exit_code_for
+from tests.support.gateway_cases import OPERATION
 from tests.support.gateway_server import (
     PATH,
     Peer,
@@ -48,10 +39,9 @@ from tests.support.gateway_server import (
     settings_for,
     stay_silent,
 )
-from tests.support.inline_journal import InlineJournal
+from tests.support.scripted_scenario import build_engine, build_journal, unsigned
 
 Channel = dict[str, Any]
-OPERATION = load_operation("payout")
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 ROWS = 3
 
@@ -94,43 +84,13 @@ REPLIES: Mapping[str, tuple[bytes, str, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(NamedTuple):
     """The result of a run: its first row, the exit code, and how often each order arrived whole."""
 
     first: RowState
     exit_code: int
     arrived: Counter[str]
     end: RunEnd
-
-
-def preparer_for(url: str) -> Any:
-    def unsigned(attempt: Attempt) -> PreparedRequest:
-        return PreparedRequest(
-            url=url + PATH,
-            authorization=f'OAuth oauth_nonce="{attempt.nonce}"',
-            body=b'{"client_orderid":"%s"}' % attempt.order_id.encode(),
-            body_sha256="",
-            nonce=attempt.nonce,
-            timestamp_s=attempt.timestamp_s,
-            purpose=None,
-            endpoint_id="1234",
-            expected=ExpectedReply(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
-        )
-
-    async def prepare(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
-        return [unsigned(attempt) for attempt in attempts]
-
-    return prepare
-
-
-def create_batch(journal: SqliteJournal) -> int:
-    new = [
-        NewInstruction(row, f"PAY-{row}", "KE", "KES", "100", 10_000, "account", "{}", f"{row}", f"{row}")
-        for row in range(2, 2 + ROWS)
-    ]
-    batch, parts = NewBatch("b", "payout", "s.csv", "", ROWS, 0), [BatchPart(instructions=InstructionRows(new))]
-    return journal.open_batch(batch, parts=parts, known=[], amendments=[], at="").number
 
 
 async def run_three_rows(
@@ -147,46 +107,30 @@ async def run_three_rows(
 
         async def record_request() -> bytes:
             request = await peer_request()
-            arrived[json.loads(request.partition(b"\r\n\r\n")[2])["client_orderid"]] += 1
+            arrived[request.split()[-2].decode()] += 1  # the body has the order id and the amount
             return request
 
         peer.request = record_request  # type: ignore[method-assign]
-        if peer.number == 0 or always:
-            await script(peer)
-        else:
-            await peer.answer(http_reply(YES))
+        await (script(peer) if peer.number == 0 or always else peer.answer(http_reply(YES)))
 
-    nonces = count(1)
-    journal = in_memory_journal()
-    batch = create_batch(journal)
     async with serving(script_then_approve, tls=channel["tls"]) as server:
         place = url or server.url.replace("http:", f"{channel.get('speaks', 'http')}:")
-        settings = settings_for(place, ca_bundle=channel.get("ca_bundle"))
-        async with PayoutTransport(settings) as transport:
-            engine = Engine(
-                journal=InlineJournal(journal),
-                gateway=transport,
-                prepare=preparer_for(place),
-                assess=partial(classify, words=WORDS, operation=OPERATION),
-                pace=Pace(concurrency=1),
-                runtime=Runtime(
-                    now=_now, elapsed_s=asyncio.get_running_loop().time, nonce=lambda: f"{next(nonces):032x}"
-                ),
-                progress=SilentProgress(),
-                send_within_s=settings.connect_timeout_s + settings.total_timeout_s,
-            )
+
+        async def prepare(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+            return [replace(unsigned(attempt), url=place + PATH) for attempt in attempts]
+
+        async with PayoutTransport(settings_for(place, ca_bundle=channel.get("ca_bundle"))) as transport:
+            journal, batch = build_journal(ROWS)
+            engine = build_engine(journal, transport, Pace(concurrency=1))
+            engine._prepare, engine._assess = prepare, partial(classify, words=WORDS, operation=OPERATION)
             jumping = asyncio.create_task(_advance_when_idle())
-            end = await engine.run(batch)
+            end = await engine.run(batch.number)
             jumping.cancel()
-    standings = list(journal.rows(batch))
-    states = Counter(display_state(item.state) for item in standings)
-    code = exit_code_for(states, interrupted=end.interrupted, contradictions=len(journal.messages().contradictions))
+    rows = list(journal.rows(batch.number))
+    counts = Counter(display_state(row.state) for row in rows)
+    code = exit_code_for(counts, interrupted=end.interrupted, contradictions=len(journal.messages().contradictions))
     assert max(arrived.values(), default=0) <= 1, "an order arrived twice"
-    return RunResult(standings[0], int(code), arrived, end)
-
-
-def _now() -> dt.datetime:
-    return dt.datetime(2026, 11, 20, 10, tzinfo=dt.UTC)
+    return RunResult(rows[0], int(code), arrived, end)
 
 
 async def _advance_when_idle() -> None:

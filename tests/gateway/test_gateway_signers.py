@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from paygw_batch.errors import SigningFailed
-from paygw_batch.gateway.message import Attempt, PreparedRequest
+from paygw_batch.gateway.message import Attempt
 from paygw_batch.gateway.sign import Preparer, SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.gateway.signing.signers import (
@@ -40,7 +40,6 @@ from tests.support.gateway_cases import (
 from tests.support.patience import wait_until
 
 TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in range(100)]
-KINDS: list[Callable[[PrivateKey], Signers]] = [SigningThreads, SigningProcesses]
 
 SIGNERS = signer_count(usable_cores())
 
@@ -56,44 +55,29 @@ def run_with_signers(signers: S, use: Callable[[S], Awaitable[T]]) -> T:
     return asyncio.run(use_signers())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_text_gets_matching_signature_in_order(key: PrivateKey, kind: Callable[[PrivateKey], Signers]) -> None:
-    async def sign_in_groups(signers: Signers) -> list[str]:
-        groups = await asyncio.gather(*(signers.sign(TEXTS[start : start + 32]) for start in range(0, 100, 32)))
-        return [signature for group in groups for signature in group]
-
-    assert run_with_signers(kind(key), sign_in_groups) == [key.sign(text) for text in TEXTS]
-
-
-def test_every_signer_prepares_identical_request(key: PrivateKey) -> None:
+@pytest.mark.parametrize("kind", [SigningThreads, SigningProcesses])
+def test_signatures_and_requests_are_right_and_in_order(key: PrivateKey, kind: Callable[[PrivateKey], Signers]) -> None:
     golden = prepare_golden_request(key, SignatureProfile.JSON_PARAMS, "KE")
     attempt = Attempt(instruction_for("KE"), golden.expected.order_id, golden.nonce, golden.timestamp_s)
-    for kind in KINDS:
 
-        async def prepare(signers: Signers) -> Sequence[PreparedRequest]:
-            return await Preparer(RULES, signer(key, SignatureProfile.JSON_PARAMS), signers)([attempt, attempt])
+    async def use(signers: Signers) -> None:
+        groups = await asyncio.gather(*(signers.sign(TEXTS[start : start + 32]) for start in range(0, 100, 32)))
+        assert [signature for group in groups for signature in group] == [key.sign(text) for text in TEXTS]
+        prepare = Preparer(RULES, signer(key, SignatureProfile.JSON_PARAMS), signers)
+        assert await prepare([attempt, attempt]) == [golden, golden]
 
-        assert run_with_signers(kind(key), prepare) == [golden, golden]
-
-
-@pytest.mark.parametrize(
-    ("cores", "signers"),
-    [(1, MIN_SIGNERS), (2, MIN_SIGNERS), (3, 2), (4, 3), (8, 7), (9, MAX_SIGNERS), (64, MAX_SIGNERS)],
-)
-def test_signer_count_depends_on_cores(cores: int, signers: int) -> None:
-    assert signer_count(cores) == signers
+    run_with_signers(kind(key), use)
 
 
-@pytest.mark.parametrize("cores", [2, 5])
-def test_signing_process_count_depends_on_cores(cores: int, key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signers_depend_on_cores_and_run_length(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     async def count(signers: SigningProcesses) -> int:
         return len(signers.processes)
 
-    monkeypatch.setattr("paygw_batch.gateway.signing.signers.usable_cores", lambda: cores)
-    assert run_with_signers(SigningProcesses(key), count) == signer_count(cores)
-
-
-def test_short_run_uses_threads_and_long_run_processes(key: PrivateKey) -> None:
+    counts = {1: MIN_SIGNERS, 2: MIN_SIGNERS, 3: 2, 4: 3, 8: 7, 9: MAX_SIGNERS, 64: MAX_SIGNERS}
+    assert {cores: signer_count(cores) for cores in counts} == counts
+    for cores in (2, 5):
+        monkeypatch.setattr("paygw_batch.gateway.signing.signers.usable_cores", lambda cores=cores: cores)
+        assert run_with_signers(SigningProcesses(key), count) == signer_count(cores)
     assert isinstance(signers_for(key, LONG_RUN_PAYOUTS - 1), SigningThreads)
     assert isinstance(signers_for(key, LONG_RUN_PAYOUTS), SigningProcesses)
 
@@ -125,32 +109,22 @@ def test_dead_signing_process_is_reported_immediately(key: PrivateKey) -> None:
             process.kill()
             process.wait()
         results = await asyncio.gather(*waiting, return_exceptions=True)
-        failed = [result for result in results if isinstance(result, BaseException)]
-        signed = [result for result in results if not isinstance(result, BaseException)]
+        failed = [result for result in results if isinstance(result, SigningFailed)]
+        signed = [result for result in results if isinstance(result, list) and len(result) == len(TEXTS)]
         assert failed
-        assert {type(failure) for failure in failed} == {SigningFailed}
-        assert all(len(signatures) == len(TEXTS) for signatures in signed)
+        assert len(failed) + len(signed) == len(results)
         with pytest.raises(SigningFailed):
             await signers.sign(TEXTS)
 
     run_with_signers(SigningProcesses(key), story)
 
 
-def test_signing_processes_ignore_stop_signals(key: PrivateKey) -> None:
+def test_signers_survive_stop_signals_and_abandoned_signatures(key: PrivateKey) -> None:
     async def story(signers: SigningProcesses) -> None:
         await _sign_with_all(signers)
         for process in signers.processes:
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGTERM)
-        assert len(await signers.sign(TEXTS)) == len(TEXTS)
-
-    signers = SigningProcesses(key)
-    run_with_signers(signers, story)
-    assert [process.returncode for process in signers.processes] == [0] * SIGNERS
-
-
-def test_abandoned_signature_goes_to_no_other_caller(key: PrivateKey) -> None:
-    async def story(signers: SigningProcesses) -> None:
         given_up = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(4)]
         await asyncio.sleep(0)
         for task in given_up:

@@ -1,4 +1,4 @@
-"""TLS: trusted peers, handshakes, and the end of a stream."""
+"""TLS: trusted peers, handshakes, the end of a stream, and tunnels through a proxy."""
 
 import asyncio
 import contextlib
@@ -11,6 +11,7 @@ import trustme
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.http import transport
+from paygw_batch.gateway.http.http1 import TunnelReader
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
@@ -19,6 +20,7 @@ from tests.support.gateway_server import (
     REPLY,
     Peer,
     Script,
+    Server,
     advance_clock,
     always,
     answer,
@@ -28,6 +30,7 @@ from tests.support.gateway_server import (
     hang_up,
     line_to_script,
     reset,
+    run_loop,
     run_test,
     serving,
     settings_for,
@@ -47,26 +50,21 @@ def server_context(certificate: trustme.LeafCert, version: ssl.TLSVersion | None
 @pytest.mark.parametrize("case", ["unknown authority", "self-signed", "expired", "other name", "default authorities"])
 def test_invalid_certificate_is_untrusted_and_nothing_sent(case: str, authority: trustme.CA, ca_bundle: Path) -> None:
     yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
-    good = authority.issue_cert("localhost")
-    certificate: trustme.CA | trustme.LeafCert
-    certificate = {  # type: ignore[assignment]  # mypy joins the two to object
-        "unknown authority": trustme.CA().issue_cert("localhost"),
-        "self-signed": trustme.CA(),
-        "expired": authority.issue_cert("localhost", not_after=yesterday),
-        "other name": authority.issue_cert("gateway.example"),
-        "default authorities": good,
-    }[case]
-    if isinstance(certificate, trustme.CA):
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        with certificate.cert_pem.tempfile() as cert, certificate.private_key_pem.tempfile() as private:
+    context = server_context(
+        {
+            "unknown authority": trustme.CA().issue_cert("localhost"),
+            "expired": authority.issue_cert("localhost", not_after=yesterday),
+            "other name": authority.issue_cert("gateway.example"),
+        }.get(case, authority.issue_cert("localhost"))
+    )
+    if case == "self-signed":
+        own = trustme.CA()
+        with own.cert_pem.tempfile() as cert, own.private_key_pem.tempfile() as private:
             context.load_cert_chain(cert, private)
-    else:
-        context = server_context(certificate)
     bundle = None if case == "default authorities" else ca_bundle
     result = run_test(deliver_once(expect_no_data, tls=context, ca_bundle=bundle))
-    assert summary(result) == (FaultKind.TLS_UNTRUSTED, False)
     assert isinstance(result, TransportFault)
-    assert result.bytes_written == 0
+    assert (result.kind, result.first_byte_sent, result.bytes_written) == (FaultKind.TLS_UNTRUSTED, False, 0)
     assert result.detail
 
 
@@ -115,23 +113,24 @@ def test_unreadable_bundle_is_refused_before_sending(tmp_path: Path, content: by
 
 
 # The handshake.
-async def reply_in_plain_http(peer: Peer) -> None:
-    await peer.reader.read(100)
-    await peer.send(b"HTTP/1.1 400 This is plain HTTP\r\n\r\n")
+def saying(data: bytes) -> Script:
+    """Return a server that answers the first bytes with `data`, or never if it is empty."""
+
+    async def script(peer: Peer) -> None:
+        await peer.reader.read(100)
+        await peer.send(data)
+        if not data:
+            advance_clock(31)
+        await peer.until_closed()
+
+    return script
 
 
-async def never_answer(peer: Peer) -> None:
-    await peer.reader.read(100)
-    advance_clock(31)
-    await asyncio.Event().wait()
-
-
-async def send_fatal_alert(peer: Peer) -> None:
-    await peer.reader.read(100)
-    await peer.send(b"\x15\x03\x03\x00\x02\x02\x28")  # a fatal alert: handshake_failure
-
-
-@pytest.mark.parametrize("script", [hang_up, reset, reply_in_plain_http, never_answer, send_fatal_alert])
+@pytest.mark.parametrize(
+    "script",
+    [hang_up, reset, saying(b""), saying(b"HTTP/1.1 400 Plain\r\n\r\n"), saying(b"\x15\x03\x03\x00\x02\x02\x28")],
+    ids=["hangs up", "resets", "stalls", "plain HTTP", "a fatal alert: handshake_failure"],
+)
 async def test_failed_handshake_sends_nothing(script: Script, ca_bundle: Path) -> None:
     async with line_to_script(script, by_hand=True, ca_bundle=ca_bundle) as line:
         assert summary(await line.deliver()) == (FaultKind.TLS_FAILED, False)
@@ -147,9 +146,7 @@ def test_gateway_requiring_client_certificate_gets_no_request(
         context.verify_mode = ssl.CERT_REQUIRED
         authority.configure_trust(context)
         result = run_test(deliver_once(expect_no_data, tls=context, ca_bundle=ca_bundle))
-        assert isinstance(result, TransportFault)
-        assert not result.first_byte_sent
-        assert result.kind in {FaultKind.TLS_FAILED, FaultKind.CONNECT_FAILED}
+        assert summary(result) in {(FaultKind.TLS_FAILED, False), (FaultKind.CONNECT_FAILED, False)}
 
 
 async def test_gateway_sending_after_handshake_gets_no_request(authority: trustme.CA, ca_bundle: Path) -> None:
@@ -175,20 +172,14 @@ async def test_gateway_sending_after_handshake_gets_no_request(authority: trustm
 
 
 # The end of the stream.
-def test_unframed_tls_reply_requires_close_notify(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
-    def build_script(*, said: bool) -> Script:
-        async def script(peer: Peer) -> None:
-            await peer.answer(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
-            if said:
-                peer.writer.close()
-            else:
-                peer.cut()
+@pytest.mark.parametrize("said", [True, False])
+def test_unframed_tls_reply_requires_close_notify(server_tls: ssl.SSLContext, ca_bundle: Path, *, said: bool) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.answer(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
+        peer.writer.close() if said else peer.cut()
 
-        return script
-
-    assert summary(run_test(deliver_once(build_script(said=True), tls=server_tls, ca_bundle=ca_bundle))) == BODY
-    cut = run_test(deliver_once(build_script(said=False), tls=server_tls, ca_bundle=ca_bundle))
-    assert summary(cut) == (FaultKind.CONNECTION_LOST, True)
+    result = summary(run_test(deliver_once(script, tls=server_tls, ca_bundle=ca_bundle)))
+    assert result == (BODY if said else (FaultKind.CONNECTION_LOST, True))
 
 
 def test_corrupted_tls_reply_leaves_outcome_unknown(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
@@ -258,3 +249,96 @@ async def test_resumed_session_still_checks_certificate(authority: trustme.CA, c
         result = await transport.deliver(build_request(impostor.url), always)
         assert summary(result) == (FaultKind.TLS_UNTRUSTED, False)
         assert transport._session is None, "a session that may have been the trouble is not offered again"
+
+
+# A proxy.
+OPENED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(2**16):
+        writer.write(data)
+    writer.close()
+
+
+def tunnel(heard: list[bytes], opened: bytes = OPENED) -> Script:
+    """Return a proxy that works, but only to this machine, and records its requests."""
+
+    async def script(peer: Peer) -> None:
+        head = await peer.reader.readuntil(b"\r\n\r\n")
+        heard.append(head)
+        port = int(head.split()[1].rpartition(b":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for index in range(len(opened)):
+            await peer.send(opened[index : index + 1])
+        try:
+            await asyncio.gather(relay(peer.reader, writer), relay(reader, peer.writer))
+        finally:
+            writer.transport.abort()
+
+    return script
+
+
+async def deliver_through(proxy: Server, gateway: Server, ca_bundle: Path) -> RawReply | TransportFault:
+    url = gateway.url if gateway.tls else gateway.url.replace("http:", "https:")
+    settings = settings_for(url, ca_bundle=ca_bundle, proxy=f"http://127.0.0.1:{proxy.port}")
+    async with PayoutTransport(settings) as transport:
+        result = await transport.deliver(build_request(url), always)
+        await run_loop()
+        assert transport._open_connections == set()
+        return result
+
+
+@pytest.mark.parametrize("opened", [OPENED, b"HTTP/1.0 200 OK\r\nVia: x\r\nContent-Length: 5\r\n\r\n"])
+async def test_proxy_carries_tls_and_sees_no_payout(opened: bytes, server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+    heard: list[bytes] = []
+    async with serving(answer, tls=server_tls) as gateway, serving(tunnel(heard, opened)) as proxy:
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == BODY
+        place = b"localhost:%d" % gateway.port
+        assert heard == [b"CONNECT " + place + b" HTTP/1.1\r\nHost: " + place + b"\r\nUser-Agent: paygw-batch\r\n\r\n"]
+
+
+async def test_proxy_fault_reports_whether_request_was_sent(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+    async def drop_connection(peer: Peer) -> None:
+        await peer.request()
+        peer.cut()
+
+    async with serving(drop_connection, tls=server_tls) as gateway, serving(tunnel([])) as proxy:
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.CONNECTION_LOST, True)
+    async with serving(hang_up) as gateway, serving(tunnel([])) as proxy:
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.TLS_FAILED, False)
+    async with serving(expect_no_data) as proxy:
+        pass
+    async with serving(expect_no_data) as gateway:
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        hang_up,
+        reset,
+        saying(b""),
+        saying(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"),
+        saying(b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>"),
+        saying(b"HTTP/1.1 100 Continue\r\n\r\n"),
+        saying(b"HTTP/1.1 301 Moved\r\nLocation: http://127.0.0.1/\r\n\r\n"),
+        saying(OPENED + b"more"),
+        saying(b"SSH-2.0-OpenSSH\r\n\r\n"),
+        saying(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 5000),
+    ],
+    ids=["hangs up", "resets", "stalls", "407", "502", "100", "301", "surplus", "ssh", "endless"],
+)
+async def test_proxy_without_tunnel_leaves_request_unsent(script: Script, ca_bundle: Path) -> None:
+    async with serving(expect_no_data) as gateway, serving(script) as proxy:
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
+        assert gateway.peers == []
+
+
+def test_proxy_reply_length_is_limited() -> None:
+    reader = TunnelReader()
+    for _ in range(2000):
+        if not reader.problem:
+            reader.feed(b"X: y\r\n")
+    assert reader.problem
+    assert not reader.is_open

@@ -3,11 +3,12 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pkcs11
 import pytest
@@ -35,6 +36,7 @@ from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, find_softhsm
 
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 URI = f"pkcs11:token={LABEL};object=payouts"
+VECTOR_TEXTS, SIGNATURES = ([vector[name] for vector in FILE["vectors"]] for name in ("base_string", "signature"))
 TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in range(40)]
 
 
@@ -46,6 +48,13 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
     for name, value in created.environ.items():
         monkeypatch.setenv(name, value)
     return created
+
+
+@pytest.fixture
+def token_there(token: Token) -> TokenLocation:
+    """Return the place of a key that the token has created."""
+    create_token_key(place(token, sessions=2))
+    return place(token, sessions=2)
 
 
 @pytest.fixture
@@ -81,8 +90,11 @@ def published(request: pytest.FixtureRequest) -> SigningKey:
         token = request.getfixturevalue("token")
         import_into_token(token, published_key())
         return load_token_key(place(token, sessions=2))
-    kms = request.getfixturevalue("kms")
-    kms.key("payouts", published_key())
+    return kms_key_in(request.getfixturevalue("kms"), published_key())
+
+
+def kms_key_in(kms: Kms, private: RSAPrivateKey | None = None) -> SigningKey:
+    kms.key("payouts", private)
     return load_kms_key("alias/payouts", 4)
 
 
@@ -95,13 +107,18 @@ def sign_in_processes(key: SigningKey, texts: list[str]) -> list[str]:
     return asyncio.run(sign())
 
 
+def problem_of(call: Callable[..., object], *arguments: object) -> KeyUnusable:
+    with pytest.raises(KeyUnusable) as refused:
+        call(*arguments)
+    return refused.value
+
+
 def test_published_vectors_are_signed_identically(published: SigningKey, key: SigningKey) -> None:
-    texts, signatures = ([vector[name] for vector in FILE["vectors"]] for name in ("base_string", "signature"))
     with published.open_signer() as sign:
-        assert [sign(text) for text in texts] == signatures
+        assert [sign(text) for text in VECTOR_TEXTS] == SIGNATURES
     assert published.public.fingerprint() == FILE["vectors"][0]["key_fingerprint"]
     assert isinstance(signers_for(published, 1), SigningProcesses)
-    assert sign_in_processes(published, texts) == signatures
+    assert sign_in_processes(published, VECTOR_TEXTS) == SIGNATURES
     # A waiting signature gets old, so the run requests only enough ahead to keep the key busy.
     assert signing_lookahead(published) in {10, 20}
     assert signing_lookahead(key) is None
@@ -112,16 +129,13 @@ def key_bits(there: TokenLocation) -> int:
 
 
 @pytest.mark.long
-def test_concurrent_processes_all_open_token(token: Token) -> None:
-    there = place(token)
-    create_token_key(there)
+def test_concurrent_processes_all_open_token(token_there: TokenLocation) -> None:
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
-        assert set(pool.map(key_bits, [there] * 40)) == {3072}
+        assert set(pool.map(key_bits, [token_there] * 40)) == {3072}
 
 
-def test_pin_is_not_in_arguments_or_repr(token: Token) -> None:
-    create_token_key(place(token))
-    key = load_token_key(place(token))
+def test_pin_is_not_in_arguments_or_repr(token_there: TokenLocation) -> None:
+    key = load_token_key(token_there)
 
     async def count_waiting() -> None:
         async with SigningProcesses(key) as at_work:
@@ -134,10 +148,9 @@ def test_pin_is_not_in_arguments_or_repr(token: Token) -> None:
     assert PIN not in repr(key)
 
 
-def test_imported_token_key_is_reported_as_copyable(token: Token) -> None:
-    create_token_key(place(token))
+def test_imported_token_key_is_reported_as_copyable(token: Token, token_there: TokenLocation) -> None:
     import_into_token(token, published_key(), "imported", "02")
-    created = load_token_key(place(token))
+    created = load_token_key(token_there)
     imported = load_token_key(place(token, f"pkcs11:token={LABEL};object=imported"))
     assert created.public.bits == 3072
     assert (created.custody.is_exportable, created.custody.was_stored_elsewhere) == (False, False)
@@ -163,12 +176,11 @@ def test_token_problem_is_reported_with_hint(token: Token, uri: str, pin: str | 
     import_into_token(token, published_key(), "twin", "08")
     import_into_token(token, generate_private_key(65537, 1024), "short", "03")  # noqa: S505 (it is refused)
     import_into_token(token, ec.generate_private_key(ec.SECP256R1()), "curve", "04")
-    with pytest.raises(KeyUnusable) as refused:
-        load_token_key(place(token, uri, pin=pin))
-    assert refused.value.problem is problem
-    assert isinstance(refused.value, ConfigurationError)
-    assert refused.value.hint
-    assert PIN not in str(refused.value)
+    refused = problem_of(load_token_key, place(token, uri, pin=pin))
+    assert refused.problem is problem
+    assert isinstance(refused, ConfigurationError)
+    assert refused.hint
+    assert PIN not in str(refused)
 
 
 @pytest.mark.share(2)
@@ -181,25 +193,17 @@ def test_token_problem_is_reported_with_hint(token: Token, uri: str, pin: str | 
     ],
 )
 def test_device_errors_are_reported_as_token_problems(
-    token: Token, monkeypatch: pytest.MonkeyPatch, error: type[Exception], problem: KeyProblem
+    token_there: TokenLocation, monkeypatch: pytest.MonkeyPatch, error: type[Exception], problem: KeyProblem
 ) -> None:
     """The errors are simulated, because SoftHSM cannot be locked or unplugged."""
-    create_token_key(place(token))
-
-    def refuse(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(token_key, "_find_token", refuse)
-    with pytest.raises(KeyUnusable) as refused:
-        load_token_key(place(token))
-    assert refused.value.problem is problem
+    monkeypatch.setattr(token_key, "_find_token", Mock(side_effect=error))
+    assert problem_of(load_token_key, token_there).problem is problem
 
 
 def test_broken_token_module_is_reported(tmp_path: Path) -> None:
     wrong = tmp_path / "module.so"
     wrong.write_bytes(b"no library")
-    with pytest.raises(KeyUnusable, match=str(wrong)):
-        load_token_key(TokenLocation(parse_token_address(URI), wrong, PIN))
+    assert str(wrong) in str(problem_of(load_token_key, TokenLocation(parse_token_address(URI), wrong, PIN)))
 
 
 @pytest.mark.parametrize(
@@ -218,20 +222,12 @@ def test_unsupported_token_address_is_refused(uri: str) -> None:
 
 
 def test_token_address_is_parsed_per_rfc_7512() -> None:
-    result = parse_token_address(
-        "pkcs11:token=The%20Software%20Token;object=pay%3Bouts;id=%01%ff;slot-id=3;type=private"
-    )
-    assert (result.token, result.label, result.key_id, result.slot) == (
-        "The Software Token",
-        "pay;outs",
-        b"\x01\xff",
-        3,
-    )
+    read = parse_token_address("pkcs11:token=The%20Software%20Token;object=pay%3Bouts;id=%01%ff;slot-id=3;type=private")
+    assert (read.token, read.label, read.key_id, read.slot) == ("The Software Token", "pay;outs", b"\x01\xff", 3)
 
 
-def test_unplugged_token_ends_run_with_error(token: Token) -> None:
-    create_token_key(place(token))
-    key = load_token_key(place(token, sessions=2))
+def test_unplugged_token_ends_run_with_error(token: Token, token_there: TokenLocation) -> None:
+    key = load_token_key(token_there)
 
     async def unplug() -> None:
         async with SigningProcesses(key) as at_work:
@@ -252,33 +248,28 @@ def test_unplugged_token_ends_run_with_error(token: Token) -> None:
         ("UnrecognizedClientException", KeyProblem.NO_CREDENTIALS),
         ("DisabledException", KeyProblem.DISABLED),
         ("SomethingNewException", KeyProblem.BROKEN),
+        ("ThrottlingException", KeyProblem.THROTTLED),
     ],
 )
-def test_aws_refusals_are_reported_as_key_problems(kms: Kms, code: str, problem: KeyProblem) -> None:
-    kms.key("payouts")
-    key = load_kms_key("alias/payouts", 1)
+def test_aws_refusals_are_reported_as_key_problems(
+    kms: Kms, monkeypatch: pytest.MonkeyPatch, code: str, problem: KeyProblem
+) -> None:
+    key = kms_key_in(kms)
     kms.for_good = {SIGN: code}
-    with pytest.raises(KeyUnusable) as refused:
-        key.sign("text")
-    assert refused.value.problem is problem
-    assert kms.calls[SIGN] == 1
-    assert parse_error_line(refused.value.to_error_line()).message == refused.value.message
-
-
-@pytest.mark.parametrize("options", [{"KeySpec": "ECC_NIST_P256"}, {"KeyUsage": "ENCRYPT_DECRYPT"}])
-def test_unsuitable_aws_key_is_refused(kms: Kms, options: dict[str, str]) -> None:
-    kms.key("payouts", None, **options)
-    with pytest.raises(KeyUnusable) as refused:
-        load_kms_key("alias/payouts", 1)
-    assert refused.value.problem is KeyProblem.WRONG_KIND
+    monkeypatch.setattr(kms_key, "MAX_RETRY_S", 1.0)
+    refused = problem_of(key.sign, "text")
+    assert refused.problem is problem
+    assert (kms.calls[SIGN] >= 3) if code == "ThrottlingException" else (kms.calls[SIGN] == 1)
+    assert parse_error_line(refused.to_error_line()).message == refused.message
 
 
 def test_wrong_aws_key_region_or_credentials_are_explained(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
-    def problem() -> KeyProblem:
-        with pytest.raises(KeyUnusable) as refused:
-            load_kms_key("alias/payouts", 1)
-        return refused.value.problem
+    def problem(alias: str = "payouts") -> KeyProblem:
+        return problem_of(load_kms_key, f"alias/{alias}", 1).problem
 
+    for alias, options in (("curve", {"KeySpec": "ECC_NIST_P256"}), ("hidden", {"KeyUsage": "ENCRYPT_DECRYPT"})):
+        kms.key(alias, None, **options)
+        assert problem(alias) is KeyProblem.WRONG_KIND
     assert problem() is KeyProblem.KEY_MISSING
     key_id = kms.key("payouts")
     arn = kms.client.describe_key(KeyId=key_id)["KeyMetadata"]["Arn"]
@@ -300,28 +291,14 @@ def test_wrong_aws_key_region_or_credentials_are_explained(kms: Kms, monkeypatch
 
 
 def test_throttled_signing_is_retried(kms: Kms) -> None:
-    kms.key("payouts", published_key())
-    key = load_kms_key("alias/payouts", 4)
+    key = kms_key_in(kms, published_key())
     kms.refusals = {SIGN: deque(["", "ThrottlingException"] * 12)}
-    texts, signatures = ([vector[name] for vector in FILE["vectors"]] for name in ("base_string", "signature"))
-    assert sign_in_processes(key, texts) == signatures
-    assert kms.calls[SIGN] == 12 + len(texts) + 1  # and the trial signature
-
-
-def test_permanent_throttling_ends_with_error(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
-    kms.key("payouts")
-    key = load_kms_key("alias/payouts", 2)
-    kms.for_good = {SIGN: "ThrottlingException"}
-    monkeypatch.setattr(kms_key, "MAX_RETRY_S", 1.0)
-    with pytest.raises(KeyUnusable) as refused:
-        key.sign("text")
-    assert refused.value.problem is KeyProblem.THROTTLED
-    assert kms.calls[SIGN] >= 3
+    assert sign_in_processes(key, VECTOR_TEXTS) == SIGNATURES
+    assert kms.calls[SIGN] == 12 + len(VECTOR_TEXTS) + 1  # and the trial signature
 
 
 def test_unresponsive_key_service_ends_run_with_error(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
-    kms.key("payouts")
-    key = load_kms_key("alias/payouts", 2)
+    key = kms_key_in(kms)
     kms.for_good, kms.for_good_after = {SIGN: "hang"}, {SIGN: 1}
     monkeypatch.setattr(signers, "SIGNATURE_TIMEOUT_S", 1.5)
     monkeypatch.setattr(signers, "_CLOSE_TIMEOUT_S", 0.5)
@@ -330,12 +307,9 @@ def test_unresponsive_key_service_ends_run_with_error(kms: Kms, monkeypatch: pyt
 
 
 def test_wrong_signature_is_never_used(kms: Kms) -> None:
-    kms.key("payouts")
-    key = load_kms_key("alias/payouts", 2)
+    key = kms_key_in(kms)
     kms.lies = True
-    with pytest.raises(KeyUnusable) as refused:
-        key.sign("text")
-    assert refused.value.problem is KeyProblem.WRONG_SIGNATURE
+    assert problem_of(key.sign, "text").problem is KeyProblem.WRONG_SIGNATURE
     with pytest.raises(SigningFailed, match="does not match its public key"):
         sign_in_processes(key, TEXTS[:4])
 

@@ -1,7 +1,8 @@
-"""The cases of the published signature vectors. `write_vectors.py` writes them, and the tests check them."""
+"""The cases of the published signature vectors: `python -m tests.gateway.vector_cases` writes them."""
 
 import json
-from dataclasses import dataclass, replace
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.support.gateway_cases import (
     RULES,
     TIMESTAMP_S,
     instruction_for,
+    private_test_key,
     signer,
 )
 
@@ -36,7 +38,7 @@ VECTORS = Path(__file__).resolve().parents[2] / "docs" / "signing-vectors.json"
 PAGE = VECTORS.with_name("signing.md")
 
 
-def instruction_named(country: str, name: str, **changes: Any) -> Instruction:
+def named(country: str, name: str, **changes: Any) -> Instruction:
     made = instruction_for(country, **changes)
     return replace(made, fields={**made.fields, "account_name": name})
 
@@ -61,79 +63,47 @@ def build_collection(country: str, **changes: str) -> Instruction:
 
 
 CASES: tuple[tuple[str, str, Instruction], ...] = (
-    ("plain", "A plain payout.", instruction_named("KE", "Jane Wanjiku", amount="1500")),
-    ("two-decimals", "Digits are signed as they stand in the body.", instruction_named("KE", "Jane", amount="1500.50")),
-    ("trailing-zero", "1500.0 is another text than 1500.", instruction_named("GH", "Kofi Mensah", amount="1500.0")),
-    ("below-one", "An amount below one.", instruction_named("ZM", "Mutale", amount="0.05")),
-    ("no-minor-units", "A currency without decimals.", instruction_named("UG", "Namukasa", amount="250000")),
-    ("latin", "Letters beyond ASCII: UTF-8, encoded twice.", instruction_named("SN", "Ndèye Aïssata Ouédraogo")),
-    ("arabic", "A name written from right to left.", instruction_named("EG", "محمد أحمد")),
-    ("beyond-16-bits", "A character of four bytes.", instruction_named("RW", "Marie 😀")),
-    (
-        "decomposed",
-        "An accent of its own is signed as it is: nothing is normalised.",
-        instruction_named("BF", "Ai\u0308ssata"),
-    ),
-    (
-        "reserved",
-        "Characters that mean something in URLs and forms.",
-        instruction_named("ZM", "A&B=C+D 50% #1/2?;~-._*'()"),
-    ),
-    (
-        "json-escapes",
-        "The value is signed, and not as the body writes it.",
-        instruction_named("NG", 'Chuks "Emeka" \\ Okafor'),
-    ),
-    ("no-purpose", "South Africa sends no purpose.", instruction_named("ZA", "Thandi Nkosi")),
+    ("plain", "A plain payout.", named("KE", "Jane Wanjiku", amount="1500")),
+    ("two-decimals", "Digits are signed as they stand in the body.", named("KE", "Jane", amount="1500.50")),
+    ("trailing-zero", "1500.0 is another text than 1500.", named("GH", "Kofi Mensah", amount="1500.0")),
+    ("below-one", "An amount below one.", named("ZM", "Mutale", amount="0.05")),
+    ("no-minor-units", "A currency without decimals.", named("UG", "Namukasa", amount="250000")),
+    ("latin", "Letters beyond ASCII: UTF-8, encoded twice.", named("SN", "Ndèye Aïssata Ouédraogo")),
+    ("arabic", "A name written from right to left.", named("EG", "محمد أحمد")),
+    ("beyond-16-bits", "A character of four bytes.", named("RW", "Marie 😀")),
+    ("decomposed", "An accent of its own is signed as it is: nothing is normalised.", named("BF", "Ai\u0308ssata")),
+    ("reserved", "Characters that mean something in URLs and forms.", named("ZM", "A&B=C+D 50% #1/2?;~-._*'()")),
+    ("json-escapes", "The value is signed, and not as the body writes it.", named("NG", 'Chuks "Emeka" \\ Okafor')),
+    ("no-purpose", "South Africa sends no purpose.", named("ZA", "Thandi Nkosi")),
     ("receiver-form", "The receiver form, with a slash and a plus.", instruction_for("TZ")),
 )
 """Name, what it shows, and the instruction."""
 
 
-@dataclass(frozen=True)
-class Collection:
-    """A signed collection: its control profile, and the form of its amount."""
-
-    name: str
-    shows: str
-    instruction: Instruction
-    control: ControlProfile
-    amount_form: AmountForm
-
-    def signer(self, key: PrivateKey, profile: SignatureProfile) -> Signer:
-        return replace(
-            signer(key, profile, url=PAYIN_URL), constants=BodyConstants(OWN_URLS, self.amount_form, self.control)
-        )
-
-    @property
-    def control_profile(self) -> dict[str, Any]:
-        """Return the control profile as another implementation needs it."""
-        control = self.control
-        return {
-            "order": [part.value for part in control.order],
-            "separator": control.separator,
-            "amount": control.amount.value,
-            "secret": control.secret,
-        }
-
-
 _ID_AMOUNT_CURRENCY = (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY)
 COLLECTIONS = (
-    Collection(
-        "collection",
-        "A collection: its control is part of the body that is signed.",
+    (
+        *("collection", "A collection: its control is part of the body that is signed."),
         build_collection("KE", merchant_data="tag"),
-        ControlProfile(_ID_AMOUNT_CURRENCY, "", ControlAmount.AS_SENT),
-        AmountForm.NUMBER,
+        BodyConstants(OWN_URLS, AmountForm.NUMBER, ControlProfile(_ID_AMOUNT_CURRENCY, "", ControlAmount.AS_SENT)),
     ),
-    Collection(
+    (
         "collection-with-secret",
         "The amount as text with two decimals, its control in minor units, with a secret; a phone partly hidden.",
         build_collection("GH", phone="+2337*****456"),
-        ControlProfile((*_ID_AMOUNT_CURRENCY, ControlPart.SECRET), "|", ControlAmount.MINOR_UNITS, "published"),
-        AmountForm.TWO_DECIMALS,
+        BodyConstants(
+            *(OWN_URLS, AmountForm.TWO_DECIMALS),
+            ControlProfile((*_ID_AMOUNT_CURRENCY, ControlPart.SECRET), "|", ControlAmount.MINOR_UNITS, "published"),
+        ),
     ),
 )
+"""Name, what it shows, the instruction, and the form of its amount with its control profile."""
+
+
+def describe_control(control: ControlProfile) -> dict[str, Any]:
+    """Return a control profile as another implementation needs it."""
+    order = [part.value for part in control.order]
+    return {"order": order, "separator": control.separator, "amount": control.amount.value, "secret": control.secret}
 
 
 def _explain_case(made: Signer, rule: CountryRule, instruction: Instruction) -> dict[str, Any]:
@@ -148,11 +118,12 @@ def vectors(key: PrivateKey) -> dict[str, Any]:
         for name, shows, instruction in CASES:
             explained = _explain_case(signer(key, profile), RULES[instruction.country], instruction)
             made.append({"name": f"{profile.value}/{name}", "shows": shows, "operation": "payout", **explained})
-        for case in COLLECTIONS:
-            rule = PAYIN_RULES[case.instruction.country]
-            explained = _explain_case(case.signer(key, profile), rule, case.instruction)
-            about = {"name": f"{profile.value}/{case.name}", "shows": case.shows, "operation": "payin"}
-            made.append({**about, "control_profile": case.control_profile, **explained})
+        for name, shows, instruction, constants in COLLECTIONS:
+            signs = replace(signer(key, profile, url=PAYIN_URL), constants=constants)
+            explained = _explain_case(signs, PAYIN_RULES[instruction.country], instruction)
+            about = {"name": f"{profile.value}/{name}", "shows": shows, "operation": "payin"}
+            assert constants.control is not None
+            made.append({**about, "control_profile": describe_control(constants.control), **explained})
     return {
         "about": "Test vectors for docs/signing.md. The key is published here, so it protects nothing: never use it.",
         "consumer_key": CONSUMER_KEY,
@@ -167,3 +138,8 @@ def vectors(key: PrivateKey) -> dict[str, Any]:
 
 def as_text(file: dict[str, Any]) -> str:
     return json.dumps(file, ensure_ascii=False, indent=1) + "\n"
+
+
+if __name__ == "__main__":  # after an intended change of the requests; review the difference
+    with tempfile.TemporaryDirectory() as directory:
+        VECTORS.write_text(as_text(vectors(private_test_key(Path(directory)))), encoding="utf-8")

@@ -20,14 +20,10 @@ from tests.support.gateway_cases import (
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:
         key = private_test_key(Path(directory))
-    for old in GOLDEN.glob("*.http"):
+    for old in GOLDEN.rglob("*.http"):
         old.unlink()
     for profile in SignatureProfile:
         for country in RULES:
             golden_path(profile, country).write_bytes(request_bytes(prepare_golden_request(key, profile, country)))
-    for old in (GOLDEN / "payin").glob("*.http"):
-        old.unlink()
-    for item in collection_cases.EVERY_REQUEST:
-        collection_cases.golden_path(*item).write_bytes(
-            request_bytes(collection_cases.prepare_golden_request(key, *item))
-        )
+    for path, item in collection_cases.EVERY_REQUEST.items():
+        path.write_bytes(request_bytes(collection_cases.prepare_golden_request(key, *item)))

@@ -13,7 +13,7 @@ from paygw_batch.clock import ElapsedS
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, RetrySoon, StopRun, Verdict
 from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.pacing import LocalPacing, Pace
-from paygw_batch.engine.ports import Runtime
+from paygw_batch.engine.ports import Gateway, Runtime
 from paygw_batch.gateway.message import (
     Attempt,
     ExpectedReply,
@@ -163,7 +163,7 @@ def build_journal(rows: int) -> tuple[SqliteJournal, BatchRecord]:
 
 def build_engine(
     journal: SqliteJournal,
-    gateway: ScriptedGateway,
+    gateway: Gateway,
     pace: Pace | None = None,
     given: EngineJournal | None = None,
     pacing: LocalPacing | None = None,
