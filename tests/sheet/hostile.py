@@ -32,6 +32,7 @@ from openpyxl.worksheet.worksheet import Worksheet
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.support.checkout import versioned_files
@@ -126,11 +127,9 @@ def _hostile_csv(chance: Random, header: list[str], rows: list[list[str]]) -> Ho
     except UnicodeDecodeError:
         return HostileSheet(".csv", content, None)
     # Count the lines below the header that have more than delimiters and quotation marks.
-    without_quotes = str.maketrans("", "", f'"{delimiter}')
-    count = sum(
-        _has_visible_text([line.translate(without_quotes)]) for line in records(text_after, delimiter, len(header))
-    )
-    return HostileSheet(".csv", content, count)
+    signs = str.maketrans("", "", f'"{delimiter}')
+    below_header = records(text_after, delimiter, len(header))
+    return HostileSheet(".csv", content, sum(_has_visible_text([line.translate(signs)]) for line in below_header))
 
 
 def records(text: str, delimiter: str, columns: int) -> list[str]:
@@ -235,8 +234,8 @@ def _hostile_parquet(chance: Random, header: list[str], rows: list[list[str]]) -
     return HostileSheet(".parquet", _flip_bits(chance, file.getvalue()), None)
 
 
-def verdict(path: Path, sheet: HostileSheet) -> str:
-    """Return `read` or `refused`. Raises `AssertionError` if a row is lost."""
+def read_hostile(path: Path, sheet: HostileSheet) -> Sheet | None:
+    """Read and validate a sheet, or return None if it is refused. Raises `AssertionError` if a row is lost."""
     path.write_bytes(sheet.content)
     try:
         read = read_sheet(path, ReadOptions())
@@ -244,14 +243,14 @@ def verdict(path: Path, sheet: HostileSheet) -> str:
     except SheetError as error:
         if not error.message or "\n" in error.message:
             raise AssertionError("the refusal is no sentence") from error
-        return "refused"
+        return None
     if not validated.rows["row"].equals(read.frame["row"]):
         raise AssertionError("validation lost a row")
     if validated.rows.filter("valid").height != validated.instructions.height:
         raise AssertionError("the valid rows are not the instructions")
     if sheet.rows is not None and read.frame.height < sheet.rows:
         raise AssertionError(f"{sheet.rows} rows went in, {read.frame.height} came out")
-    return "read"
+    return read
 
 
 def play(seeds: range) -> tuple[Counter[str], list[str]]:
@@ -262,7 +261,8 @@ def play(seeds: range) -> tuple[Counter[str], list[str]]:
         for seed in seeds:
             sheet = hostile_sheet(seed)
             try:
-                verdicts[f"{sheet.ending} {verdict(Path(directory) / f'pay{sheet.ending}', sheet)}"] += 1
+                read = read_hostile(Path(directory) / f"pay{sheet.ending}", sheet)
+                verdicts[f"{sheet.ending} {'refused' if read is None else 'read'}"] += 1
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 (a panic of polars is not an Exception)
@@ -288,14 +288,12 @@ def main() -> int:
         failures += wrong
         for failure in wrong:
             print(failure, flush=True)  # noqa: T201 (a script's output)
-        if sum(verdicts.values()) % 1000 < AT_ONCE:
-            print(f"{sum(verdicts.values()):,} sheets", file=sys.stderr, flush=True)  # noqa: T201 (as above)
+        if verdicts.total() % 1000 < AT_ONCE:
+            print(f"{verdicts.total():,} sheets", file=sys.stderr, flush=True)  # noqa: T201 (as above)
     verdict_counts = ", ".join(f"{what}: {count:,}" for what, count in sorted(verdicts.items()))
-    print(  # noqa: T201 (as above)
-        f"{sum(verdicts.values()) + len(failures):,} sheets from seed {options.start:,} in "
-        f"{time.monotonic() - began_s:,.0f} s: {verdict_counts}; "
-        f"{len(failures)} failures"
-    )
+    played = f"{verdicts.total() + len(failures):,} sheets from seed {options.start:,}"
+    took = f"{time.monotonic() - began_s:,.0f} s"
+    print(f"{played} in {took}: {verdict_counts}; {len(failures)} failures")  # noqa: T201 (as above)
     return 1 if failures else 0
 
 

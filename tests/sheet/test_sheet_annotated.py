@@ -46,45 +46,52 @@ CORRECTED_CELLS = {"C3": "1000.00", "F3": "0712345678", "C4": 1500, "E4": "Jane 
 Change = Callable[[openpyxl.Workbook, Worksheet], object]
 
 
-def workbook(path: Path, rows: list[list[Any]], change: Change | None = None) -> Path:
-    """Write a workbook whose strings are text cells, even if they look like formulas."""
-    book = openpyxl.Workbook()
-    sheet = book.active
-    assert isinstance(sheet, Worksheet)
-    for number, row in enumerate([HEADINGS, *rows], start=1):
-        for at, value in enumerate(row, start=1):
-            cell = sheet.cell(number, at, value)
-            if isinstance(value, str):
-                cell.data_type = "s"
-    if change is not None:
-        change(book, sheet)
-    book.save(path)
-    return path
-
-
 class Annotator:
+    """Annotates the workbook `bad.xlsx` of a folder."""
+
     def __init__(self, folder: Path, rules: Rules) -> None:
         self.folder = folder
         self.rules = rules
+        self.source = folder / "bad.xlsx"
 
-    def annotate(self, source: Path, **options: Any) -> tuple[RejectsFile, Path]:
-        read_options = ReadOptions(**options)
-        target = self.folder / "rejects.xlsx"
-        return write_rejects(
-            validate(read_sheet(source, read_options), self.rules), source, read_options, target
-        ), target
+    def write(self, rows: list[list[Any]] = BAD, change: Change | None = None) -> Path:
+        """Write the sender's workbook. Its strings are text cells, even if they look like formulas."""
+        book = openpyxl.Workbook()
+        sheet = book.worksheets[0]
+        for number, row in enumerate([HEADINGS, *rows], start=1):
+            for at, value in enumerate(row, start=1):
+                cell = sheet.cell(number, at, value)
+                if isinstance(value, str):
+                    cell.data_type = "s"
+        if change is not None:
+            change(book, sheet)
+        book.save(self.source)
+        return self.source
 
-    def write_corrected(self, source: Path, *edits: CellEdit, left_out: int = 0) -> Path:
-        """Write the workbook with a person's corrections, and the remaining defects marked."""
+    def annotate(self, **options: Any) -> tuple[RejectsFile, Path]:
+        target, read_options = self.folder / "rejects.xlsx", ReadOptions(**options)
+        validated = validate(read_sheet(self.source, read_options), self.rules)
+        return write_rejects(validated, self.source, read_options, target), target
+
+    def annotate_rows(self, rows: list[list[Any]] = BAD, change: Change | None = None) -> Path:
+        """Return the annotated copy of a workbook with these rows."""
+        self.write(rows, change)
+        written, path = self.annotate()
+        assert written.is_workbook, written.notes
+        return path
+
+    def write_corrected(self, *edits: CellEdit, left_out: int = 0, name: str = "bad.xlsx") -> Path:
+        """Write the sheet with a person's corrections, and the remaining defects marked."""
+        source, target = self.folder / name, self.folder / "marked.xlsx"
         sheet = read_sheet(source, ReadOptions())
         out = (RowLeftOut(left_out, "Ada", "2026-11-22"),) if left_out else ()
         validated = validate(apply_corrections(sheet, Corrections(sheet.sha256, edits, out)), self.rules)
-        target = self.folder / "marked.xlsx"
         write_marked_workbook(validated, source, ReadOptions(), target, edits)
         return target
 
-    def codes(self, path: Path, **options: Any) -> list[tuple[int, str]]:
-        return codes(validate(read_sheet(path, ReadOptions(**options)), self.rules).defects)
+    def codes(self, path: Path | None = None, **options: Any) -> list[tuple[int, str]]:
+        """Return the defects of a sheet, or of the sender's workbook."""
+        return codes(validate(read_sheet(path or self.source, ReadOptions(**options)), self.rules).defects)
 
 
 @pytest.fixture
@@ -105,11 +112,11 @@ def coloured_cells(path: Path, colour: str) -> set[str]:
 
 
 def test_marked_workbook_is_clean_after_correcting_red_cells(annotator: Annotator) -> None:
-    source = workbook(annotator.folder / "bad.xlsx", BAD)
-    written, path = annotator.annotate(source)
+    annotator.write()
+    written, path = annotator.annotate()
     assert written == RejectsFile(is_workbook=True)
     assert coloured_cells(path, RED) == set(CORRECTED_CELLS)
-    assert annotator.codes(path) == annotator.codes(source)
+    assert annotator.codes(path) == annotator.codes()
     sheet = openpyxl.load_workbook(path).worksheets[0]
     assert [sheet[place].number_format for place in ("F3", "E4", "C4")] == ["@", "@", "General"]
     assert (sheet["C4"].value, sheet["C4"].data_type) == ("2026-01-12", "s")
@@ -119,9 +126,7 @@ def test_marked_workbook_is_clean_after_correcting_red_cells(annotator: Annotato
 
 
 def test_comments_and_problem_list_explain_and_link_cells(annotator: Annotator) -> None:
-    _, path = annotator.annotate(
-        workbook(annotator.folder / "bad.xlsx", BAD, lambda _, sheet: setattr(sheet, "title", "Jo's pay"))
-    )
+    path = annotator.annotate_rows(change=lambda _, sheet: setattr(sheet, "title", "Jo's pay"))
     book = openpyxl.load_workbook(path)
     assert book["Jo's pay"]["A5"].comment.text == "paygw-batch:\nThe gateway's code for Benin is BN, not BJ."
     lines = [row for row in book["Problems"].iter_rows() if isinstance(row[0].value, int)]
@@ -134,18 +139,14 @@ def test_comments_and_problem_list_explain_and_link_cells(annotator: Annotator) 
     ]
     link = lines[0][1].hyperlink
     assert link is not None
-    assert link.location == "'Jo''s pay'!C3"
-    assert lines[0][2].value == "amount"
-    assert lines[0][3].value == "1,000.00"
+    assert (link.location, lines[0][2].value, lines[0][3].value) == ("'Jo''s pay'!C3", "amount", "1,000.00")
     assert book.active is book["Problems"]
     assert [sheet.sheet_view.tabSelected for sheet in book.worksheets] == [False, True]
 
 
 def test_marked_copy_preserves_cell_values(annotator: Annotator) -> None:
     bad = [*BAD, ["=1+1", "A-5", "=cmd|' /C calc'!A0", None, None, None, None, "@x"]]
-    source = workbook(annotator.folder / "bad.xlsx", bad)
-    _, path = annotator.annotate(source)
-    book, before = openpyxl.load_workbook(path), openpyxl.load_workbook(source)
+    book, before = (openpyxl.load_workbook(path) for path in (annotator.annotate_rows(bad), annotator.source))
     assert {cell.data_type for sheet in book for row in sheet.iter_rows() for cell in row} <= {"s", "inlineStr", "n"}
     for row, old in zip(book.worksheets[0].iter_rows(), before.worksheets[0].iter_rows(), strict=True):
         for cell, was in zip(row, old, strict=True):
@@ -153,8 +154,7 @@ def test_marked_copy_preserves_cell_values(annotator: Annotator) -> None:
 
 
 def test_warning_has_own_colour_and_refuses_no_row(annotator: Annotator) -> None:
-    rows = [*BAD, ["KE", "A-9", 50, "KES", "12345", "254712345679", "+254712345679", None]]
-    _, path = annotator.annotate(workbook(annotator.folder / "bad.xlsx", rows))
+    path = annotator.annotate_rows([*BAD, ["KE", "A-9", 50, "KES", "12345", "254712345679", "+254712345679", None]])
     assert "E6" in coloured_cells(path, YELLOW)
     set_cells(path, CORRECTED_CELLS)
     assert annotator.codes(path) == []
@@ -166,11 +166,11 @@ def test_new_marked_copy_keeps_sender_comments(annotator: Annotator) -> None:
         sheet["C3"].comment = Comment("paygw-batch: refuses this", "Peter")
         sheet["A2"].fill = PatternFill("solid", fgColor="FF00FF00")
 
-    _, first = annotator.annotate(workbook(annotator.folder / "bad.xlsx", BAD, decorate))
+    first = annotator.annotate_rows(change=decorate)
     assert openpyxl.load_workbook(first).worksheets[0]["E4"].comment.text.startswith("ask Joyce\n\npaygw-batch:\n")
     set_cells(first, {"C3": "1000.00", "E4": "Jane Doe"})
-    again = first.rename(annotator.folder / "again.xlsx")
-    _, second = annotator.annotate(again)
+    first.rename(annotator.source)
+    _, second = annotator.annotate()
     sheet = openpyxl.load_workbook(second).worksheets[0]
     assert coloured_cells(second, RED) == {"F3", "C4", "A5"}
     assert sheet["F3"].comment.text.count("paygw-batch:") == 1
@@ -183,26 +183,22 @@ def test_new_marked_copy_keeps_sender_comments(annotator: Annotator) -> None:
 def test_problem_list_is_never_read_as_payee_sheet(annotator: Annotator) -> None:
     rows = [["country", "A-5", "amount", None, "x", "y", "z", None], *BAD]
     aliases = {"What is wrong": "amount", "Code": "country", "Value": "amount"}
-    written, path = annotator.annotate(workbook(annotator.folder / "bad.xlsx", rows), aliases=aliases)
+    annotator.write(rows)
+    written, path = annotator.annotate(aliases=aliases)
     assert written.is_workbook
     set_cells(path, {"A2": "amount", "C2": "country"})
     assert len(read_sheet(path, ReadOptions(aliases=aliases)).frame) == len(rows)
 
 
 def test_copy_marks_only_named_worksheet(annotator: Annotator) -> None:
-    source = workbook(annotator.folder / "bad.xlsx", BAD, lambda it, _: it.create_sheet("problems").append(["mine"]))
-    _, path = annotator.annotate(source)
+    path = annotator.annotate_rows(change=lambda book, _: book.create_sheet("problems").append(["mine"]))
     assert openpyxl.load_workbook(path).sheetnames == ["Sheet", "problems", "Problems 2"]
-
-    def twice(book: openpyxl.Workbook, sheet: Worksheet) -> None:
-        book.copy_worksheet(sheet).title = "October"
-
-    source = workbook(annotator.folder / "bad.xlsx", BAD, twice)
-    _, path = annotator.annotate(source, sheet_name="October")
+    annotator.write(change=lambda book, sheet: setattr(book.copy_worksheet(sheet), "title", "October"))
+    _, path = annotator.annotate(sheet_name="October")
     book = openpyxl.load_workbook(path)
     assert book["October"]["A5"].comment is not None
     assert book["Sheet"]["A5"].comment is None
-    assert annotator.codes(path, sheet_name="October") == annotator.codes(source, sheet_name="October")
+    assert annotator.codes(path, sheet_name="October") == annotator.codes(sheet_name="October")
 
 
 def test_hidden_or_merged_cells_show_problems(annotator: Annotator) -> None:
@@ -210,27 +206,30 @@ def test_hidden_or_merged_cells_show_problems(annotator: Annotator) -> None:
         sheet.row_dimensions[2].hidden = sheet.row_dimensions[3].hidden = True
         sheet.column_dimensions["F"].hidden = sheet.column_dimensions["G"].hidden = True
 
-    _, path = annotator.annotate(workbook(annotator.folder / "bad.xlsx", BAD, hide))
+    path = annotator.annotate_rows(change=hide)
     sheet = openpyxl.load_workbook(path).worksheets[0]
     assert [sheet.row_dimensions[row].hidden for row in (2, 3)] == [True, False]
     assert [sheet.column_dimensions[column].hidden for column in "FG"] == [False, True]
     assert coloured_cells(path, YELLOW) == {"A2"}
-    source = workbook(annotator.folder / "bad.xlsx", BAD, lambda _, sheet: sheet.merge_cells("D4:E4"))
-    _, path = annotator.annotate(source)
+    path = annotator.annotate_rows(change=lambda _, sheet: sheet.merge_cells("D4:E4"))
     sheet = openpyxl.load_workbook(path).worksheets[0]
     assert "account_name is missing" in sheet["D4"].comment.text
 
 
 def test_marked_copy_keeps_hidden_row_refused(annotator: Annotator) -> None:
-    def hide(_: openpyxl.Workbook, sheet: Worksheet) -> None:
-        sheet.row_dimensions[2].hidden = True
-
-    source = workbook(annotator.folder / "bad.xlsx", BAD[:1], hide)
+    source = annotator.write(BAD[:1], lambda _, sheet: setattr(sheet.row_dimensions[2], "hidden", True))
     strict = warnings_as_defects(validate(read_sheet(source, ReadOptions()), annotator.rules))
     path = annotator.folder / "rejects.xlsx"
     assert write_rejects(strict, source, ReadOptions(), path).is_workbook
     again = warnings_as_defects(validate(read_sheet(path, ReadOptions()), annotator.rules))
     assert codes(again.defects) == codes(strict.defects) == [(2, "row.hidden")]
+
+
+def replace_in_part(path: Path, part: str, replace: Callable[[bytes], bytes]) -> None:
+    data = path.read_bytes()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, replace(old.read(name)) if name == part else old.read(name))
 
 
 def set_formula_values(path: Path, values: dict[str, str]) -> None:
@@ -250,10 +249,9 @@ def test_marked_formulas_need_recalculation_before_payment(annotator: Annotator)
         sheet["C2"] = "=750*2"
         sheet["H2"] = "=C2*2"
 
-    source = workbook(annotator.folder / "bad.xlsx", BAD, calculate)
-    set_formula_values(source, {"C2": "1500", "H2": "3000"})
-    assert (2, "amount.formula") not in annotator.codes(source)
-    written, path = annotator.annotate(source)
+    set_formula_values(annotator.write(change=calculate), {"C2": "1500", "H2": "3000"})
+    assert (2, "amount.formula") not in annotator.codes()
+    written, path = annotator.annotate()
     assert written.is_workbook
     assert written.notes[0].startswith("Cells with formulas: 2.")
     assert openpyxl.load_workbook(path).worksheets[0]["C2"].value == "=750*2"
@@ -264,17 +262,14 @@ def test_marked_formulas_need_recalculation_before_payment(annotator: Annotator)
 
 
 def test_marked_copy_keeps_truncated_number_refused(annotator: Annotator) -> None:
-    row = ["KE", "A-1", 50, "KES", "Jane", 12345678901234567890, "+254712345678", None]
-    source = workbook(annotator.folder / "bad.xlsx", [row])
-    written, path = annotator.annotate(source)
-    assert written.is_workbook
-    assert (2, "account_number.digits") in annotator.codes(path) == annotator.codes(source)
+    path = annotator.annotate_rows([["KE", "A-1", 50, "KES", "Jane", 12345678901234567890, "+254712345678", None]])
+    assert (2, "account_number.digits") in annotator.codes(path) == annotator.codes()
 
 
 def test_unlisted_problems_are_coloured(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marked_workbook, "MAX_COMMENTS", 2)
     monkeypatch.setattr(marked_workbook, "MAX_LISTED", 3)
-    _, path = annotator.annotate(workbook(annotator.folder / "bad.xlsx", BAD))
+    path = annotator.annotate_rows()
     assert coloured_cells(path, RED) == set(CORRECTED_CELLS)
     book = openpyxl.load_workbook(path)
     assert sum(cell.comment is not None for row in book.worksheets[0].iter_rows() for cell in row) == 2
@@ -284,20 +279,18 @@ def test_unlisted_problems_are_coloured(annotator: Annotator, monkeypatch: pytes
 
 
 def test_copy_keeps_rich_text_and_lists_losses(annotator: Annotator) -> None:
+    text = CellRichText("see ", TextBlock(InlineFont(b=True), "HR"), " first")
+
     def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
-        sheet["H2"].value = CellRichText("see ", TextBlock(InlineFont(b=True), "HR"), " first")
+        sheet["H2"].value = text
         sheet.add_table(Table(displayName="Pay", ref="A1:H90000"))
 
-    source = workbook(annotator.folder / "bad.xlsx", BAD, decorate)
-    written, path = annotator.annotate(source)
-    assert written == RejectsFile(is_workbook=True)
-    sheet = openpyxl.load_workbook(path, rich_text=True).worksheets[0]
-    assert sheet["H2"].value == CellRichText("see ", TextBlock(InlineFont(b=True), "HR"), " first")
-    assert list(sheet.tables) == ["Pay"]
-    source = workbook(annotator.folder / "bad.xlsx", BAD)
-    add_part(source, "xl/media/image1.png", "picture")
-    written, _ = annotator.annotate(source)
+    add_part(annotator.write(change=decorate), "xl/media/image1.png", "picture")
+    written, path = annotator.annotate()
     assert written == RejectsFile(is_workbook=True, notes=("The copy does not have the workbook's pictures.",))
+    sheet = openpyxl.load_workbook(path, rich_text=True).worksheets[0]
+    assert sheet["H2"].value == text
+    assert list(sheet.tables) == ["Pay"]
 
 
 # Workbooks that cannot be annotated become tables
@@ -308,55 +301,42 @@ def add_part(path: Path, name: str, text: str) -> None:
 
 def test_oversized_workbook_is_returned_as_table(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workbook_copy, "MAX_UNPACKED_BYTES", 1000)
-    source = workbook(annotator.folder / "bad.xlsx", BAD)
-    written, path = annotator.annotate(source)
+    annotator.write()
+    written, path = annotator.annotate()
     assert not written.is_workbook
     assert "unpacked" in written.notes[0]
     assert openpyxl.load_workbook(path).sheetnames == ["Sheet1"]
-    assert [code for _, code in annotator.codes(path)] == [code for _, code in annotator.codes(source)]
+    assert [code for _, code in annotator.codes(path)] == [code for _, code in annotator.codes()]
+
+
+MORE = "xl/worksheets/sheet9.xml"
+
+
+def remove_elements(part: str, name: str) -> Callable[[Path], None]:
+    pattern = f"<{name}.*</{name}>".encode()
+    return lambda path: replace_in_part(path, part, lambda xml: re.sub(pattern, b"", xml))
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "why"),
+    ("spoil", "why"),
     [
-        ("xl/theme/more.xml", '<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', "document type"),
-        ("xl/more.xml", "<x><y></x>", "damaged"),
-        ("xl/worksheets/sheet9.xml", '<x><hyperlink ref="A1:XFD1048576"/></x>', "span too many cells"),
-        ("xl/worksheets/sheet9.xml", '<x><mergeCell ref="A:C"/></x>', "span too many cells"),
-        ("xl/worksheets/sheet9.xml", '<x><mergeCell ref="nonsense"/></x>', "damaged"),
+        (lambda it: add_part(it, "xl/theme/more.xml", '<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>'), "document type"),
+        (lambda it: add_part(it, "xl/more.xml", "<x><y></x>"), "damaged"),
+        (lambda it: add_part(it, MORE, '<x><hyperlink ref="A1:XFD1048576"/></x>'), "span too many cells"),
+        (lambda it: add_part(it, MORE, '<x><mergeCell ref="A:C"/></x>'), "span too many cells"),
+        (lambda it: add_part(it, MORE, '<x><mergeCell ref="nonsense"/></x>'), "damaged"),
+        (remove_elements("xl/tables/table1.xml", "tableColumns"), "cannot be copied (ValueError)"),
+        (remove_elements("xl/styles.xml", "cellStyleXfs"), "cannot be copied"),
     ],
 )
-def test_workbook_with_hostile_parts_is_not_annotated(annotator: Annotator, name: str, text: str, why: str) -> None:
-    source = workbook(annotator.folder / "bad.xlsx", BAD)
-    add_part(source, name, text)
-    written, _ = annotator.annotate(source)
+def test_workbook_with_hostile_parts_becomes_table(
+    annotator: Annotator, spoil: Callable[[Path], None], why: str
+) -> None:
+    spoil(annotator.write(change=lambda _, sheet: sheet.add_table(Table(displayName="Pay", ref="A1:H5"))))
+    written, path = annotator.annotate()
     assert not written.is_workbook
     assert why in written.notes[0]
-
-
-def replace_in_part(path: Path, part: str, replace: Callable[[bytes], bytes]) -> None:
-    data = path.read_bytes()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(path, "w") as new:
-        for name in old.namelist():
-            new.writestr(name, replace(old.read(name)) if name == part else old.read(name))
-
-
-def test_workbook_with_columnless_table_is_not_annotated(annotator: Annotator) -> None:
-    def add(_: openpyxl.Workbook, sheet: Worksheet) -> None:
-        sheet.add_table(Table(displayName="Pay", ref="A1:H5"))
-
-    source = workbook(annotator.folder / "bad.xlsx", BAD, add)
-    replace_in_part(source, "xl/tables/table1.xml", lambda xml: re.sub(b"<tableColumns.*</tableColumns>", b"", xml))
-    written, _ = annotator.annotate(source)
-    assert "cannot be copied (ValueError)" in written.notes[0]
-
-
-def test_workbook_unreadable_by_library_is_returned_as_table(annotator: Annotator) -> None:
-    source = workbook(annotator.folder / "bad.xlsx", BAD)
-    replace_in_part(source, "xl/styles.xml", lambda xml: re.sub(b"<cellStyleXfs.*</cellStyleXfs>", b"", xml))
-    written, path = annotator.annotate(source)
-    assert not written.is_workbook
-    assert len(annotator.codes(path)) == len(annotator.codes(source))
+    assert len(annotator.codes(path)) == len(annotator.codes())
 
 
 def test_unfaithful_copy_is_discarded(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,34 +345,30 @@ def test_unfaithful_copy_is_discarded(annotator: Annotator, monkeypatch: pytest.
         return workbook_copy.save_workbook(book)
 
     monkeypatch.setattr(marked_workbook, "save_workbook", save_changed)
-    written, _ = annotator.annotate(workbook(annotator.folder / "bad.xlsx", BAD))
+    annotator.write()
+    written, _ = annotator.annotate()
     assert not written.is_workbook
     assert "would be read differently" in written.notes[0]
 
 
 # Files
 def test_marked_copy_uses_no_temporary_file(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = workbook(annotator.folder / "bad.xlsx", BAD)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a payee's data would be in a temporary file")
-
-    monkeypatch.setattr(_writer, "create_temporary_file", refuse)
-    written, path = annotator.annotate(source)
+    annotator.write()  # a payee's data must not be in a temporary file
+    monkeypatch.setattr(_writer, "create_temporary_file", lambda *_, **__: pytest.fail("a temporary file"))
+    written, path = annotator.annotate()
     assert written.is_workbook
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert sorted(os.listdir(annotator.folder)) == ["bad.xlsx", "rejects.xlsx"]  # noqa: PTH208 (hidden ones too)
 
 
 def test_own_path_or_changed_sheet_is_refused(annotator: Annotator) -> None:
-    source = workbook(annotator.folder / "rejects.xlsx", BAD)
+    source = annotator.write()
     before = source.read_bytes()
-    with pytest.raises(OutputError, match="is the sheet itself"):
-        annotator.annotate(source)
-    assert source.read_bytes() == before
-    source = workbook(annotator.folder / "bad.xlsx", BAD)
     validated = validate(read_sheet(source, ReadOptions()), annotator.rules)
-    workbook(source, BAD[1:])
+    with pytest.raises(OutputError, match="is the sheet itself"):
+        write_rejects(validated, source, ReadOptions(), source)
+    assert source.read_bytes() == before
+    annotator.write(BAD[1:])
     with pytest.raises(SheetError, match="changed since it was read"):
         write_rejects(validated, source, ReadOptions(), annotator.folder / "changed.xlsx")
     assert not (annotator.folder / "changed.xlsx").exists()
@@ -406,7 +382,7 @@ def test_refused_rows_of_other_formats_become_table(annotator: Annotator, source
     if source.endswith(".csv"):
         path.write_text(f"{HEADER}\n{GOOD.replace('1500.50', '0')}\n")
     else:
-        workbook(path, BAD)
+        annotator.write()
     validated = validate(read_sheet(path, ReadOptions()), annotator.rules)
     assert write_rejects(validated, path, ReadOptions(), annotator.folder / target) == RejectsFile(is_workbook=False)
     again = read_sheet(annotator.folder / target, ReadOptions())
@@ -468,10 +444,9 @@ def test_sheet_of_many_cells_gets_no_marks(annotator: Annotator, monkeypatch: py
     assert written.notes == ("r.xlsx is not marked: it has more than 10 cells.",)
     assert read_sheet(path, ReadOptions()).frame.height == 2
     monkeypatch.setattr(rejects, "MAX_MARKED_CELLS", 5)
-    source = annotator.folder / "good.csv"
-    source.write_text(f"{HEADER}\n{GOOD}\n")
+    (annotator.folder / "good.csv").write_text(f"{HEADER}\n{GOOD}\n")
     with pytest.raises(OutputError, match="has no marked workbook"):
-        annotator.write_corrected(source)
+        annotator.write_corrected(name="good.csv")
     assert not (annotator.folder / "marked.xlsx").exists()
 
 
@@ -490,16 +465,15 @@ _CELL = st.one_of(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(60))
 @given(rows=st.lists(st.lists(_CELL, min_size=8, max_size=8), min_size=1, max_size=4))
 def test_uncorrected_copy_reads_like_original(annotator: Annotator, rows: list[list[Any]]) -> None:
-    source = workbook(annotator.folder / "bad.xlsx", [*rows, BAD[3]])
-    before = read_sheet(source, ReadOptions())
-    written, path = annotator.annotate(source)
+    before = read_sheet(annotator.write([*rows, BAD[3]]), ReadOptions())
+    written, path = annotator.annotate()
     again = read_sheet(path, ReadOptions())
     if written.is_workbook:
         assert again.frame.equals(before.frame)
-        assert annotator.codes(path) == annotator.codes(source)
+        assert annotator.codes(path) == annotator.codes()
     else:
         assert "would be read differently" in written.notes[0]
-        assert again.frame.height == len({row for row, _ in annotator.codes(source)})
+        assert again.frame.height == len({row for row, _ in annotator.codes()})
 
 
 # With a person's corrections
@@ -508,14 +482,14 @@ def new_edit(row: int, column: str, was: str | None, now: str | None) -> CellEdi
 
 
 def test_corrected_cells_become_text_and_others_stay_red(annotator: Annotator) -> None:
-    source = workbook(annotator.folder / "bad.xlsx", BAD)
+    source = annotator.write()
     edits = (
         new_edit(3, "amount", "1,000.00", "1000.00"),
         new_edit(4, "amount", "2026-01-12", "=1+1"),
         new_edit(4, "account_name", None, "Jane"),
         new_edit(5, "phone", "+2290197000108", None),
     )
-    path = annotator.write_corrected(source, *edits)
+    path = annotator.write_corrected(*edits)
     sheet = openpyxl.load_workbook(path).worksheets[0]
     assert (sheet["C3"].value, sheet["C3"].data_type) == ("1000.00", "s")
     assert (sheet["C4"].value, sheet["C4"].data_type) == ("=1+1", "s")  # typed text is never run as a formula
@@ -528,7 +502,8 @@ def test_corrected_cells_become_text_and_others_stay_red(annotator: Annotator) -
 
 
 def test_copy_marks_left_out_row(annotator: Annotator) -> None:
-    path = annotator.write_corrected(workbook(annotator.folder / "bad.xlsx", BAD), left_out=3)
+    annotator.write()
+    path = annotator.write_corrected(left_out=3)
     sheet = openpyxl.load_workbook(path).worksheets[0]
     assert "Left out by Ada" in sheet["A3"].comment.text
     assert sheet["B3"].value == "A-2"
@@ -536,12 +511,8 @@ def test_copy_marks_left_out_row(annotator: Annotator) -> None:
 
 
 def test_unwritable_correction_returns_table_of_all_rows(annotator: Annotator) -> None:
-    def merge(_: openpyxl.Workbook, sheet: Worksheet) -> None:
-        sheet.merge_cells("H2:H3")
-
-    source = workbook(annotator.folder / "bad.xlsx", BAD, merge)
-    path = annotator.write_corrected(source, new_edit(3, "Note", None, "mine"))
-    book = openpyxl.load_workbook(path)
+    annotator.write(change=lambda _, sheet: sheet.merge_cells("H2:H3"))
+    book = openpyxl.load_workbook(annotator.write_corrected(new_edit(3, "Note", None, "mine")))
     assert book.sheetnames == ["Payees", "Problems"]
     assert [cell.value for cell in book["Payees"]["A"]] == ["row", 2, 3, 4, 5]
     assert book["Payees"]["J3"].value == "mine"

@@ -24,6 +24,14 @@ from tests.support.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeShee
 NO_IDS = {name: value for name, value in KENYAN.items() if name != "client_orderid"}
 
 
+def frame_of_ids(ids: list[str | None]) -> pl.DataFrame:
+    return pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
+
+
+def rows_with_ids(*ids: str) -> Sheet:
+    return build_sheet(*({**KENYAN, "client_orderid": one} for one in ids))
+
+
 def batch_id(rules: Rules, *rows: Mapping[str, str | None]) -> str:
     return validate(build_sheet(*rows), rules).batch
 
@@ -52,8 +60,7 @@ def test_batch_id_is_stable_and_ignores_spelling(rules: Rules, sheet: MakeSheet)
 
 
 def test_duplicate_id_is_reported_on_every_row(rules: Rules) -> None:
-    rows = [{**KENYAN, "client_orderid": name} for name in ("A", "B", " A ", "C", "A")]
-    defects = validate(build_sheet(*rows), rules).defects
+    defects = validate(rows_with_ids("A", "B", " A ", "C", "A"), rules).defects
     assert codes(defects) == [(row, "client_orderid.duplicate") for row in (2, 4, 6)]
     assert set(defects["message"]) == {"A is used in 3 rows (2, 4, 6). Give each row its own id."}
     defects = validate(build_sheet(*[KENYAN] * 500), rules).defects
@@ -64,9 +71,8 @@ def test_duplicate_id_is_reported_on_every_row(rules: Rules) -> None:
 @settings(deadline=None, max_examples=example_count(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é"]), st.text(max_size=3)), max_size=40))
 def test_every_duplicate_id_is_found(ids: list[str | None]) -> None:
-    frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     expected = [row for row, name in enumerate(ids) if name is not None and ids.count(name) > 1]
-    assert sorted(duplicate_ids(frame)["row"]) == expected
+    assert sorted(duplicate_ids(frame_of_ids(ids))["row"]) == expected
 
 
 SPELLINGS = ["José-1", "Jose\u0301-1", "JOSÉ-1", "José\u20101", "\uff2aosé-1"]
@@ -74,43 +80,34 @@ SPELLINGS = ["José-1", "Jose\u0301-1", "JOSÉ-1", "José\u20101", "\uff2aosé-1
 
 
 def test_look_alike_id_defect_names_other_row(rules: Rules) -> None:
-    ids = [*SPELLINGS, "José-2"]
-    validated = validate(build_sheet(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
+    validated = validate(rows_with_ids(*SPELLINGS, "José-2"), rules)
     assert codes(validated.defects) == [(row, "client_orderid.look_alike") for row in range(2, 7)]
     first, *others = validated.defects["message"].to_list()[:5]
     assert first.startswith("José-1 differs only in spelling from Jose\u0301-1 in row 3")
     assert all("from José-1 in row 2" in message for message in others)
     assert validated.instructions["client_orderid"].to_list() == ["José-2"]
-    ids = ["A-1", "A-1", "a-1"]
-    defects = validate(build_sheet(*({**KENYAN, "client_orderid": one} for one in ids)), rules).defects
+    defects = validate(rows_with_ids("A-1", "A-1", "a-1"), rules).defects
+    duplicate, look_alike = "client_orderid.duplicate", "client_orderid.look_alike"
     assert sorted(codes(defects)) == [
-        *((row, code) for row in (2, 3) for code in ("client_orderid.duplicate", "client_orderid.look_alike")),
-        (4, "client_orderid.look_alike"),
+        *((row, code) for row in (2, 3) for code in (duplicate, look_alike)),
+        (4, look_alike),
     ]
 
 
 @settings(deadline=None, max_examples=example_count(60))
-@given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "A", "b", "B", "é", "É", "E\u0301"])), max_size=30))
+@given(
+    st.lists(st.none() | st.sampled_from(["a", "A", "b", "B", "é", "É", "E\u0301"]) | st.text(max_size=6), max_size=30)
+)
 def test_all_similarly_spelled_ids_are_found(ids: list[str | None]) -> None:
-    frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
-    others = [
-        {one for one in ids if one and normalise_spelling(one) == normalise_spelling(name)} for name in ids if name
-    ]
-    rows = [row for row, name in enumerate(ids) if name]
-    expected = [row for row, alike in zip(rows, others, strict=True) if len(alike) > 1]
-    assert sorted(look_alike_ids(frame)["row"]) == expected
-
-
-@settings(deadline=None, max_examples=example_count(60))
-@given(st.lists(st.one_of(st.none(), st.text(max_size=6))))
-def test_id_columns_are_normalised_like_single_ids(ids: list[str | None]) -> None:
-    result = normalise_ids(pl.Series("id", ids, dtype=pl.String)).to_list()
-    assert result == [None if one is None else normalise_spelling(one) for one in ids]
+    spelt = [None if one is None else normalise_spelling(one) for one in ids]
+    alike = {one: {other for other in ids if other and normalise_spelling(other) == one} for one in {*spelt} - {None}}
+    expected = [row for row, name in enumerate(ids) if name and len(alike[normalise_spelling(name)]) > 1]
+    assert sorted(look_alike_ids(frame_of_ids(ids))["row"]) == expected
+    assert normalise_ids(pl.Series("id", ids, dtype=pl.String)).to_list() == spelt
 
 
 def test_rewritten_id_of_valid_row_is_refused(rules: Rules) -> None:
-    ids = ["00001", "2", "1", "1.0"]
-    validated = validate(build_sheet(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
+    validated = validate(rows_with_ids("00001", "2", "1", "1.0"), rules)
     assert codes(validated.defects) == [(row, "client_orderid.rewritten") for row in (2, 4, 5)]
     assert ["from row 4" in one for one in validated.defects["message"]] == [True, False, False]
     assert validated.instructions["client_orderid"].to_list() == ["2"]
@@ -159,9 +156,8 @@ def test_derived_ids_ignore_other_payees(rules: Rules) -> None:
     assert alone.startswith("payroll-2026-11-")
     assert alone.endswith("-1")
     bad = {**NO_IDS, "amount": "0"}
-    ids = validate(build_sheet(NO_IDS, bad, NO_IDS, {**NO_IDS, "phone": "0712345678"}), rules, reference="R").rows[
-        "client_orderid"
-    ]
+    sheet = build_sheet(NO_IDS, bad, NO_IDS, {**NO_IDS, "phone": "0712345678"})
+    ids = validate(sheet, rules, reference="R").rows["client_orderid"]
     assert ids[1] is None
     assert sorted(name.rsplit("-", 1)[1] for name in (ids[0], ids[2], ids[3])) == ["1", "2", "3"]
     digest = hashlib.sha256(b"KE 254712345678").hexdigest()[:16]
@@ -206,22 +202,19 @@ def test_added_defects_invalidate_rows_and_change_batch(rules: Rules) -> None:
 
 # Sheets in several pieces
 def large_sheet(count: int) -> Sheet:
-    frame = (
-        pl.DataFrame({"n": pl.int_range(count, eager=True)})
-        .with_columns(
-            country=pl.when(pl.col("n") % 3 == 0).then(pl.lit("KE")).otherwise(pl.lit("GH")),
-            client_orderid=pl.format("N-{}", "n"),
-            amount=(pl.col("n") % 900 + 10).cast(pl.String),
-            account_name=pl.lit("Ama Mensah"),
-        )
-        .with_columns(
-            account_number=pl.when(pl.col("country") == "KE")
-            .then(pl.lit("254712") + pl.col("n").cast(pl.String).str.zfill(6))
-            .otherwise(pl.lit("233231") + pl.col("n").cast(pl.String).str.zfill(6))
-        )
-        .with_columns(phone=pl.when(pl.col("n") % 1000 == 999).then(pl.lit("x")).otherwise("account_number"))
-        .drop("n")
-        .with_row_index("row", offset=2)
+    number = pl.int_range(count)
+    is_kenyan = number % 3 == 0
+    account = pl.when(is_kenyan).then(pl.lit("254712")).otherwise(pl.lit("233231")) + number.cast(pl.String).str.zfill(
+        6
+    )
+    frame = pl.select(
+        row=number.cast(pl.UInt32) + 2,
+        country=pl.when(is_kenyan).then(pl.lit("KE")).otherwise(pl.lit("GH")),
+        client_orderid=pl.format("N-{}", number),
+        amount=(number % 900 + 10).cast(pl.String),
+        account_name=pl.lit("Ama Mensah"),
+        account_number=account,
+        phone=pl.when(number % 1000 == 999).then(pl.lit("x")).otherwise(account),
     )
     names = frame.columns[1:]
     return Sheet("many.csv", "0" * 64, frame, dict(zip(names, names, strict=True)), ())

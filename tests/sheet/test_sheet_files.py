@@ -73,10 +73,9 @@ def test_path_without_regular_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     for name, sentence in (
         ("nothing.csv", "cannot be read: No such file"),
-        ("folder.csv", "is a folder"),
-        ("", "is a folder"),
-        ("pipe.csv", "not a regular file"),
-        ("zero.csv", "not a regular file"),
+        *((name, "is a folder") for name in ("folder.csv", "")),
+        *((name, "not a regular file") for name in ("pipe.csv", "zero.csv")),
+        (f"{'x' * 300}.csv", "name is too long"),
     ):
         with pytest.raises(SheetError, match=sentence):
             read_sheet(tmp_path / name, ReadOptions())
@@ -104,27 +103,43 @@ def test_oversized_file_is_refused(sheet: MakeSheet) -> None:
     with pytest.raises(SheetError, match="at most"):
         sheet(lines(GOOD), max_sheet_bytes=len(lines(GOOD)) - 1)
     assert sheet(lines(GOOD), max_sheet_bytes=len(lines(GOOD))).frame.height == 1
+    assert sheet(lines(GOOD, GOOD), max_rows=2).frame.height == 2
+    with pytest.raises(SheetError, match="3 rows, but at most 2"):
+        sheet(lines(GOOD, GOOD, GOOD), max_rows=2)
+
+
+COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
 
 
 @pytest.mark.parametrize(
-    ("content", "name", "sentence"),
+    ("content", "name", "sentence", "advice"),
     [
-        (lines(GOOD).encode(), "pay.xlsx", "named like a workbook .*, but is actually delimited text"),
-        (b"<html><table>", "pay.xlsx", "is actually HTML or XML"),
-        (b"\xef\xbb\xbf \n<?xml version='1.0'?>", "pay.csv", "is actually HTML or XML"),
-        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "pay.xlsx", r"an old workbook \(\.xls\)"),
-        (gzip.compress(lines(GOOD).encode()), "pay.csv", "compressed"),
-        (parquet(**GOOD_COLUMNS), "pay.csv", "is actually Parquet"),
-        (workbook(HEADINGS, CELLS), "pay.csv", r"is actually a workbook \(\.xlsx\)"),
-        (workbook(HEADINGS, CELLS), "pay.parquet", "is actually a workbook"),
-        (b"%PDF-1.7", "pay.csv", "a PDF"),
-        (lines(GOOD).encode(), "pay.xls", r"in an unsupported spreadsheet format \(\.xls\)"),
-        (lines(GOOD).encode(), "pay", "must have one of these extensions"),
+        (lines(GOOD).encode(), "pay.xlsx", "named like a workbook .*, but is actually delimited text", ""),
+        (b"<html><table>", "pay.xlsx", "is actually HTML or XML", ""),
+        (b"\xef\xbb\xbf \n<?xml version='1.0'?>", "pay.csv", "is actually HTML or XML", ""),
+        (COMPOUND, "pay.xlsx", r"an old workbook \(\.xls\)", "Save it as"),
+        (COMPOUND + "EncryptedPackage".encode("utf-16-le"), "pay.xlsx", "by a password", "without a password"),
+        (COMPOUND + "Workbook".encode("utf-16-le"), "pay.xlsx", "is actually an old workbook", "Save it as"),
+        (gzip.compress(lines(GOOD).encode()), "pay.csv", "compressed", ""),
+        (parquet(**GOOD_COLUMNS), "pay.csv", "is actually Parquet", ""),
+        (workbook(HEADINGS, CELLS), "pay.csv", r"is actually a workbook \(\.xlsx\)", ""),
+        (workbook(HEADINGS, CELLS), "pay.parquet", "is actually a workbook", ""),
+        (b"%PDF-1.7", "pay.csv", "a PDF", ""),
+        (b"\x89PNG\r\n\x1a\n" + bytes(99), "pay.xlsx", "is actually a picture", "the sheet itself"),
+        (b"\xff\xd8\xff\xe0" + bytes(99), "pay.csv", "is actually a picture", "the sheet itself"),
+        *(
+            (content, "pay.xls", r"format \(\.xls\)", "save it as .xlsx")
+            for content in (lines(GOOD).encode(), COMPOUND)
+        ),
+        (b"PK\x03\x04", "pay.ods", r"an unsupported spreadsheet format \(\.ods\)", 'as .xlsx or "CSV UTF-8".'),
+        (b"PK\x03\x04", "pay.numbers", r"spreadsheet format \(\.numbers\)", "save it as .xlsx"),
+        (lines(GOOD).encode(), "pay", "must have one of these extensions", ""),
     ],
 )
-def test_file_with_misleading_name_is_refused(sheet: MakeSheet, content: bytes, name: str, sentence: str) -> None:
-    with pytest.raises(SheetError, match=sentence):
+def test_file_of_other_kind_is_refused(sheet: MakeSheet, content: bytes, name: str, sentence: str, advice: str) -> None:
+    with pytest.raises(SheetError, match=sentence) as refused:
         sheet(content, name)
+    assert advice in refused.value.hint
 
 
 def test_same_rows_give_same_batch_in_every_format(sheet: MakeSheet, rules: Rules) -> None:
@@ -193,15 +208,11 @@ def test_inexact_parquet_float_is_defect(
 @pytest.mark.parametrize(
     ("amount", "minor", "proposals"),
     [
-        (1234.5600000000002, [123456], []),
-        (1234.5599999999999, [123456], []),
-        (0.1 + 20.2, [2030], []),
+        *((amount, [123456], []) for amount in (1234.5600000000002, 1234.5599999999999)),
+        *((0.1 + 20.2, [2030], []), (100.1, [10010], []), (45833.0, [4583300], [])),
+        *((99.999999999999986, [10000], []), (249999.99000000002, [24999999], [])),
         (45833.333333333336, [], [("amount.decimals", "45833.33")]),
-        (99.999999999999986, [10000], []),
-        (100.1, [10010], []),
         (45833.335, [], [("amount.decimals", "45833.34")]),
-        (45833.0, [4583300], []),
-        (249999.99000000002, [24999999], []),
         (99.999999, [], [("amount.decimals", "100.00")]),
     ],
 )
@@ -271,24 +282,19 @@ def test_workbook_cells_keep_digits_and_rows(sheet: MakeSheet) -> None:
 @pytest.mark.parametrize(
     ("stored", "text"),
     [
-        (b"1500.5", "1500.5"),
-        (b"0.10000000000000001", "0.1"),
-        (b"1234.0999999999999", "1234.1"),
-        (b"0.30000000000000004", "0.3"),
-        (b"99.999999999999986", "100"),
-        (b"45833.333333333336", "45833.3333333333"),
-        (b"2.54712345678E+11", "254712345678"),
-        (b"1E-3", "0.001"),
-        (b"007", "7"),
-        (b"-5", "-5"),
+        *(
+            (b"1500.5", "1500.5"),
+            (b"1E-3", "0.001"),
+            (b"007", "7"),
+            (b"-5", "-5"),
+            (b"2.54712345678E+11", "254712345678"),
+        ),
+        *((b"0.10000000000000001", "0.1"), (b"1234.0999999999999", "1234.1"), (b"0.30000000000000004", "0.3")),
+        *((b"99.999999999999986", "100"), (b"45833.333333333336", "45833.3333333333")),
     ],
 )
 def test_number_cell_reads_as_displayed(sheet: MakeSheet, stored: bytes, text: str) -> None:
-    content = replace_in_part(
-        workbook(HEADINGS, [*CELLS[:2], 77.5, *CELLS[3:]]),
-        "xl/worksheets/sheet1.xml",
-        {b">77.5<": b">" + stored + b"<"},
-    )
+    content = replace_in_part(workbook(HEADINGS, [*CELLS[:2], 77.5, *CELLS[3:]]), {b">77.5<": b">" + stored + b"<"})
     assert sheet(content, "pay.xlsx").frame["amount"].to_list() == [text]
 
 
@@ -337,15 +343,15 @@ def test_hidden_rows_and_worksheets_are_reported(sheet: MakeSheet) -> None:
         sheet(save_book(book), "pay.xlsx")
 
 
-def replace_in_part(content: bytes, path: str, change: dict[bytes, bytes]) -> bytes:
+def replace_in_part(content: bytes, change: dict[bytes, bytes], path: str = "xl/worksheets/sheet1.xml") -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:
-        for info in old.infolist():
-            data = old.read(info)
-            for before, after in change.items() if info.filename == path else ():
+        for name in old.namelist():
+            data = old.read(name)
+            for before, after in change.items() if name == path else ():
                 assert before in data
                 data = data.replace(before, after)
-            new.writestr(info.filename, data)
+            new.writestr(name, data)
     return file.getvalue()
 
 
@@ -362,16 +368,9 @@ def replace_in_part(content: bytes, path: str, change: dict[bytes, bytes]) -> by
     ],
 )
 def test_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: bytes, after: bytes) -> None:
-    damaged = replace_in_part(workbook(HEADINGS, [*CELLS, 5.5]), "xl/worksheets/sheet1.xml", {before: after})
+    damaged = replace_in_part(workbook(HEADINGS, [*CELLS, 5.5]), {before: after})
     with pytest.raises(SheetError, match="damaged or protected workbook"):
         sheet(damaged, "pay.xlsx")
-
-
-def test_workbook_unpacking_beyond_limit_is_refused(sheet: MakeSheet) -> None:
-    more = {b"</sheetData>": b"</sheetData>" + b" " * 5_000_000}
-    bomb = replace_in_part(workbook(HEADINGS, CELLS), "xl/worksheets/sheet1.xml", more)
-    with pytest.raises(SheetError, match="too large when unpacked"):
-        sheet(bomb, "pay.xlsx", max_sheet_bytes=1_000_000)
 
 
 def test_zip_archive_without_workbook_is_refused(sheet: MakeSheet) -> None:
@@ -385,7 +384,7 @@ def test_zip_archive_without_workbook_is_refused(sheet: MakeSheet) -> None:
 def test_cell_escapes_are_decoded_and_phonetics_ignored(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, [*CELLS[:4], "Wanjiru Kamau", *CELLS[5:]])
     phonetic = b"<t>Wanjiru_x0020_Kamau</t><rPh sb='0' eb='1'><t>never</t></rPh>"
-    changed = replace_in_part(content, "xl/sharedStrings.xml", {b"<t>Wanjiru Kamau</t>": phonetic})
+    changed = replace_in_part(content, {b"<t>Wanjiru Kamau</t>": phonetic}, "xl/sharedStrings.xml")
     assert sheet(changed, "pay.xlsx").frame["account_name"].to_list() == ["Wanjiru Kamau"]
 
 
@@ -428,17 +427,10 @@ def test_only_differently_displayed_amount_gets_warning(
 @pytest.mark.parametrize(
     ("font", "fill", "is_seen"),
     [
-        ({"color": "FFFFFF"}, None, False),
-        ({"color": "FFFFFF"}, "1F3864", True),
-        ({"color": "1F3864"}, "1F3864", False),
-        ({"color": "FDFDFD"}, None, False),
-        ({"color": Color(theme=0)}, None, False),
-        ({"color": Color(theme=1)}, None, True),
-        ({"color": Color(theme=0, tint=-0.5)}, None, True),
-        ({"color": Color(indexed=9)}, None, False),
-        ({"color": "FF0000"}, None, True),
-        ({"sz": 1}, None, False),
-        ({}, "FFFF00", True),
+        *(({"color": color}, None, False) for color in ("FFFFFF", "FDFDFD", Color(theme=0), Color(indexed=9))),
+        *(({"color": color}, None, True) for color in ("FF0000", Color(theme=1), Color(theme=0, tint=-0.5))),
+        *(({"color": color}, "1F3864", color == "FFFFFF") for color in ("FFFFFF", "1F3864")),
+        *(({"sz": 1}, None, False), ({}, "FFFF00", True)),
     ],
 )
 def test_invisible_value_gets_warning(
@@ -476,12 +468,8 @@ def test_struck_through_row_gets_one_warning(sheet: MakeSheet) -> None:
 @pytest.mark.parametrize(
     ("colours", "ground", "is_seen"),
     [
-        ("FF", None, False),
-        ("F0", None, False),
-        ("0F", None, False),
-        ("00", None, True),
-        ("FF", "1F3864", True),
-        ("F0", "010101", False),
+        *(("FF", None, False), ("F0", None, False), ("0F", None, False), ("00", None, True)),
+        *(("FF", "1F3864", True), ("F0", "010101", False)),
     ],
 )
 def test_invisible_text_run_gets_warning(sheet: MakeSheet, colours: str, ground: str | None, *, is_seen: bool) -> None:
@@ -507,7 +495,7 @@ def test_hidden_used_column_gets_one_warning(sheet: MakeSheet, how: bytes) -> No
 
     content = workbook(PAID_BY, PAID, PAID, style=style)
     change = {b'hidden="1"': how, b'width="13"': b""}
-    read = sheet(replace_in_part(content, "xl/worksheets/sheet1.xml", change), "pay.xlsx")
+    read = sheet(replace_in_part(content, change), "pay.xlsx")
     assert read.warnings.select("row", "column", "code").rows() == [(0, "amount", "column.hidden")]
 
 
@@ -517,7 +505,7 @@ def test_row_of_tiny_height_counts_as_hidden(sheet: MakeSheet, height: bytes) ->
         worksheet.row_dimensions[3].height = 7
 
     content = workbook(PAID_BY, PAID, PAID, style=style)
-    read = sheet(replace_in_part(content, "xl/worksheets/sheet1.xml", {b'ht="7"': height}), "pay.xlsx")
+    read = sheet(replace_in_part(content, {b'ht="7"': height}), "pay.xlsx")
     assert codes(read.warnings) == [(3, "row.hidden")]
 
 
@@ -548,33 +536,30 @@ def test_value_hidden_by_merging_gets_one_warning(sheet: MakeSheet, areas: str, 
     assert warning_codes(sheet, style) == [(row, f"{name}.shown_otherwise") for row, name in unseen]
 
 
+def expression(**style: Any) -> Rule:
+    return Rule("expression", dxf=DifferentialStyle(**style), formula=["$A2"])
+
+
 def data_bar(**options: bool) -> Rule:
     result: Rule = DataBarRule("min", None, "max", None, color="FF0000", **options)  # type: ignore[no-untyped-call]
     return result
 
 
-STRUCK, UNSEEN = (0, "row.struck"), (0, "amount.shown_otherwise")
-RULES: dict[str, tuple[Rule, list[tuple[int, str]]]] = {
-    "struck": (Rule("expression", dxf=DifferentialStyle(font=Font(strike=True)), formula=["$A2"]), [STRUCK]),
-    "white": (Rule("expression", dxf=DifferentialStyle(font=Font(color="FFFFFF")), formula=["$A2"]), [UNSEEN]),
-    "thousands": (
-        Rule("expression", dxf=DifferentialStyle(numFmt=NumberFormat(164, "#,##0,")), formula=["$A2"]),
-        [UNSEEN],
-    ),
-    "a bar alone": (data_bar(showValue=False), [UNSEEN]),
-    "red": (
-        Rule("expression", dxf=DifferentialStyle(font=Font(color="9C0006"), fill=PatternFill(bgColor="FFC7CE"))),
-        [],
-    ),
-    "a bar": (data_bar(), []),
-    "two decimals": (Rule("expression", dxf=DifferentialStyle(numFmt=NumberFormat(164, "#,##0.00"))), []),
+RULES: dict[str, tuple[Rule, str]] = {
+    "struck": (expression(font=Font(strike=True)), "row.struck"),
+    "white": (expression(font=Font(color="FFFFFF")), "amount.shown_otherwise"),
+    "thousands": (expression(numFmt=NumberFormat(164, "#,##0,")), "amount.shown_otherwise"),
+    "a bar alone": (data_bar(showValue=False), "amount.shown_otherwise"),
+    "red": (expression(font=Font(color="9C0006"), fill=PatternFill(bgColor="FFC7CE")), ""),
+    "a bar": (data_bar(), ""),
+    "two decimals": (expression(numFmt=NumberFormat(164, "#,##0.00")), ""),
 }
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_conditional_formatting_gets_one_warning(sheet: MakeSheet, name: str) -> None:
-    rule, expected = RULES[name]
-    for area, warnings in (("C2:C9 C12", expected), ("C1", []), ("D1:F9", []), ("E2:E3", [])):
+    rule, code = RULES[name]
+    for area, warnings in (("C2:C9 C12", [(0, code)] if code else []), ("C1", []), ("D1:F9", []), ("E2:E3", [])):
 
         def style(worksheet: Worksheet, area: str = area) -> None:
             worksheet.conditional_formatting.add(area, rule)

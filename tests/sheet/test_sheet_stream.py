@@ -1,9 +1,9 @@
 """Large sheets, checked in pieces, give the same results and errors as in one piece."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -25,11 +25,8 @@ from tests.support.long_part import example_count
 from tests.support.sheet_values import GOOD, HEADER, lines
 
 
-@contextmanager
-def small_pieces() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(tally, "ROWS_AT_ONCE", 7)
-        yield
+def small_pieces() -> Any:
+    return patch.object(tally, "ROWS_AT_ONCE", 7)
 
 
 def good_rows(count: int, first: int = 1) -> list[str]:
@@ -45,9 +42,8 @@ def checked_counts(result: Findings) -> tuple[object, ...]:
     assert result.is_empty == all_findings.is_empty()
     assert sorted(sorted_counts.select("code", "count").rows()) == sorted(Counter(all_findings["code"]).items())
     for code in sorted_counts["code"]:
-        assert result.examples(code).equals(
-            all_findings.filter(pl.col("code") == code).head(findings.EXAMPLES_PER_CODE)
-        )
+        expected = all_findings.filter(pl.col("code") == code).head(findings.EXAMPLES_PER_CODE)
+        assert result.examples(code).equals(expected)
     return tuple(sorted_counts.rows())
 
 
@@ -82,72 +78,65 @@ def results_in_pieces(path: Path, content: bytes, rules: Rules, reference: str |
     return in_pieces
 
 
+ROWS, AGAIN = good_rows(30), good_rows(1)[0]
 CASES = {
-    "good": lines(*good_rows(30)),
-    "CR LF, no end of the last line": "\r\n".join([HEADER, *good_rows(30)]),
-    "a mark": "\ufeff" + lines(*good_rows(30)),
-    "a title above the header": "Payroll\n\n" + lines(*good_rows(30)),
-    "sep=": "sep=;\n" + lines(*good_rows(30)).replace(",", ";"),
-    "an order id again at the end": lines(*good_rows(30), good_rows(1)[0].replace("71230", "71231")),
-    "an order id in another spelling at the end": lines(*good_rows(30), good_rows(1)[0].replace("A-1", "a\u20131")),
-    "paid again at the end": lines(*good_rows(30), good_rows(1)[0].replace("A-1", "B-1")),
+    "good": lines(*ROWS),
+    "CR LF, no end of the last line": "\r\n".join([HEADER, *ROWS]),
+    "a mark": "\ufeff" + lines(*ROWS),
+    "a title above the header": "Payroll\n\n" + lines(*ROWS),
+    "sep=": "sep=;\n" + lines(*ROWS).replace(",", ";"),
+    "an order id again at the end": lines(*ROWS, AGAIN.replace("71230", "71231")),
+    "an order id in another spelling at the end": lines(*ROWS, AGAIN.replace("A-1", "a\u20131")),
+    "paid again at the end": lines(*ROWS, AGAIN.replace("A-1", "B-1")),
     "blank lines and rows": lines(*good_rows(12), "", ",,,,,", *good_rows(12, 20), "", ""),
-    "a field too many, a field too few": lines(
-        *good_rows(12), good_rows(1, 50)[0] + ",1", *good_rows(12, 20), "KE,A-99,15"
-    ),
+    "a field too many, a field too few": lines(*ROWS[:12], f"{AGAIN},1", *good_rows(12, 20), "KE,A-99,15"),
     "findings of every kind": lines(
         *(
             row.replace("+254", "" if n % 3 else "+255").replace(
-                "Wanjiru", ("Wanjiru", "=W", "W \U0001f600")[n % 7 % 3]
+                "Wanjiru", ["Wanjiru", "=W", "W \U0001f600"][n % 7 % 3]
             )
             for n, row in enumerate(good_rows(20))
         ),
         *(row.replace("KE,", "UG,").replace(",1500.50", ",0") for row in good_rows(9, 30)),
         *(row.replace("A-", "A\u200b") for row in (*good_rows(4, 50), *good_rows(4, 50))),
-        ",,,,,",
-        "Total,,30000,,,",
-        "KE,A-99,15",
+        *(",,,,,", "Total,,30000,,,", "KE,A-99,15"),
         *(row.replace("Wanjiru Kamau", "712345678") for row in good_rows(9, 60)),
     ),
-    "quoted": lines(*(row.replace(",Wanjiru Kamau", ',"Kamau, ""W"""') for row in good_rows(30))),
-    "a quotation mark that does not close": lines(
-        *good_rows(25), good_rows(1, 60)[0].replace("Wanjiru", '"Wanjiru'), *good_rows(9, 70)
-    ),
+    "quoted": lines(*(row.replace(",Wanjiru Kamau", ',"Kamau, ""W"""') for row in ROWS)),
+    "an open quotation mark": lines(*ROWS, good_rows(1, 60)[0].replace("Wanjiru", '"Wanjiru'), *good_rows(9, 70)),
     "a total": lines(*good_rows(20), "Total,,30000,,,", *good_rows(3, 40)),
-    "bad rows": lines(*(row.replace(",1500.50", ",1e3") if n % 3 else row for n, row in enumerate(good_rows(30)))),
-    "nameless columns": lines(
-        *(f"{row},,{'x' * (n == 28)}" for n, row in enumerate(good_rows(30))), header=HEADER + ",,"
-    ),
-    "nameless columns that hold nothing": lines(*(row + ",," for row in good_rows(30)), header=HEADER + ",,"),
+    "bad rows": lines(*(row.replace(",1500.50", ",1e3") if n % 3 else row for n, row in enumerate(ROWS))),
+    "nameless columns": lines(*(f"{row},,{'x' * (n == 28)}" for n, row in enumerate(ROWS)), header=HEADER + ",,"),
+    "nameless columns that hold nothing": lines(*(row + ",," for row in ROWS), header=HEADER + ",,"),
     "an unknown column, first filled at the end": lines(
-        *(f"{row},{'late' * (n > 25)}" for n, row in enumerate(good_rows(30))), header=HEADER + ",note"
+        *(f"{row},{'late' * (n > 25)}" for n, row in enumerate(ROWS)), header=HEADER + ",note"
     ),
     "a known column, first filled at the end": lines(
-        *(f"{row},{'Salary' * (n > 25)}" for n, row in enumerate(good_rows(30))), header=HEADER + ",order_desc"
+        *(f"{row},{'Salary' * (n > 25)}" for n, row in enumerate(ROWS)), header=HEADER + ",order_desc"
     ),
-    "a control character at the end": lines(*good_rows(30), good_rows(1, 50)[0].replace("Kamau", "Kam\x07au")),
-    "U+2028 at the end": lines(*good_rows(30), good_rows(1, 50)[0].replace("Kamau", "Kam\u2028au")),
-    "a lone CR": lines(*good_rows(30), good_rows(1, 50)[0].replace("Kamau", "Kam\rau")),
-    "remarks of two lines": lines(*(f'{row},"a\nb"' for row in good_rows(30)), header=HEADER + ",note"),
-    "a remark of two lines at the end": lines(*good_rows(30), good_rows(1, 50)[0] + ',"a\nb"', header=HEADER + ",note"),
-    "a comma too many": lines(*(row + "," for row in good_rows(30))),
-    "a field too many in every row": lines(*(row + ",x" for row in good_rows(30))),
-    "a field too few in every row": lines(*(row.rpartition(",")[0] for row in good_rows(30))),
-    "a comma too many in most rows": lines(*(row + "," for row in good_rows(30)), *good_rows(5, 60)),
-    "headings without a name": lines(*good_rows(30), header=HEADER + ",,"),
-    "the end of a DOS file": lines(*good_rows(30)) + "\x1a",
+    "a control character at the end": lines(*ROWS, good_rows(1, 50)[0].replace("Kamau", "Kam\x07au")),
+    "U+2028 at the end": lines(*ROWS, good_rows(1, 50)[0].replace("Kamau", "Kam\u2028au")),
+    "a lone CR": lines(*ROWS, good_rows(1, 50)[0].replace("Kamau", "Kam\rau")),
+    "remarks of two lines": lines(*(f'{row},"a\nb"' for row in ROWS), header=HEADER + ",note"),
+    "a remark of two lines at the end": lines(*ROWS, good_rows(1, 50)[0] + ',"a\nb"', header=HEADER + ",note"),
+    "a comma too many": lines(*(row + "," for row in ROWS)),
+    "a field too many in every row": lines(*(row + ",x" for row in ROWS)),
+    "a field too few in every row": lines(*(row.rpartition(",")[0] for row in ROWS)),
+    "a comma too many in most rows": lines(*(row + "," for row in ROWS), *good_rows(5, 60)),
+    "headings without a name": lines(*ROWS, header=HEADER + ",,"),
+    "the end of a DOS file": lines(*ROWS) + "\x1a",
     "damaged names": lines(
-        *(row.replace("Wanjiru", "W\xc3\xa9" if n % 3 else "W\ufffd") for n, row in enumerate(good_rows(30)))
+        *(row.replace("Wanjiru", "W\xc3\xa9" if n % 3 else "W\ufffd") for n, row in enumerate(ROWS))
     ),
-    "apostrophes that guard": lines(*(row.replace("Wanjiru", "'=Wanjiru") for row in good_rows(30))),
-    "no order ids and a quotation mark that does not close": lines(
-        *(row.replace(f"A-{n},", "") for n, row in enumerate(good_rows(30), 1)),
+    "apostrophes that guard": lines(*(row.replace("Wanjiru", "'=Wanjiru") for row in ROWS)),
+    "no order ids and an open quotation mark": lines(
+        *(row.replace(f"A-{n},", "") for n, row in enumerate(ROWS, 1)),
         'KE,15,KES,"W,254712345678,+254712345678',
         header=HEADER.replace("client_orderid,", ""),
     ),
-    "no phone": lines(*(row.rpartition(",")[0] for row in good_rows(30)), header=HEADER.rpartition(",")[0]),
+    "no phone": lines(*(row.rpartition(",")[0] for row in ROWS), header=HEADER.rpartition(",")[0]),
     "no row": HEADER + "\n" * 500,
-    "no known header": "\n".join(good_rows(30)),
+    "no known header": "\n".join(ROWS),
     "another country at the end": lines(*good_rows(20), *(row.replace("KE,", "XX,") for row in good_rows(5, 40))),
     "long lines": lines(*(row.replace("Wanjiru", "W" * 900) for row in good_rows(3))),
 }
@@ -179,7 +168,7 @@ def test_findings_of_pieces_match_whole_sheet(
 
 def test_order_ids_derived_in_pieces_are_identical(tmp_path: Path, rules: Rules) -> None:
     header = HEADER.replace("client_orderid,", "")
-    content = lines(*(row.replace(f"A-{n},", "") for n, row in enumerate(good_rows(30), 1)), header=header)
+    content = lines(*(row.replace(f"A-{n},", "") for n, row in enumerate(ROWS, 1)), header=header)
     result = results_in_pieces(tmp_path / "pay.csv", (content + content.splitlines()[1] + "\n").encode(), rules, "R")
     assert result[0] != "refused"
 

@@ -3,7 +3,6 @@
 import codecs
 import io
 import re
-from pathlib import Path
 
 import openpyxl
 import polars as pl
@@ -13,8 +12,6 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.read.headings import ReadOptions
-from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 SEMICOLONS = lines(GOOD).replace(",", ";")
@@ -143,34 +140,25 @@ def test_extra_field_in_every_row_is_reported_once(sheet: MakeSheet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "result"),
+    ("row", "fields", "good_rows"),
     [
-        ("KE,A-1,1,000.00,KES,Jane,254712345678,+254712345678", [(2, "row.fields")]),
-        ("KE,A-1,1500,KES,Jane,254712345678,+254712345678,", [(2, "row.fields")]),
-        ("KE,A-1,1500,KES,Jane,254712345678", [(2, "row.fields"), (2, "phone.missing")]),
+        ("KE,A-1,1,000.00,KES,Jane,254712345678,+254712345678", "8 fields", 1),
+        ("KE,A-1,1500,KES,Jane,254712345678,+254712345678,", "8 fields", 1),
+        *((GOOD.replace("Wanjiru Kamau", '"Kamau, W."') + ",x", "8 fields", count) for count in (0, 1, 50_000)),
+        *(("KE,A-1,1500,KES,Jane,254712345678", "6 fields", 1), ("x", "one field", 1)),
     ],
 )
-def test_ragged_row_is_defect(sheet: MakeSheet, rules: Rules, row: str, result: list[tuple[int, str]]) -> None:
-    validated = validate(sheet(lines(row, GOOD.replace("A-1", "A-9"))), rules)
-    assert set(result) <= set(codes(validated.defects))
-    assert validated.rows["valid"].to_list() == [False, True]
-
-
-@pytest.mark.parametrize("good_rows", [0, 1, 50_000])
-def test_single_ragged_row_is_found_among_many(sheet: MakeSheet, rules: Rules, good_rows: int) -> None:
-    others = [GOOD.replace("A-1", f"B-{n}") for n in range(good_rows)]
-    content = lines(GOOD.replace("Wanjiru Kamau", '"Kamau, W."') + ",x", *others)
-    result = validate(sheet(content), rules).defects
-    assert codes(result)[0] == (2, "row.fields")
-    assert result["message"][0].startswith("The row has 8 fields, but the header has 7")
-    assert set(result["row"]) == {2}
+def test_ragged_row_is_found_among_many(sheet: MakeSheet, rules: Rules, row: str, fields: str, good_rows: int) -> None:
+    validated = validate(sheet(lines(row, *(GOOD.replace("A-1", f"B-{n}") for n in range(good_rows)))), rules)
+    assert codes(validated.defects)[0] == (2, "row.fields")
+    assert validated.defects["message"][0].startswith(f"The row has {fields}, but the header has 7")
+    assert set(validated.defects["row"]) == {2}
 
 
 def test_extra_and_missing_fields_do_not_cancel_out(sheet: MakeSheet, rules: Rules) -> None:
     short, long = GOOD.rpartition(",")[0], GOOD.replace("A-1", "A-2") + ",x"
     result = codes(validate(sheet(lines(short, long, GOOD.replace("A-1", "A-3"))), rules).defects)
-    assert [line for line in result if line[1] == "row.fields"] == [(2, "row.fields"), (3, "row.fields")]
-    assert sheet(lines(GOOD, "x")).defects["message"][0].startswith("The row has one field, but the header has 7")
+    assert [row for row, code in result if code == "row.fields"] == [2, 3]
 
 
 def test_only_blank_rows_are_dropped(sheet: MakeSheet, rules: Rules) -> None:
@@ -218,45 +206,28 @@ def test_quoted_formula_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrap
 @pytest.mark.parametrize(
     ("amount", "code", "advice"),
     [
-        ('"1,000.00"', "amount.format", "Write 1000.00"),
-        ('"1,000,000"', "amount.format", "Write 1000000"),
-        ('"1.000,50"', "amount.format", "Write 1000.50"),
-        ('"1000,50"', "amount.format", "Write 1000.50"),
-        ('"1,000/="', "amount.format", "could mean 1000 or 1"),
-        ('"KES 1,000"', "amount.format", "could mean 1000 or 1"),
-        ('"1,250"', "amount.format", "could mean 1250 or 1.25"),
-        ('"KES 1,000.50"', "amount.format", "Write 1000.50"),
-        ("5 000 Ksh", "amount.format", "Write 5000"),
-        ("Kshs. 2 000", "amount.format", "Write 2000."),
-        ("1500/-", "amount.format", "Write 1500."),
-        ("1'000'000", "amount.format", "Write 1000000."),
-        ("2.500", "amount.decimals", "could mean 2500 or 2.5"),
-        ("1.5000", "amount.decimals", "Write 1.50."),
-        ("1\u00a0500", "amount.format", "Write 1500"),
-        ("(100)", "amount.format", "negative"),
-        ("-5", "amount.format", "negative"),
-        ("+5", "amount.format", "plain"),
-        ("1.", "amount.format", "plain"),
-        (".5", "amount.format", "plain"),
-        *((digits, "amount.format", "plain") for digits in ("5\u0660\u0660", "\uff15\uff10\uff10", "१५००")),
-        *((typed, "amount.format", "plain") for typed in ("15x", "15oo", "2x1500", "5$", "1 5", "5 000 F CFA")),
-        ("007", "amount.format", "Write 7"),
-        ("12-Jan", "amount.format", "date"),
-        ("1/2", "amount.format", "date"),
-        ("2026-01-12", "amount.format", "date"),
-        ("12/01/2026", "amount.format", "date"),
-        ("1e3", "amount.exponent", "in digits only"),
-        ("1.5E+06", "amount.exponent", "in digits only"),
-        ("100.105", "amount.decimals", "KES has 2 decimals"),
+        *((amount, "amount.format", "Write 1000.50") for amount in ('"1.000,50"', '"1000,50"', '"KES 1,000.50"')),
+        *((amount, "amount.format", "could mean 1000 or 1") for amount in ('"1,000/="', '"KES 1,000"')),
+        *(('"1,000.00"', "amount.format", "Write 1000.00"), ('"1,000,000"', "amount.format", "Write 1000000")),
+        *(('"1,250"', "amount.format", "could mean 1250 or 1.25"), ("007", "amount.format", "Write 7")),
+        *(("5 000 Ksh", "amount.format", "Write 5000"), ("Kshs. 2 000", "amount.format", "Write 2000.")),
+        *(("1500/-", "amount.format", "Write 1500."), ("1\u00a0500", "amount.format", "Write 1500")),
+        *(("1'000'000", "amount.format", "Write 1000000."), ("9" * 16, "amount.format", "more than 15 digits")),
+        *((amount, "amount.format", "negative") for amount in ("(100)", "-5")),
+        *((amount, "amount.format", "plain") for amount in ("+5", "1.", ".5", "5\u0660\u0660", "\uff15\uff10\uff10")),
+        *(
+            (amount, "amount.format", "plain")
+            for amount in ("15x", "15oo", "2x1500", "5$", "1 5", "5 000 F CFA", "१५००")
+        ),
+        *((amount, "amount.format", "date") for amount in ("12-Jan", "1/2", "2026-01-12", "12/01/2026")),
+        *((amount, "amount.exponent", "in digits only") for amount in ("1e3", "1.5E+06")),
+        *(("2.500", "amount.decimals", "could mean 2500 or 2.5"), ("1.5000", "amount.decimals", "Write 1.50.")),
         ("100.100", "amount.decimals", "could mean 100100 or 100.1"),
         ("100.000", "amount.decimals", "could mean 100000 or 100"),
-        ("0", "amount.zero", "greater than zero"),
-        ("0.00", "amount.zero", "greater than zero"),
-        ("5", "amount.minimum", "10"),
-        ("250000.01", "amount.maximum", "250000"),
-        ("#REF!", "amount.error_mark", "spreadsheet error"),
-        ("", "amount.missing", "missing"),
-        ("9" * 16, "amount.format", "more than 15 digits"),
+        ("100.105", "amount.decimals", "KES has 2 decimals"),
+        *((amount, "amount.zero", "greater than zero") for amount in ("0", "0.00")),
+        *(("5", "amount.minimum", "10"), ("250000.01", "amount.maximum", "250000")),
+        *(("#REF!", "amount.error_mark", "spreadsheet error"), ("", "amount.missing", "missing")),
     ],
 )
 def test_unusual_amount_gets_suggestion(sheet: MakeSheet, rules: Rules, amount: str, code: str, advice: str) -> None:
@@ -268,16 +239,10 @@ def test_unusual_amount_gets_suggestion(sheet: MakeSheet, rules: Rules, amount: 
 @pytest.mark.parametrize(
     ("country", "amount", "proposal"),
     [
-        ("KE", "45833.3333", "45833.33"),
-        ("KE", "45833.335", "45833.34"),
-        ("KE", "1500.5000", "1500.50"),
-        ("KE", "0.004", None),
+        *(("KE", "45833.3333", "45833.33"), ("KE", "45833.335", "45833.34"), ("KE", "1500.5000", "1500.50")),
+        *(("UG", "45833.5", "45834"), ("UG", "45833.49999", "45833"), ("UG", "1500.00", "1500")),
+        *(("KE", "0.004", None), ("UG", "1.500", None), ("UG", "0.4", None)),
         ("KE", "45.833", None),  # it could mean 45,833
-        ("UG", "45833.5", "45834"),
-        ("UG", "45833.49999", "45833"),
-        ("UG", "1500.00", "1500"),
-        ("UG", "1.500", None),
-        ("UG", "0.4", None),
     ],
 )
 def test_excess_decimals_suggest_amount_rounded_half_up(
@@ -322,45 +287,7 @@ def test_headings_match_in_any_spelling_or_alias(sheet: MakeSheet) -> None:
     assert sheet(lines("7," + GOOD, header="PK," + HEADER)).unknown == ("PK",)
 
 
-def test_too_many_rows_are_refused(sheet: MakeSheet) -> None:
-    assert sheet(lines(GOOD, GOOD), max_rows=2).frame.height == 2
-    with pytest.raises(SheetError, match="3 rows, but at most 2"):
-        sheet(lines(GOOD, GOOD, GOOD), max_rows=2)
-
-
 def test_values_are_text_and_empty_values_null(sheet: MakeSheet) -> None:
     read = sheet(lines('KE,007,1.50,,"",0712345678,'))
     assert read.frame.dtypes == [pl.UInt32, *[pl.String] * 7]
     assert read.frame.row(0) == (2, "KE", "007", "1.50", None, None, "0712345678", None)
-
-
-COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message", "advice"),
-    [
-        (
-            "pay.xlsx",
-            COMPOUND + "EncryptedPackage".encode("utf-16-le"),
-            "protected by a password",
-            "without a password",
-        ),
-        ("pay.xlsx", COMPOUND + "Workbook".encode("utf-16-le"), "is actually an old workbook", "Save it as"),
-        ("pay.xls", COMPOUND, "in an unsupported spreadsheet format (.xls)", "save it as .xlsx"),
-        ("pay.ods", b"PK\x03\x04", "in an unsupported spreadsheet format (.ods)", 'as .xlsx or "CSV UTF-8".'),
-        ("pay.numbers", b"PK\x03\x04", "in an unsupported spreadsheet format (.numbers)", "save it as .xlsx"),
-        ("pay.xlsx", b"\x89PNG\r\n\x1a\n" + bytes(99), "is actually a picture", "the sheet itself"),
-        ("pay.csv", b"\xff\xd8\xff\xe0" + bytes(99), "is actually a picture", "the sheet itself"),
-    ],
-)
-def test_unsupported_file_gets_hint(sheet: MakeSheet, name: str, content: bytes, message: str, advice: str) -> None:
-    with pytest.raises(SheetError) as refused:
-        sheet(content, name)
-    assert (message in refused.value.message, advice in refused.value.hint) == (True, True), refused.value
-
-
-def test_overlong_file_name_is_refused_with_hint(tmp_path: Path) -> None:
-    with pytest.raises(SheetError, match="name is too long") as refused:
-        read_sheet(tmp_path / f"{'x' * 300}.csv", ReadOptions())
-    assert "shorter" in refused.value.hint
