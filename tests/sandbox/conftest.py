@@ -1,6 +1,5 @@
 """Fixtures for tests of the sandbox: a merchant with a throw-away key, and the rules."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,9 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.sandbox.reply import parse_behaviour, shipped_behaviour
 from paygw_batch.sandbox.server import SandboxConfig, ServedOperation
-from paygw_batch.sandbox.verifier import Authenticator, VerifiedProfile, Verifier
-from tests.sandbox.sandbox_merchant import (
-    CONSUMER_KEY,
-    ENDPOINT_ID,
-    NOW_S,
-    MakeConfig,
-    MakeVerifier,
-    Merchant,
-    payout_rules,
-)
+from paygw_batch.sandbox.verifier import Verifier
+from tests.sandbox import sandbox_merchant
+from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, MakeConfig, MakeVerifier, Merchant
 
 
 @pytest.fixture(scope="session")
@@ -34,25 +26,12 @@ def merchant(merchant_key: RSAPrivateKey) -> Merchant:
 
 @pytest.fixture(scope="session")
 def rules() -> Rules:
-    return payout_rules()
+    return sandbox_merchant.payout_rules()
 
 
 @pytest.fixture
 def make_verifier(rules: Rules) -> MakeVerifier:
-    def make(merchant: Merchant, clock: Callable[[], float] = lambda: NOW_S) -> Verifier:
-        return Verifier(
-            endpoint_id=ENDPOINT_ID,
-            operation=load_operation("payout"),
-            rules=rules,
-            authenticator=Authenticator(
-                consumer_key=CONSUMER_KEY,
-                public_key_pem=merchant.public_key_pem(),
-                profile=VerifiedProfile(merchant.profile),
-            ),
-            clock=clock,
-        )
-
-    return make
+    return lambda merchant: sandbox_merchant.verifier_of(merchant, "payout", rules)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
 
@@ -15,11 +17,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from oauthlib.oauth1.rfc5849.signature import normalize_parameters, signature_base_string
 
+from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.sandbox.form import Refusal, Request, parse_body
+from paygw_batch.sandbox.form import Expectations, Refusal, Request, parse_body
+from paygw_batch.sandbox.record import RecordLine, read_record
 from paygw_batch.sandbox.server import SandboxConfig
-from paygw_batch.sandbox.verifier import Verifier
+from paygw_batch.sandbox.verifier import Authenticator, VerifiedProfile, Verifier
 from tests.support.operator_terms import complete_rules
+from tests.support.patience import PATIENCE_S, wait_until
 
 ENDPOINT_ID = "1000"
 CONSUMER_KEY = "sandbox-merchant"
@@ -136,6 +141,18 @@ class Merchant:
         return oauth_header(parameters | {"oauth_signature": self.signature(url, parameters, fields, body)})
 
 
+def verifier_of(merchant: Merchant, operation: str, rules: Rules, expectations: Expectations | None = None) -> Verifier:
+    pem, profile = merchant.public_key_pem(), VerifiedProfile(merchant.profile)
+    return Verifier(
+        endpoint_id=ENDPOINT_ID,
+        operation=load_operation(operation),
+        rules=rules,
+        authenticator=Authenticator(consumer_key=CONSUMER_KEY, public_key_pem=pem, profile=profile),
+        clock=lambda: NOW_S,
+        expectations=expectations or Expectations(),
+    )
+
+
 def oauth_header(parameters: Mapping[str, str]) -> str:
     return "OAuth " + ", ".join(f'{name}="{quote(value, safe="")}"' for name, value in parameters.items())
 
@@ -198,3 +215,33 @@ def parse_fields(body: bytes) -> Mapping[str, str]:
     fields = parse_body(body)
     assert not isinstance(fields, Refusal), fields
     return fields
+
+
+@dataclass(frozen=True)
+class RunningSandbox:
+    base_url: str
+    record_path: Path
+
+    def recorded(self, order_id: str) -> list[RecordLine]:
+        return [line for line in read_record(self.record_path) if line.client_orderid == order_id]
+
+
+def connection(base_url: str) -> HTTPConnection:
+    return HTTPConnection(*split_address(base_url), timeout=PATIENCE_S)
+
+
+def post(merchant: Merchant, base_url: str, fields: dict[str, str], **headers: str) -> tuple[HTTPResponse, bytes]:
+    body = encode_body(fields)
+    authorization = merchant.authorization(base_url + PATH, fields, body, now_s=time.time())
+    all_headers = {"Content-Type": "application/json", "Accept": "application/json", "Authorization": authorization}
+    sender = connection(base_url)
+    try:
+        sender.request("POST", PATH, body, all_headers | headers)
+        reply = sender.getresponse()
+        return reply, reply.read()
+    finally:
+        sender.close()
+
+
+def wait_for_record(path: Path, order_id: str) -> None:
+    wait_until(lambda: order_id in {line.client_orderid for line in read_record(path)}, f"{order_id} never came")

@@ -44,31 +44,20 @@ def test_shipped_rules_approve_other_amounts(amount: str) -> None:
 
 
 def test_first_matching_rule_determines_answer() -> None:
-    chosen = parse_choice(
-        """
-        [[rule]]
-        country = "UG"
-        status = "first"
-        [[rule]]
-        order_id = "A-.*"
-        status = "second"
-        [[rule]]
-        order_id = "A-1"
-        status = "third"
-        [default]
-        status = "default"
-        """
+    rules = (
+        'country = "UG"\nstatus = "first"',
+        'order_id = "A-.*"\nstatus = "second"',
+        'order_id = "A-1"\nstatus = "third"',
     )
-    assert chosen.choose(build_order(country="UG")).status == "first"
-    assert chosen.choose(build_order()).status == "second"
-    assert chosen.choose(build_order(order_id="B-1")).status == "default"
+    chosen = parse_choice("".join(f"[[rule]]\n{rule}\n" for rule in rules) + '[default]\nstatus = "default"\n')
+    orders = build_order(country="UG"), build_order(), build_order(order_id="B-1")
+    assert [chosen.choose(order).status for order in orders] == ["first", "second", "default"]
 
 
 KENYA = 'country = "KE"\n'
 CONDITIONS = {
     "the pattern fits the whole id": (
-        'order_id = "A-1"',
-        "yes no no",
+        *('order_id = "A-1"', "yes no no"),
         [build_order(order_id=i) for i in ("A-1", "A-12", "XA-1")],
     ),
     "all conditions fit": (

@@ -18,28 +18,16 @@ from paygw_batch.sandbox.compare import compare, main
 from paygw_batch.sandbox.record import Record, RecordLine, _csv_line, read_record, strip_formula_guard
 from tests.support.patience import PATIENCE_S
 
-LINE = RecordLine(
-    received_at="2026-11-21T07:00:00.000Z",
-    client_orderid="A-1",
-    country="KE",
-    currency="KES",
-    amount="1500.50",
-    account_number="254712345678",
-    purpose="TEST-KE",
-    answer="approved",
-    committed="yes",
-    reference="0011223344556677",
-)
-ROW = {
+PAID = {
     "client_orderid": "A-1",
-    "sent_orderid": "A-1",
-    "state": "paid",
     "country": "KE",
     "currency": "KES",
     "amount": "1500.50",
     "account_number": "254712345678",
-    "phone": "+254712345678",
 }
+ROW = {**PAID, "sent_orderid": "A-1", "state": "paid", "phone": "+254712345678"}
+MORE = {"purpose": "TEST-KE", "answer": "approved", "committed": "yes", "reference": "0011223344556677"}
+LINE = RecordLine(received_at="2026-11-21T07:00:00.000Z", **PAID, **MORE)
 
 
 def test_record_is_private_and_kept_across_runs(tmp_path: Path) -> None:
@@ -141,15 +129,14 @@ def test_full_disk_stops_sandbox_record(tmp_path: Path) -> None:
         "        results.append('refused')\n"
         "print(*results)\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "record.csv")], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", program, str(tmp_path / "record.csv")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == "written refused refused refused\n"
     assert (tmp_path / "record.csv").stat().st_size <= 200
 
 
 TAKEN, DECLINED = [LINE], [replace(LINE, committed="no", answer="declined")]
-AGAIN = replace(LINE, client_orderid="A-1-r2")
+AGAIN, THIRD = (replace(LINE, client_orderid=order_id) for order_id in ("A-1-r2", "A-1-r3"))
 
 
 @pytest.mark.parametrize(
@@ -161,11 +148,7 @@ AGAIN = replace(LINE, client_orderid="A-1-r2")
         *((TAKEN * 2, {"state": state}, "paid 2 times at the gateway") for state in ("paid", "in_doubt")),
         ([*DECLINED, AGAIN], {"sent_orderid": "A-1-r2"}, None),
         ([LINE, AGAIN], {"sent_orderid": "A-1-r2"}, "paid 2 times at the gateway"),
-        (
-            [LINE, AGAIN, replace(LINE, client_orderid="A-1-r3")],
-            {"sent_orderid": "A-1-r2"},
-            "paid 3 times at the gateway",
-        ),
+        ([LINE, AGAIN, THIRD], {"sent_orderid": "A-1-r2"}, "paid 3 times at the gateway"),
         (TAKEN, {"state": "ready"}, "ready here, but taken at the gateway"),
         (TAKEN, {"state": "rejected"}, "rejected here, but taken at the gateway"),
         *(
@@ -199,20 +182,16 @@ def test_comparison_finds_invalid_row_accepted_by_gateway() -> None:
     assert compare([LINE, AGAIN], [ROW, ROW | {"client_orderid": "A-1-r2", "sent_orderid": "A-1-r2"}]) == []
 
 
-def write_reconciliation(path: Path, row: Mapping[str, str]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=[*ROW, "department"])
-        writer.writeheader()
-        writer.writerow(row)
-
-
 def test_compare_command_prints_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record_path, sheet = tmp_path / "record.csv", tmp_path / "payroll.reconciliation.csv"
     with Record(record_path) as record:
         record.append(replace(LINE, client_orderid="=A"))
     row, taken = ROW | {"client_orderid": "'=A", "sent_orderid": "'=A"}, "=A: ready here, but taken at the gateway\n"
     for state, code, output in (("paid", 0, "Differences: 0.\n"), ("ready", 1, f"{taken}Differences: 1.\n")):
-        write_reconciliation(sheet, row | {"state": state})
+        with sheet.open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=[*ROW, "department"])
+            writer.writeheader()
+            writer.writerow(row | {"state": state})
         assert main([str(record_path), str(sheet)]) == code
         assert capsys.readouterr().out == output
 

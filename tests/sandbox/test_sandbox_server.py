@@ -5,6 +5,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,9 +22,23 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.record import read_record
 from paygw_batch.sandbox.reply import Rule, shipped_behaviour
 from paygw_batch.sandbox.server import running_sandbox
-from tests.sandbox.sandbox_client import RunningSandbox, connection, post, wait_for_record
-from tests.sandbox.sandbox_merchant import GOOD, PATH, MakeConfig, Merchant, payout_fields, raw_request, split_address
+from tests.sandbox.sandbox_merchant import (
+    GOOD,
+    PATH,
+    MakeConfig,
+    Merchant,
+    RunningSandbox,
+    connection,
+    payout_fields,
+    post,
+    raw_request,
+    split_address,
+    wait_for_record,
+)
+from tests.support.checkout import ROOT
 from tests.support.patience import PATIENCE_S
+
+Foreground = tuple["subprocess.Popen[str]", RunningSandbox]
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +77,8 @@ def test_configured_signature_profile_is_used(make_config: MakeConfig, merchant:
         refused, _ = post(merchant, base_url, payout_fields("RAW-2"))
     assert (approved.status, refused.status) == (200, 401)
     assert [line.client_orderid for line in read_record(config.operations[0].record_path)] == ["RAW-1"]
+    with pytest.raises(ZeroDivisionError), running_sandbox(config):
+        raise ZeroDivisionError
 
 
 @pytest.mark.parametrize(
@@ -77,27 +95,6 @@ def test_documented_amounts_get_documented_answers(sandbox: RunningSandbox, merc
     assert (line.answer, line.committed) == (rule.status, "yes" if rule.commits else "no")
 
 
-def test_silence_rule_records_order_but_sends_nothing(sandbox: RunningSandbox, merchant: Merchant) -> None:
-    with socket.create_connection(split_address(sandbox.base_url), timeout=PATIENCE_S) as client:
-        client.sendall(raw_request(merchant, sandbox.base_url, payout_fields("SILENCE", "9005")))
-        wait_for_record(sandbox.record_path, "SILENCE")
-        client.settimeout(0.3)
-        with pytest.raises(TimeoutError):
-            client.recv(1)
-    (line,) = sandbox.recorded("SILENCE")
-    assert (line.answer, line.committed) == ("silence", "yes")
-
-
-@pytest.mark.parametrize(("whole", "answer", "committed"), [(9007, "drop_after", "yes"), (9008, "drop_before", "no")])
-def test_dropped_connection_rule_sends_nothing(
-    sandbox: RunningSandbox, merchant: Merchant, whole: int, answer: str, committed: str
-) -> None:
-    with pytest.raises((RemoteDisconnected, ConnectionResetError)):
-        post(merchant, sandbox.base_url, payout_fields(answer, str(whole)))
-    (line,) = sandbox.recorded(answer)
-    assert (line.answer, line.committed) == (answer, committed)
-
-
 def test_fault_rules_determine_reply_and_record(sandbox: RunningSandbox, merchant: Merchant) -> None:
     garbage, body = post(merchant, sandbox.base_url, payout_fields("GARBAGE", "9006"))
     assert garbage.status == 200
@@ -110,6 +107,10 @@ def test_fault_rules_determine_reply_and_record(sandbox: RunningSandbox, merchan
     assert parse_exact(body)["client_orderid"] != "ECHO"
     for order_id in ("GARBAGE", "HTTP-500", "ECHO"):
         assert [line.committed for line in sandbox.recorded(order_id)] == ["yes"]
+    for answer, whole, committed in (("drop_after", "9007", "yes"), ("drop_before", "9008", "no")):
+        with pytest.raises((RemoteDisconnected, ConnectionResetError)):
+            post(merchant, sandbox.base_url, payout_fields(answer, whole))
+        assert [(line.answer, line.committed) for line in sandbox.recorded(answer)] == [(answer, committed)]
 
 
 def test_slow_drip_sends_answer_byte_by_byte(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
@@ -125,19 +126,26 @@ def test_slow_drip_sends_answer_byte_by_byte(make_config: MakeConfig, merchant: 
     assert len(pieces) > 20
 
 
-def test_delay_rule_waits_after_recording_order(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
-    config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 0.4\n")
+@pytest.mark.parametrize("behaviour", ["delay_s = 0.4", 'fault = "silence"'])
+def test_order_is_recorded_before_delay_or_silence(
+    make_config: MakeConfig, merchant: Merchant, tmp_path: Path, behaviour: str
+) -> None:
+    config = make_config(tmp_path / "record.csv", behaviour=f"[default]\n{behaviour}\n")
     with (
         running_sandbox(config) as base_url,
         socket.create_connection(split_address(base_url), timeout=PATIENCE_S) as client,
     ):
         client.sendall(raw_request(merchant, base_url, payout_fields("LATER")))
         wait_for_record(config.operations[0].record_path, "LATER")
-        client.setblocking(False)
-        with pytest.raises(BlockingIOError):
+        is_silent = "silence" in behaviour
+        client.settimeout(0.3 if is_silent else 0)
+        with pytest.raises(TimeoutError if is_silent else BlockingIOError):
             client.recv(1)
-        client.settimeout(PATIENCE_S)
-        assert client.recv(12) == b"HTTP/1.1 200"
+        if not is_silent:
+            client.settimeout(PATIENCE_S)
+            assert client.recv(12) == b"HTTP/1.1 200"
+    (line,) = read_record(config.operations[0].record_path)
+    assert (line.answer, line.committed) == ("silence" if is_silent else "approved", "yes")
 
 
 def test_orders_may_repeat_and_share_connection(sandbox: RunningSandbox, merchant: Merchant) -> None:
@@ -157,14 +165,15 @@ def test_orders_may_repeat_and_share_connection(sandbox: RunningSandbox, merchan
 
 
 def test_refused_order_is_answered_and_not_recorded(sandbox: RunningSandbox, merchant: Merchant) -> None:
-    wrong = payout_fields("REFUSED") | {"phone": ""}
-    reply, body = post(merchant, sandbox.base_url, wrong)
+    reply, body = post(merchant, sandbox.base_url, payout_fields("REFUSED") | {"phone": ""})
     said = parse_exact(body)
-    assert reply.status == 422
-    assert said["status"] == "error"
-    assert said["error-code"] == "phone"
+    assert (reply.status, said["status"], said["error-code"], said["client_orderid"]) == (
+        422,
+        "error",
+        "phone",
+        "REFUSED",
+    )
     assert said["error-message"].startswith("phone ")
-    assert said["client_orderid"] == "REFUSED"
     assert sandbox.recorded("REFUSED") == []
     reply, body = post(merchant, sandbox.base_url, payout_fields("UNSIGNED"), Authorization="OAuth nothing")
     assert (reply.status, parse_exact(body)["status"]) == (401, "error")
@@ -219,33 +228,20 @@ def test_concurrent_orders_are_answered_and_recorded_once(sandbox: RunningSandbo
     assert len(many) == len(set(many)) == 80
 
 
-def test_stop_closes_connections_and_port(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
+@pytest.mark.parametrize("behaviour", ["delay_s = 3600", 'fault = "silence"'])
+def test_stop_closes_connections_and_port(
+    make_config: MakeConfig, merchant: Merchant, tmp_path: Path, behaviour: str
+) -> None:
     threads_before = set(threading.enumerate())
-    with running_sandbox(make_config(tmp_path / "record.csv")) as base_url:
+    with running_sandbox(make_config(tmp_path / "record.csv", behaviour=f"[default]\n{behaviour}\n")) as base_url:
         client = socket.create_connection(split_address(base_url), timeout=PATIENCE_S)
-        client.sendall(raw_request(merchant, base_url, payout_fields("OPEN", "9005")))
+        client.sendall(raw_request(merchant, base_url, payout_fields("OPEN")))
         wait_for_record(tmp_path / "record.csv", "OPEN")
     with client, suppress(ConnectionResetError):
         assert client.recv(1) == b""
     assert set(threading.enumerate()) == threads_before
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(split_address(base_url), timeout=PATIENCE_S)
-
-
-def test_exception_inside_sandbox_context_propagates(make_config: MakeConfig, tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), running_sandbox(make_config(tmp_path / "record.csv")):
-        raise ZeroDivisionError
-
-
-def test_delayed_answer_does_not_delay_stop(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
-    threads_before = set(threading.enumerate())
-    config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 3600\n")
-    with running_sandbox(config) as base_url:
-        client = socket.create_connection(split_address(base_url), timeout=PATIENCE_S)
-        client.sendall(raw_request(merchant, base_url, payout_fields("NEVER")))
-        wait_for_record(config.operations[0].record_path, "NEVER")
-    client.close()
-    assert set(threading.enumerate()) == threads_before
 
 
 def test_sandbox_listens_only_on_loopback_and_prints_nothing(
@@ -293,8 +289,55 @@ def test_busy_port_or_unknown_profile_is_refused(
     port, config = split_address(sandbox.base_url)[1], make_config(tmp_path / "r.csv")
     with pytest.raises(ConfigurationError, match=str(port)), running_sandbox(config, port=port):
         pass
-    with (
-        pytest.raises(ConfigurationError, match="json-params, raw-body"),
-        running_sandbox(replace(config, profile="plain")),
-    ):
+    odd, sentence = replace(config, profile="plain"), "json-params, raw-body"
+    with pytest.raises(ConfigurationError, match=sentence), running_sandbox(odd):
         pass
+
+
+# In the foreground of a separate process, killed and stopped by signals.
+PROGRAM = """
+import sys; from pathlib import Path
+from paygw_batch.countries.load import load_operation
+from paygw_batch.sandbox.reply import shipped_behaviour
+from paygw_batch.sandbox.server import SandboxConfig, ServedOperation, serve
+from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rules
+served = (ServedOperation(load_operation("payout"), payout_rules(), Path(sys.argv[2])),)
+key = Path(sys.argv[1]).read_bytes()
+config = SandboxConfig(ENDPOINT_ID, CONSUMER_KEY, key, "json-params", served, shipped_behaviour())
+serve(config, 0, on_ready=lambda line: print(line, flush=True))
+print("left")
+"""
+
+
+@pytest.fixture
+def serving(merchant: Merchant, tmp_path: Path) -> Iterator[Foreground]:
+    public_key = tmp_path / "merchant.pub"
+    public_key.write_bytes(merchant.public_key_pem())
+    record_path = tmp_path / "record.csv"
+    command, pipe = [sys.executable, "-c", PROGRAM, str(public_key), str(record_path)], subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        yield process, RunningSandbox(process.stdout.readline().strip(), record_path)
+        process.kill()
+
+
+def test_killed_sandbox_keeps_answered_orders_in_record(serving: Foreground, merchant: Merchant) -> None:
+    process, running = serving
+    for number in range(20):
+        post(merchant, running.base_url, payout_fields(f"KILL-{number}"))
+    with socket.create_connection(split_address(running.base_url), timeout=PATIENCE_S) as client:
+        client.sendall(raw_request(merchant, running.base_url, payout_fields("KILL-SILENT", "9005")))
+        wait_for_record(running.record_path, "KILL-SILENT")
+        process.kill()
+        process.wait(PATIENCE_S)
+    orders = [line.client_orderid for line in read_record(running.record_path)]
+    assert orders == [*(f"KILL-{number}" for number in range(20)), "KILL-SILENT"]
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_sandbox_exits_quietly_on_signal(serving: Foreground, merchant: Merchant, by: signal.Signals) -> None:
+    process, running = serving
+    assert post(merchant, running.base_url, payout_fields("FOREGROUND"))[0].status == 200
+    process.send_signal(by)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out, err) == (0, "left\n", "")
