@@ -267,7 +267,7 @@ def test_console_run_refuses_outputs_outside_its_folder(pages: Program, sheet: s
     batch = pages.json("status")["batches"][0]["batch"]
     out = place.format(batch=batch, **places)
     refusal = run_refused(pages, "submit", sheet.format(**places), "--out", out, "--force")
-    assert "would overwrite a file of the program's own directory" in refusal
+    assert "would overwrite a file in the program's own directory" in refusal
 
 
 @pytest.mark.parametrize("writer", ["reconcile", "status", "resume", "retry", "validate", "report", "backup"])
@@ -276,7 +276,7 @@ def test_command_line_cannot_write_into_console_directory(pages: Program, writer
     shutil.copy(console / ("0" * 16) / "sheet" / "payroll.csv", pages.home)
     for out in (console / ("0" * 16) / "payroll.reconciliation.csv", console / "runs" / "payroll.reconciliation.csv"):
         refusal = run_refused(pages, *build_command(pages, writer, out))
-        assert "would overwrite a file of the program's own directory" in refusal
+        assert "would overwrite a file in the program's own directory" in refusal
 
 
 def test_symbolic_link_as_results_file_is_refused(pages: Program) -> None:
