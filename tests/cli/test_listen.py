@@ -183,19 +183,9 @@ def wait_until_moved(program: Program, rows: int) -> None:
 
 
 BEHAVIOUR = """
-[default]
-status = "processing"
-
-[enquiry]
-later = { processing = "approved" }
-
-[[notification]]
-status = "approved"
-order_id = "PAY-1"
-
-[[notification]]
-status = "declined"
-order_id = "PAY-2"
+default = { status = "processing" }
+enquiry = { later = { processing = "approved" } }
+notification = [{ status = "approved", order_id = "PAY-1" }, { status = "declined", order_id = "PAY-2" }]
 """
 
 
@@ -207,9 +197,8 @@ def test_unproven_notification_triggers_enquiry(program: Program) -> None:
             program.json("submit", sheet)
             wait_until(lambda: count_acknowledged(callbacks).total() == 2, "the sandbox was not heard")
             wait_until_moved(program, 2)
-        status = program.json("status", sheet)
-        assert status["states"] == {"paid": 2, "accepted": 1}  # no notification was sent about the third
-        assert status["evidence_waiting"] == []
+        status = program.json("status", sheet)  # no notification was sent about the third
+        assert (status["states"], status["evidence_waiting"]) == ({"paid": 2, "accepted": 1}, [])
         assert count_findings(program) == {"to_confirm": 2, "moved": 2}
         assert program.json("verify")["exit_code"] == 0
     with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection:
@@ -218,7 +207,8 @@ def test_unproven_notification_triggers_enquiry(program: Program) -> None:
 
 
 def test_enquiry_answer_reaches_current_run(program: Program) -> None:
-    slow = BEHAVIOUR.replace('status = "processing"\n\n[enquiry]', 'status = "processing"\ndelay_s = 0.3\n\n[enquiry]')
+    slow = BEHAVIOUR.replace('{ status = "processing" }', '{ status = "processing", delay_s = 0.3 }')
+    assert slow != BEHAVIOUR
     with merchant_and_gateway(program, behaviour=slow, notifications=ASKS) as (port, _), run_listener(program, port):
         run = program.start("submit", program.sheet(kenyan_rows(60)), "--concurrency", "1")
         wait_until(lambda: count_findings(program)["moved"] == 2 or run.poll() is not None, "the run took nothing in")
@@ -251,7 +241,7 @@ def test_listener_enquires_about_waiting_notifications_at_start(program: Program
     ],
 )
 def test_sandbox_proves_notifications_in_header(program: Program, section: str) -> None:
-    lie = BEHAVIOUR.replace('order_id = "PAY-2"', 'order_id = "PAY-2"\nforged = true')
+    lie = BEHAVIOUR.replace('order_id = "PAY-2"', 'order_id = "PAY-2", forged = true')
     with merchant_and_gateway(program, behaviour=lie, notifications=section) as (port, callbacks):
         sheet = program.sheet(kenyan_rows(2))
         with run_listener(program, port):

@@ -26,18 +26,11 @@ class Listening(ClusterProgram):
 
 ROWS = 30
 BEHAVIOUR = """
-[default]
-status = "processing"
-delay_s = 0.01
-
-[[notification]]
-status = "approved"
-times = 2
-
-[[notification]]
-status = "declined"
-forged = true
-order_id = "PAY-.*5"
+default = { status = "processing", delay_s = 0.01 }
+notification = [
+    { status = "approved", times = 2 },
+    { status = "declined", forged = true, order_id = "PAY-.*5" },
+]
 """
 
 

@@ -3,24 +3,13 @@
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 BEHAVIOUR = """
-[enquiry]
-later = { processing = "approved", sandbox-limbo = "declined" }
-
-[[rule]]
-amount_whole = 9002
-status = "processing"
-
-[[rule]]
-amount_whole = 9007
-fault = "drop_after"
-
-[[rule]]
-amount_whole = 9008
-fault = "drop_before"
-
-[[rule]]
-amount_whole = 9010
-status = "sandbox-limbo"
+enquiry = { later = { processing = "approved", sandbox-limbo = "declined" } }
+rule = [
+    { amount_whole = 9002, status = "processing" },
+    { amount_whole = 9007, fault = "drop_after" },
+    { amount_whole = 9008, fault = "drop_before" },
+    { amount_whole = 9010, status = "sandbox-limbo" },
+]
 """
 
 

@@ -15,23 +15,14 @@ from tests.support.ports import wait_for_server
 from tests.support.program import ROOT, Program, kenyan_rows, read_csv
 
 BEHAVIOUR = """
-[default]
-status = "approved"
-
-# The second row after the copy: accepted, and its final word comes as a notification.
-[[rule]]
-order_id = "PAY-4"
-status = "processing"
-
-[[notification]]
-order_id = "PAY-4"
-status = "approved"
-
-# Declined the first time, and paid under the order id of a retry.
-[[rule]]
-order_id = "BEFORE-2"
-status = "declined"
-commits = false
+default = { status = "approved" }
+rule = [
+    # The second row after the copy: accepted, and its final word comes as a notification.
+    { order_id = "PAY-4", status = "processing" },
+    # Declined the first time, and paid under the order id of a retry.
+    { order_id = "BEFORE-2", status = "declined", commits = false },
+]
+notification = [{ order_id = "PAY-4", status = "approved" }]
 """
 ALL_OF_IT = ["BEFORE-1", "BEFORE-2-r2", "BONUS-1", "PAY-1", "PAY-2", "PAY-3", "PAY-4"]
 """The orders that were paid before the journal was lost. PAY-5 was never sent."""
