@@ -186,7 +186,7 @@ def test_hold_is_lifted_by_recorded_person(journal: Journal, resolution: str, st
     assert (2 in journal.holds(1)) == (state == "ready")
 
 
-def test_held_row_is_not_sent_or_settled_with_others(journal: Journal) -> None:
+def test_held_row_is_neither_sent_nor_settled(journal: Journal) -> None:
     released_journal(journal)
     held, free, _ = due_rows(journal, 1)
     amended = [(2, "ORD-2", "other content")]
@@ -271,7 +271,7 @@ def test_repeated_evidence_is_recorded_once(place: Path) -> None:
         assert journal.verify()["evidence"] == 1
 
 
-def test_held_row_shows_latest_evidence_and_is_not_due(journal: Journal) -> None:
+def test_held_row_is_listed_but_not_due(journal: Journal) -> None:
     open_sheet(journal, new=4)
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, [2, 3], suffix=False, by="amina", at=at(3))
