@@ -181,43 +181,35 @@ def test_claim_about_earlier_attempt_records_its_attempt(
     assert (result.finding, result.instruction, result.attempt) == (finding, 7, about)
 
 
+STANDINGS = st.builds(
+    *(Standing, st.sampled_from(sorted(PROVEN_CLAIMS)), st.integers(0, 3), st.integers(1, 3)),
+    st.sampled_from([None, 1]),
+)
+
+
 @settings(suppress_health_check=[HealthCheck.too_slow])  # other work may slow the machine down
 @given(
-    state=st.sampled_from([state for state in State if state is not State.IN_FLIGHT]),
-    attempt=st.integers(0, 3),
-    generation=st.integers(1, 3),
-    duplicate=st.sampled_from([None, 1]),
-    sent=st.sampled_from([None, "PAY-1", "PAY-1-r2"]),
-    left_once=st.booleans(),
-    word=st.sampled_from(sorted(WORDS)),
-    proof=st.sampled_from(list(Proof)),
+    STANDINGS,
+    *(st.sampled_from([None, "PAY-1", "PAY-1-r2"]), st.booleans(), st.sampled_from(sorted(WORDS))),
+    st.sampled_from(list(Proof)),
 )
 def test_findings_agree_with_state_machine(
-    state: State,
-    attempt: int,
-    generation: int,
-    duplicate: int | None,
-    sent: str | None,
-    left_once: bool,
-    word: str,
-    proof: Proof,
+    standing: Standing, sent: str | None, once: bool, word: str, proof: Proof
 ) -> None:
     if sent is not None:
-        attempt = max(attempt, 1)
-    elif state not in {State.READY, State.REPLACED}:
+        standing = standing._replace(attempt=max(standing.attempt, 1))
+    elif standing.state not in {State.READY, State.REPLACED}:
         return
-    standing = Standing(state, attempt, generation, duplicate)
-    row = candidate(standing=standing, sent_order_id=sent, was_sent_once=left_once)
-    result = judge(row, status=word, proof=proof)
+    result = judge(candidate(standing=standing, sent_order_id=sent, was_sent_once=once), status=word, proof=proof)
     if result.outcome is None:
-        assert result.finding not in {Finding.MOVED, Finding.CONTRADICTING}
+        assert result.finding not in {MOVED, CONTRADICTING}
         return
-    assert proof is Proof.PROVEN or (proof is Proof.VOUCHED and result.finding is Finding.CONTRADICTING)
+    assert proof is Proof.PROVEN or (proof is Proof.VOUCHED and result.finding is CONTRADICTING)
     assert result.attempt is not None
     after = next_standing(standing, fact_kind(Concluded(result.outcome)), result.attempt)
-    assert isinstance(after, IllegalMove) == (result.finding is Finding.CONTRADICTING)
+    assert isinstance(after, IllegalMove) == (result.finding is CONTRADICTING)
     if isinstance(after, Standing):
-        assert state in {State.ACCEPTED, State.IN_DOUBT}
+        assert standing.state in {State.ACCEPTED, State.IN_DOUBT}
 
 
 # Tests of the attempt that a stated time identifies.
@@ -232,27 +224,21 @@ EXACT = TimeInterval(LEFT, "2026-11-20T10:00:00.501Z")
 
 
 @pytest.mark.parametrize(
-    ("times", "meant"),
+    ("meant", "stated"),
     [
-        (StatedTimes(), AttemptMatch.UNSTATED),
-        (StatedTimes((BEFORE,)), AttemptMatch.EARLIER),
-        (StatedTimes((UP_TO_IT,)), AttemptMatch.EARLIER),
-        (StatedTimes((SECOND,)), AttemptMatch.UNSTATED),
-        (StatedTimes((EXACT,)), AttemptMatch.LATEST),
-        (StatedTimes((AFTER,)), AttemptMatch.LATEST),
-        (StatedTimes((AFTER, BEFORE)), AttemptMatch.EARLIER),
-        (StatedTimes((AFTER, SECOND)), AttemptMatch.LATEST),
-        (StatedTimes(sent_at=EXACT), AttemptMatch.LATEST),
-        (StatedTimes(sent_at=SECOND), AttemptMatch.UNSTATED),
-        (StatedTimes(sent_at=BEFORE), AttemptMatch.EARLIER),
-        (StatedTimes(sent_at=AFTER), AttemptMatch.NONE),
-        (StatedTimes((BEFORE,), sent_at=EXACT), AttemptMatch.EARLIER),
-        (StatedTimes((AFTER,), sent_at=BEFORE), AttemptMatch.EARLIER),
+        (AttemptMatch.UNSTATED, [StatedTimes(), StatedTimes((SECOND,)), StatedTimes(sent_at=SECOND)]),
+        (AttemptMatch.EARLIER, [StatedTimes((BEFORE,)), StatedTimes((UP_TO_IT,)), StatedTimes((AFTER, BEFORE))]),
+        (AttemptMatch.EARLIER, [StatedTimes(sent_at=BEFORE), StatedTimes((BEFORE,), sent_at=EXACT)]),
+        (AttemptMatch.EARLIER, [StatedTimes((AFTER,), sent_at=BEFORE)]),
+        (AttemptMatch.LATEST, [StatedTimes((EXACT,)), StatedTimes((AFTER,)), StatedTimes((AFTER, SECOND))]),
+        (AttemptMatch.LATEST, [StatedTimes(sent_at=EXACT)]),
+        (AttemptMatch.NONE, [StatedTimes(sent_at=AFTER)]),
     ],
 )
-def test_stated_time_identifies_attempt(times: StatedTimes, meant: AttemptMatch) -> None:
-    assert match_attempt(times, LEFT) is meant
-    assert match_attempt(times, None) is AttemptMatch.UNSTATED
+def test_stated_time_identifies_attempt(meant: AttemptMatch, stated: list[StatedTimes]) -> None:
+    for times in stated:
+        assert match_attempt(times, LEFT) is meant
+        assert match_attempt(times, None) is AttemptMatch.UNSTATED
 
 
 TWICE = stood(State.IN_DOUBT, 2, 1, 1, was_sent_once=False, intended_at=LEFT)

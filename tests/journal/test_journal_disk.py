@@ -55,11 +55,10 @@ def play(journal: SqliteJournal, promised: Promises) -> None:
     due = due_rows(journal, 1)
     for start in range(0, ROWS, 4):
         group = due[start : start + 4]
-        assert set(journal.append([intent(one) for one in group])) <= {MoveResult.MOVED}
+        assert set(journal.append([intent(one) for one in group])) == {MoveResult.MOVED}
         promised.intended |= {one.number for one in group}
-        assert set(journal.append([outcome_of(one.number, 1, OutcomeKind.PAID) for one in group[:3]])) <= {
-            MoveResult.MOVED
-        }
+        outcomes = [outcome_of(one.number, 1, OutcomeKind.PAID) for one in group[:3]]
+        assert set(journal.append(outcomes)) == {MoveResult.MOVED}
         promised.paid |= {one.number for one in group[:3]}
 
 
@@ -70,18 +69,17 @@ def play_until_failure(place: Path, disk: Disk) -> Promises:
         journal = open_journal_at(place)
     except JournalError:
         return promised
-    try:
-        play(journal, promised)
-    except JournalUnwritable:
-        failed_at = disk.operations
-        for write in (lambda: play(journal, promised), lambda: journal.release(1, None, suffix=True, by="a", at=AT)):
-            with pytest.raises(JournalUnwritable):
-                write()
-        list(journal.rows(1))
-        journal.close()
-        assert disk.operations == failed_at
-    else:
-        journal.close()
+    with closing(journal):
+        try:
+            play(journal, promised)
+        except JournalUnwritable:
+            failed_at = disk.operations
+            for write in (play, lambda journal, _: journal.release(1, None, suffix=True, by="a", at=AT)):
+                with pytest.raises(JournalUnwritable):
+                    write(journal, promised)
+            list(journal.rows(1))
+            journal.close()
+            assert disk.operations == failed_at
     return promised
 
 
