@@ -194,27 +194,20 @@ def test_row_shared_with_newer_batch_is_not_forgotten(journal: Journal) -> None:
     assert not journal.forgettable_payments(before="2028", cutoff=WHEN).batches
 
 
-def test_only_orders_naming_forgotten_rows_are_removed(kept: SqliteJournal, place: Path) -> None:
+def test_orders_and_notifications_about_forgotten_rows_are_removed(kept: SqliteJournal, place: Path) -> None:
     for batch, text in (("paid", "Zephyrine in an order"), ("new", "another order")):
         document = json.dumps({"content": {"rows": [{"row": 2, "evidence": text}]}})
         kept.settle([], order=SignedOrder(batch, document, at(6)))
+    claim = Claim("nobody-knows-this")
+    content = encode_notification(Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", claim))
+    with file_location(place).open_note_recorder() as keep:
+        keep([Arrival(content, at(0))])
+        assert kept.process_arrivals({}, at=at(6)) == {Finding.UNKNOWN_ORDER: 1}
+        keep([Arrival("someone else", at(7))])
     forget_old_batches(kept)
     assert secrets_in(place.rglob("*")) == []
     assert ([len(kept.signed_orders(batch.batch)) for batch in kept.batches()]) == [0, 0, 1]
-
-
-def test_processed_notifications_are_forgotten(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal, file_location(place).open_note_recorder() as keep:
-        fill_journal(journal)
-        content = encode_notification(
-            Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", Claim("nobody-knows-this"))
-        )
-        keep([Arrival(content, at(0))])
-        assert journal.process_arrivals({}, at=at(6)) == {Finding.UNKNOWN_ORDER: 1}
-        keep([Arrival("someone else", at(7))])
-        forget_old_batches(journal)
-        assert secrets_in(place.rglob("*")) == []
-        assert journal.verify()["notifications_waiting"] == 1
+    assert kept.verify()["notifications_waiting"] == 1
 
 
 def test_log_in_use_is_scrubbed_later(kept: SqliteJournal, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,16 +255,17 @@ def file_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_journal_files_are_private_under_any_umask(place: Path) -> None:
+def test_open_journal_is_private_and_durable(place: Path) -> None:
     before = os.umask(0)
     try:
         with closing(open_journal_at(place)) as journal:
             open_sheet(journal)
             files = [path for path in place.rglob("*") if path.is_file()]
-            assert {path.suffix for path in files} == {
-                *(".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".1", ".json")
-            }
+            endings = {".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".1", ".json"}
+            assert {path.suffix for path in files} == endings
             assert {file_mode(path) for path in files} == {0o600}
+            settings = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+            assert {name: journal._connection.pragma(name) for name in settings} == settings
     finally:
         os.umask(before)
     assert {file_mode(path) for path in place.rglob("*") if path.is_dir()} == {0o700}
@@ -302,11 +303,6 @@ def replace_by_link(path: Path) -> None:
     path.symlink_to(real)
 
 
-def replace_by_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir(mode=0o700)
-
-
 EXPOSED, OPEN_DIRECTORY = "Other users can read or change", "Other users can write to the directory"
 
 
@@ -316,7 +312,7 @@ EXPOSED, OPEN_DIRECTORY = "Other users can read or change", "Other users can wri
     [
         (replace_by_link, "is a symbolic link", "Give the path of the file itself."),
         (lambda path: path.with_name("2").hardlink_to(path), "has a second name", "Remove the other name."),
-        (replace_by_directory, "is not a file", ""),
+        (lambda path: (path.unlink(), path.mkdir(mode=0o700)), "is not a file", ""),
         (lambda path: path.chmod(0o640), EXPOSED, "chmod 600 {path}"),
         (lambda path: path.chmod(0o602), EXPOSED, "chmod 600 {path}"),
         (lambda path: path.parent.chmod(0o770), OPEN_DIRECTORY, "chmod go-w {parent}"),
@@ -340,10 +336,10 @@ def test_exposed_or_invalid_journal_is_refused(
 def test_linked_directory_resolves_to_real_journal_path(place: Path) -> None:
     path = open_sheet_at(place)
     (place / "short").symlink_to(path.parent)
-    linked = place / "short" / path.name
-    with closing(file_location(place, linked).open_to_write("a test")) as journal:
-        assert journal.path == path
-        assert journal.notes == ()
+    with closing(file_location(place, place / "short" / path.name).open_to_write("a test")) as journal:
+        assert (journal.path, journal.notes) == (path, ())
+    with pytest.raises(JournalError, match="is not valid UTF-8"):
+        file_location(place, place / "caf\udce9" / "journal.sqlite3")
 
 
 def test_foreign_database_is_refused_unchanged(place: Path) -> None:
@@ -389,12 +385,6 @@ def test_endpoint_matching_two_merchants_is_refused(place: Path) -> None:
         with pytest.raises(JournalError, match="already has a journal"):
             replace(at_place, endpoint=between).open_to_write("a test")
     second.open_to_write("a test").close()
-
-
-def test_undecodable_path_is_refused(place: Path) -> None:
-    odd = place / "caf\udce9" / "journal.sqlite3"
-    with pytest.raises(JournalError, match="is not valid UTF-8"):
-        file_location(place, odd)
 
 
 def test_lost_journal_log_blocks_new_journal(place: Path) -> None:
@@ -467,12 +457,6 @@ def test_corrupting_sqlite_version_is_refused(place: Path, monkeypatch: pytest.M
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
     with pytest.raises(JournalError, match=r"SQLite 3\.51\.2 can corrupt"):
         open_journal_at(place)
-
-
-def test_durable_commit_settings_are_in_force(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
-        found = {name: journal._connection.pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")}
-    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
 
 
 # Versions of the tables: the next writer upgrades older ones, and newer ones are refused.

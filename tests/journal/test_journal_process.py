@@ -119,8 +119,7 @@ def test_process_waits_for_lock_inherited_by_child(place: Path, orphan_pid: int)
         elif len(waits) > 3:
             time.sleep(seconds)  # waits until the system has closed its files
 
-    lock = RunLock(place / "a.lock", now=AT, command="a test", wait=LockWait(sleep=sleep, limit_s=60.0))
-    lock.close()
+    RunLock(place / "a.lock", now=AT, command="a test", wait=LockWait(sleep=sleep, limit_s=60.0)).close()
     assert len(waits) >= 3
 
 
@@ -246,13 +245,10 @@ def count_waits(place: Path, pid: int) -> int:
     return sleep.call_count
 
 
-def test_zombie_process_counts_as_dead(place: Path) -> None:
+def test_zombie_counts_as_dead_but_foreign_process_alive(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["/bin/true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended but remains a zombie
         assert count_waits(place, child.pid) > 0
-
-
-def test_process_of_another_user_counts_as_alive(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.lock.os.kill", Mock(side_effect=PermissionError))
     assert count_waits(place, 1) == 0
 
