@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,37 +142,6 @@ class _Killed(Exception):
     """Stands for the end of the sending process."""
 
 
-class _Scenario:
-    """Processes that send due notices, and receivers that count them by id."""
-
-    def __init__(self, place: JournalLocation, seed: int) -> None:
-        self.place, self.chance, self.now = place, random.Random(seed), NOW  # noqa: S311 - a test's
-        self.received: Counter[str] = Counter()
-        self.killed_after: set[str] = set()
-        self.down_until = NOW + timedelta(hours=self.chance.choice((0, 1, 30)))
-
-    def _step(self, kill_share: float) -> None:
-        if self.chance.random() < kill_share:
-            raise _Killed
-
-    def send(self, kill_share: float) -> None:
-        with self.place.outbox(write=True) as one, self.place.outbox(write=True) as other:
-            for notice in due(one, self.now):
-                self._step(kill_share)
-                if not self.chance.choice((one, other)).claim(notice, {}, self.now):
-                    continue
-                assert not other.claim(notice, {}, self.now)
-                self._step(kill_share)
-                if self.now < self.down_until:
-                    one.record_problem(notice, "not_reached")
-                    continue
-                self.received[notice.id] += 1
-                if self.chance.random() < kill_share:
-                    self.killed_after.add(notice.id)
-                    raise _Killed
-                one.record_sent(notice, timestamp(self.now))
-
-
 @pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_killed_process_loses_no_notices(journal_place: JournalLocation, seed: int) -> None:
@@ -195,27 +165,50 @@ def test_planted_bug_of_sending_is_detected(
 ) -> None:
     monkeypatch.setattr(Outbox, "claim", planted)
     with pytest.raises(AssertionError, match=error):
-        play(journal_place, *range(20))
+        list(map(partial(play, journal_place), range(20)))
 
 
-def play(journal_place: JournalLocation, *seeds: int) -> None:
+def play(journal_place: JournalLocation, seed: int) -> None:
     """Let processes send due notices for days, with occasional kills, and compare the received and written notices."""
-    for seed in seeds:
-        company = _Scenario(journal_place, seed)
-        for number in range(8):
-            with journal_place.outbox(write=True) as outbox:
-                outbox.add([replace(NOTICE, subject=f"{seed} {number}")], timestamp(company.now))
-            with suppress(_Killed):
-                company.send(0.15)
-            company.now += timedelta(minutes=company.chance.randrange(1, 200))
-        while company.now < NOW + GIVEN_UP_AFTER:
-            company.send(0.0)
-            company.now += timedelta(hours=3)
-        with journal_place.outbox(write=False) as outbox:
-            kept = [one for one in outbox.list_notices(limit=999) if one.subject.startswith(f"{seed} ")]
-        assert {one.id for one in kept} == set(company.received), "a notice was lost"
-        assert all(one.sent_at is not None for one in kept)
-        assert {notice for notice, count in company.received.items() if count > 1} <= company.killed_after
+    chance, now = random.Random(seed), NOW  # noqa: S311 - a test's
+    received, killed_after = Counter[str](), set[str]()
+    down_until = NOW + timedelta(hours=chance.choice((0, 1, 30)))
+
+    def step(kill_share: float) -> None:
+        if chance.random() < kill_share:
+            raise _Killed
+
+    def send(kill_share: float) -> None:
+        with journal_place.outbox(write=True) as one, journal_place.outbox(write=True) as other:
+            for notice in due(one, now):
+                step(kill_share)
+                if not chance.choice((one, other)).claim(notice, {}, now):
+                    continue
+                assert not other.claim(notice, {}, now)
+                step(kill_share)
+                if now < down_until:
+                    one.record_problem(notice, "not_reached")
+                    continue
+                received[notice.id] += 1
+                if chance.random() < kill_share:
+                    killed_after.add(notice.id)
+                    raise _Killed
+                one.record_sent(notice, timestamp(now))
+
+    for number in range(8):
+        with journal_place.outbox(write=True) as outbox:
+            outbox.add([replace(NOTICE, subject=f"{seed} {number}")], timestamp(now))
+        with suppress(_Killed):
+            send(0.15)
+        now += timedelta(minutes=chance.randrange(1, 200))
+    while now < NOW + GIVEN_UP_AFTER:
+        send(0.0)
+        now += timedelta(hours=3)
+    with journal_place.outbox(write=False) as outbox:
+        kept = [one for one in outbox.list_notices(limit=999) if one.subject.startswith(f"{seed} ")]
+    assert {one.id for one in kept} == set(received), "a notice was lost"
+    assert all(one.sent_at is not None for one in kept)
+    assert {notice for notice, count in received.items() if count > 1} <= killed_after
 
 
 def test_concurrent_senders_claim_each_notice_once(journal_place: JournalLocation) -> None:
