@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource
@@ -12,11 +13,7 @@ from tests.support.journal_rows import at, due_rows, intent, new_instruction, op
 from tests.support.tested_journal import Journal
 
 BEFORE, LATER, WHEN = "2027-01-01", "2027-02-01T08:00:00.000Z", "2027-03-01T08:00:00.000Z"
-
-
 SECRETS = ("Zephyrine", "Quillfeather", "254799887766", "ticket-of-zephyrine", "raw-words-about-her", "sheet-of-hers")
-
-
 FORGERIES_OF_BOTH = [
     "UPDATE instruction SET minor = 1 WHERE number = 1",
     "UPDATE instruction SET client_orderid = 'A-9' WHERE number = 1",
@@ -51,10 +48,8 @@ def send_rejected_rows(journal: Journal, batch: int) -> None:
     reply = StoredReply("HTTP/1.1 200 OK", b'{"message": "raw-words-about-her"}')
     for due in due_rows(journal, batch):
         journal.append([intent(due, at(1))])
-        outcome = outcome_of(
-            due.number, 1, OutcomeKind.REJECTED, at(2), message="Zephyrine has no account", reply_sha256=reply.sha256
-        )
-        journal.append([Entry(outcome.instruction, outcome.attempt, outcome.fact, outcome.at, reply)])
+        words = {"message": "Zephyrine has no account", "reply_sha256": reply.sha256}
+        journal.append([replace(outcome_of(due.number, 1, OutcomeKind.REJECTED, at(2), **words), reply=reply)])
 
 
 def record_unknown_evidence(journal: Journal, order_id: str) -> None:
@@ -68,10 +63,8 @@ def fill_journal(journal: Journal) -> None:
     send_rejected_rows(journal, 1)
     open_sheet(journal, "paid", [secret_row(2, "B-1"), new_instruction(3, "B-2")], pages=(b"sheet-of-hers",))
     send(journal, 2, OutcomeKind.UNKNOWN, at(4))
-    decisions = [
-        Entry(number, 1, Resolved(Resolution.PAID, "ticket-of-zephyrine", "amina"), at(5)) for number in (3, 4)
-    ]
-    journal.settle(decisions)
+    decision = Resolved(Resolution.PAID, "ticket-of-zephyrine", "amina")
+    journal.settle([Entry(number, 1, decision, at(5)) for number in (3, 4)])
     record_unknown_evidence(journal, "nobody-knows-this")
     open_sheet(journal, "new", [new_instruction(2, "C-1")], opened_at=LATER)
 
