@@ -63,7 +63,6 @@ def legal_histories(draw: st.DrawFn) -> History:
 
 
 def replay(history: History) -> tuple[Standing, list[IllegalMove]]:
-    """Return the standing after a history, and the facts that changed nothing."""
     standing, illegal = Standing(), list[IllegalMove]()
     for fact, attempt in history:
         after = next_standing(standing, fact_kind(fact), attempt)

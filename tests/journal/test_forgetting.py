@@ -47,7 +47,6 @@ from tests.support.tested_journal import Journal
 
 @pytest.fixture
 def kept(place: Path) -> Iterator[SqliteJournal]:
-    """Yield a journal in a file with old batches and a new one."""
     with closing(open_journal_at(place)) as journal:
         fill_journal(journal)
         yield journal

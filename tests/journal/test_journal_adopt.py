@@ -74,7 +74,6 @@ def known_journals(place: Path) -> KnownJournals:
 
 
 def remember_journals(place: Path, *entries: KnownJournal) -> None:
-    """Write entries for known journals."""
     with known_journals(place).hold_lock(AT):
         for entry in entries:
             known_journals(place).write(entry)
@@ -235,7 +234,6 @@ def losing_writes(place: Path) -> Iterator[SqliteJournal]:
 
 
 def open_first_sheet(place: Path, rows: int = 1) -> Sequence[DueRow]:
-    """Open a sheet in a new journal, and return its due rows."""
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=rows)
         return due_rows(journal, 1)

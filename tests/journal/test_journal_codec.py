@@ -192,7 +192,6 @@ def read_bytes(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def staged_lines(*entries: Entry | Remark, end: Link = END) -> tuple[Lines, Lines, Lines]:
-    """Return the call's facts, texts and replies."""
     staged = stage_facts(entries, end)
     facts, texts, replies = ([read_bytes(line) for line in json.loads(lines)] for lines in staged.values[2:])
     assert (staged.values[:2], staged.before) == ((end.seq, end.hash), end)

@@ -70,7 +70,6 @@ Write = Callable[[SqliteJournal], object]
 
 
 def open_copy(place: Path, path: Path) -> SqliteJournal:
-    """Open a journal at another path for a run."""
     return file_location(place, path).open_to_write("a test")
 
 
@@ -335,7 +334,6 @@ def log_path(place: Path) -> Path:
 
 
 def newest_logged_fact(place: Path) -> tuple[str, int, str]:
-    """Return the newest fact in the sent log."""
     folder = log_path(place).parent
     newest = newest_line(folder, RUN)
     assert newest is not None

@@ -38,7 +38,6 @@ REPLY = StoredReply("HTTP/1.1 200 OK", b'{"status":"declined"}')
 
 @pytest.fixture
 def full_journal(place: Path) -> Path:
-    """Return the path of a closed journal with every kind of content."""
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=5)
         rejected, returned, paid, doubtful, _ = due_rows(journal, 1)

@@ -210,7 +210,6 @@ def run(place: Path) -> Run:
 
 @pytest.mark.parametrize("places", [(0, 24), long((-1, 1, 23, 2000))])
 def test_log_truncated_anywhere_restores_earlier_state(run: Run, place: Path, places: Collection[int]) -> None:
-    """The log is cut at `places` of every frame."""
     whole = run.size()
     seen_states = set()
     for size in (*(start + at for start in range(32, whole, FRAME_BYTES) for at in places), whole):

@@ -104,8 +104,7 @@ def test_unusable_or_contrary_evidence_moves_no_row(journal: Journal) -> None:
     assert journal.verify()["contradictions"] == 1
 
 
-def released_journal(journal: Journal) -> None:
-    """Return a journal whose row 2 was rejected and released under the same order id."""
+def release_rejected_rows(journal: Journal) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, [2, 3, 4], suffix=False, by="amina", at=at(3))
@@ -169,7 +168,7 @@ def test_released_row_claimed_by_gateway_is_held(journal: Journal, word: str) ->
     ("resolution", "state"), [("paid", "paid"), ("rejected", "rejected"), ("not-received", "ready")]
 )
 def test_hold_is_lifted_by_recorded_person(journal: Journal, resolution: str, state: str) -> None:
-    released_journal(journal)
+    release_rejected_rows(journal)
     journal.record_evidence([build_evidence(1)], WORDS, at=at(5))
     (hold,) = journal.holds(1).values()
     assert (hold.source, hold.said, hold.taken_at) == (EvidenceSource.NOTIFICATION, "paid", at(5))
@@ -187,7 +186,7 @@ def test_hold_is_lifted_by_recorded_person(journal: Journal, resolution: str, st
 
 
 def test_held_row_is_neither_sent_nor_settled(journal: Journal) -> None:
-    released_journal(journal)
+    release_rejected_rows(journal)
     held, free, _ = due_rows(journal, 1)
     amended = [(2, "ORD-2", "other content")]
     assert [clash.is_amendable for clash in journal.compare(OPERATION, amended)[1]] == [True]
@@ -227,7 +226,7 @@ def test_journal_times_never_decrease(journal: Journal) -> None:
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("proof", [Proof.PROVEN, Proof.UNPROVEN])
 def test_ambiguous_evidence_holds_payout_and_collection(journal: Journal, word: str, proof: Proof) -> None:
-    released_journal(journal)
+    release_rejected_rows(journal)
     open_sheet(journal, operation="payin", batch="other")
     journal.record_evidence([build_evidence(1, word, proof=proof)], WORDS, at=at(5))
     assert journal.message_counts() == {"ambiguous": 2}

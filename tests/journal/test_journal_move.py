@@ -139,7 +139,6 @@ def test_moved_journal_continues_only_in_database(place: Path, empty_database: D
 
 
 def usable_journals(place: Path, to: DatabaseLocation) -> list[str]:
-    """Return the journals that a run could open now."""
     found = []
     openers: dict[str, Callable[[], Any]] = {
         "file": lambda: open_journal_at(place),

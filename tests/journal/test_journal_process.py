@@ -97,7 +97,6 @@ def test_lock_holder_kind_ignores_command_name(place: Path, written: dict[str, s
 
 @pytest.fixture
 def orphan_pid(place: Path) -> Iterator[int]:
-    """Yield the id of a process that still has the lock of its killed parent."""
     with start_process("hand_down", place) as holder:
         child = int(read_line(holder))
         holder.send_signal(signal.SIGKILL)

@@ -266,7 +266,6 @@ def order_ids(payments: list[FoundPayment]) -> list[str]:
 
 @pytest.fixture
 def people(journal: Journal) -> Journal:
-    """Return a journal with two batches that pay four people."""
     open_sheet(journal, "b1", [named_row(2, "Jane Wanjiku"), named_row(3, "José Ñandú"), named_row(4, "O'Brien, Jane")])
     open_sheet(journal, "b2", [named_row(2, "Wanjiku JANE", "ORD-9"), named_row(3, "عمر الشريف", "ORD-10")])
     return journal
@@ -367,7 +366,6 @@ def used_ids(journal: Journal, *order_ids: str, operation: str = OPERATION) -> l
 
 
 def derived_row(row: int, reference: str) -> NewInstruction:
-    """Return a row whose order id was derived from a reference."""
     new = new_instruction(row)
     return new._replace(client_orderid=f"{reference}-{payee_tag(reference, new.payee)}-1")
 
