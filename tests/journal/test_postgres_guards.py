@@ -362,6 +362,7 @@ def test_failed_evidence_recording_keeps_journal_valid(
     write(at_database)
     with closing(read_postgres(at_database)) as reader:
         reader.verify()
+        assert [*reader.holds(1)] == ([2] if write is NOTES[0] else [])
 
 
 @pytest.mark.parametrize(("deadlocks", "calls"), [(2, 3), (1_000, 11)])
