@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -66,15 +65,16 @@ def joined_run(at: DatabaseLocation) -> Iterator[tuple[WorkerJournal, EngineJour
             yield journal, engine
 
 
-async def claim_numbers(engine: EngineJournal, limit: int) -> list[int]:
-    return [due.row for due in await engine.due(1, limit=limit)]
+def claim(engine: EngineJournal, limit: int) -> list[DueRow]:
+    return [*asyncio.run(engine.due(1, limit=limit))]
 
 
-async def put_in_flight(engine: EngineJournal, limit: int = 1) -> list[DueRow]:
-    """Put due rows in flight, and return them."""
-    due = [*await engine.due(1, limit=limit)]
-    await engine.append([intent(row) for row in due])
-    return due
+def append(engine: EngineJournal, *entries: Entry) -> list[MoveResult]:
+    return [*asyncio.run(engine.append(entries))]
+
+
+def put_in_flight(engine: EngineJournal, limit: int = 1) -> list[MoveResult]:
+    return append(engine, *map(intent, claim(engine, limit)))
 
 
 def start_run(at: DatabaseLocation, rows: int = 7, *, batch: str = "b1", after: int = 1) -> int:
@@ -117,34 +117,21 @@ def test_worker_sends_shared_batch_and_ends_run(at_database: DatabaseLocation) -
 
 def test_two_workers_claim_different_rows_of_batch(at_database: DatabaseLocation) -> None:
     batch = start_run(at_database)
-    with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
-        for journal in (first_worker, second_worker):
-            assert journal.join_run() is not None
-        with first_worker.open_engine_journal() as first, second_worker.open_engine_journal() as second:
-
-            async def take_turns() -> Counter[int]:
-                sent: Counter[int] = Counter()
-                while found := [*await pay_rows(first, batch, 1), *await pay_rows(second, batch, 1)]:
-                    sent.update(found)
-                return sent
-
-            assert asyncio.run(take_turns()) == Counter(range(2, 9))
-        for journal in (first_worker, second_worker):
-            journal.leave_run()
-        assert first_worker.sent_rows + second_worker.sent_rows == 7
-        assert 0 < first_worker.sent_rows < 7
+    with joined_run(at_database) as (first_worker, first), joined_run(at_database) as (second_worker, second):
+        sent = list[int]()
+        while found := [row for engine in (first, second) for row in asyncio.run(pay_rows(engine, batch, 1))]:
+            sent += found
+        assert sorted(sent) == [2, 3, 4, 5, 6, 7, 8]
+    assert first_worker.sent_rows + second_worker.sent_rows == 7
+    assert 0 < first_worker.sent_rows < 7
 
 
 def test_worker_claims_rows_once_and_reclaims_later(at_database: DatabaseLocation) -> None:
     start_run(at_database)
     with joined_run(at_database) as (journal, engine):
-
-        async def by_pages() -> tuple[list[int], list[int]]:
-            first = await claim_numbers(engine, 3)
-            change_process(at_database, "seen_at = seen_at - interval '1 hour'", journal)
-            return first, await claim_numbers(engine, 3)
-
-        assert asyncio.run(by_pages()) == ([2, 3, 4], [5, 6, 7])
+        assert [due.row for due in claim(engine, 3)] == [2, 3, 4]
+        change_process(at_database, "seen_at = seen_at - interval '1 hour'", journal)
+        assert [due.row for due in claim(engine, 3)] == [5, 6, 7]
         journal.leave_run()
         assert work_on_run(journal) == [2, 3, 4, 5, 6, 7, 8]
 
@@ -156,9 +143,7 @@ def test_second_start_joins_current_run(at_database: DatabaseLocation) -> None:
         with closing(open_postgres(at_database)) as second:  # the first process has let go of the lock
             second_run = second.start_shared_run(batch, waits=True)
             assert isinstance(second_run, OfferedRun)
-            assert execute_as_owner(at_database, "SELECT number, ended_at IS NULL FROM run") == [
-                (second_run.number, True)
-            ]
+    assert execute_as_owner(at_database, "SELECT number, ended_at IS NULL FROM run") == [(second_run.number, True)]
     with open_worker(at_database) as journal:
         assert len(work_on_run(journal)) == 7
 
@@ -183,7 +168,7 @@ def test_new_run_starts_while_previous_run_ends(at_database: DatabaseLocation) -
 def test_claims_of_ended_worker_are_released(at_database: DatabaseLocation, end: str) -> None:
     start_run(at_database)
     with joined_run(at_database) as (first_worker, engine), open_worker(at_database) as second_worker:
-        assert asyncio.run(claim_numbers(engine, 5)) == [2, 3, 4, 5, 6]
+        assert [due.row for due in claim(engine, 5)] == [2, 3, 4, 5, 6]
         assert work_on_run(second_worker) == [7, 8]
         assert second_worker.join_run() is None, "the rest is another's"
         assert len(second_worker.runs()) == 1
@@ -207,15 +192,11 @@ def test_rows_with_lost_claim_response_are_sent_later(at_database: DatabaseLocat
 
 
 def test_claimed_row_can_be_sent_by_another_worker(at_database: DatabaseLocation) -> None:
-    batch = start_run(at_database, 1)
+    start_run(at_database, 1)
     with joined_run(at_database) as (_, first), joined_run(at_database) as (second_worker, _):
-
-        async def send_after_another() -> list[MoveResult]:
-            (due,) = await first.due(batch, limit=1)
-            assert [*second_worker.append([intent(due)])] == [MoveResult.MOVED]
-            return [*await first.append([intent(due)])]
-
-        assert asyncio.run(send_after_another()) == [MoveResult.HELD]
+        (due,) = claim(first, 1)
+        assert [*second_worker.append([intent(due)])] == [MoveResult.MOVED]
+        assert append(first, intent(due)) == [MoveResult.HELD]
 
 
 def test_batch_is_not_offered_without_live_worker(at_database: DatabaseLocation) -> None:
@@ -236,8 +217,7 @@ def test_batch_is_not_offered_without_live_worker(at_database: DatabaseLocation)
 def test_leaving_run_releases_gate_share(at_database: DatabaseLocation) -> None:
     """A lost message to the gate would otherwise leave it a share that it does not use."""
     start_run(at_database, 1)
-    with open_worker(at_database) as journal:
-        assert journal.join_run() is not None
+    with joined_run(at_database) as (journal, _):
         change_process(at_database, "is_sending = true", journal)
         journal.leave_run()
         assert at_database.limits().workers == []
@@ -261,7 +241,7 @@ def test_process_without_lock_cannot_change_run(at_database: DatabaseLocation) -
 def test_rows_of_dead_worker_are_in_doubt(at_database: DatabaseLocation) -> None:
     start_run(at_database)
     with joined_run(at_database) as (dying, engine):
-        asyncio.run(put_in_flight(engine, 2))
+        put_in_flight(engine, 2)
         with open_worker(at_database) as second_worker:
             assert work_on_run(second_worker) == [4, 5, 6, 7, 8], "what a living worker has is left alone"
             assert second_worker.join_run() is None
@@ -291,7 +271,7 @@ def test_rows_of_dead_worker_are_in_doubt(at_database: DatabaseLocation) -> None
 def test_only_stopped_workers_rows_are_in_doubt(at_database: DatabaseLocation, change: str, state: State) -> None:
     start_run(at_database, 1)
     with joined_run(at_database) as (journal, engine):
-        asyncio.run(put_in_flight(engine))
+        put_in_flight(engine)
         change_process(at_database, change, journal)
         with closing(open_postgres(at_database)) as opener:
             assert opener.mark_interrupted(AT) == (state is State.IN_DOUBT)
@@ -300,29 +280,21 @@ def test_only_stopped_workers_rows_are_in_doubt(at_database: DatabaseLocation, c
 
 def test_each_commit_updates_heartbeat(at_database: DatabaseLocation) -> None:
     """A failover may lose signs of life, which must not make a young intent look old."""
-    batch = start_run(at_database, 2)
+    start_run(at_database, 2)
     with joined_run(at_database) as (journal, engine):
-
-        async def send_both() -> None:
-            for due in await engine.due(batch, limit=2):
-                change_process(at_database, "seen_at = now() - interval '1 h'", journal)
-                await engine.append([intent(due)])
-                age = "SELECT now() - seen_at < interval '10 s' FROM process WHERE kind = 'worker'"
-                assert execute_as_owner(at_database, age) == [(True,)]
-
-        asyncio.run(send_both())
+        for due in claim(engine, 2):
+            change_process(at_database, "seen_at = now() - interval '1 h'", journal)
+            append(engine, intent(due))
+            age = "SELECT now() - seen_at < interval '10 s' FROM process WHERE kind = 'worker'"
+            assert execute_as_owner(at_database, age) == [(True,)]
 
 
 def test_row_settled_after_claim_is_skipped(at_database: DatabaseLocation) -> None:
-    batch = start_run(at_database, 2)
+    start_run(at_database, 2)
     with joined_run(at_database) as (_, engine):
-
-        async def settle_meanwhile() -> None:
-            found = [*await engine.due(batch, limit=2)]
-            execute_as_owner(at_database, "UPDATE state SET state = 'paid' WHERE instruction = 1")
-            assert [*await engine.append([intent(due) for due in found])] == [MoveResult.HELD, MoveResult.MOVED]
-
-        asyncio.run(settle_meanwhile())
+        found = claim(engine, 2)
+        execute_as_owner(at_database, "UPDATE state SET state = 'paid' WHERE instruction = 1")
+        assert append(engine, *map(intent, found)) == [MoveResult.HELD, MoveResult.MOVED]
 
 
 # Stops.
@@ -330,31 +302,23 @@ def test_row_settled_after_claim_is_skipped(at_database: DatabaseLocation) -> No
 
 def test_stop_reaches_every_worker_before_next_row(at_database: DatabaseLocation) -> None:
     batch = start_run(at_database)
-    with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
-        joined_run = first_worker.join_run()
-        assert joined_run is not None
-        assert second_worker.join_run() is not None
-        with first_worker.open_engine_journal() as first, second_worker.open_engine_journal() as second:
-
-            async def stop_late() -> None:
-                (first_row,) = await first.due(batch, limit=1)
-                (second_row,) = await second.due(batch, limit=1)
-                assert [*await second.append([intent(second_row)])] == [MoveResult.MOVED]
-                second_worker.stop_run(joined_run, "the breaker")
-                assert [*await first.append([intent(first_row)])] == [MoveResult.HELD]
-                with (
-                    closing(open_postgres(at_database)) as opener,
-                    pytest.raises(JournalHeld, match="have not finished stopping"),
-                ):
-                    opener.start_shared_run(batch, waits=True)
-                paid = outcome_of(second_row.number, 1, OutcomeKind.PAID)
-                assert [*await second.append([paid])] == [MoveResult.MOVED], "what is in flight is written down"
-                (next_there,) = await second.due(batch, limit=1)
-                assert not await first.due(batch, limit=1), "what is left would be signed for nothing"
-                assert [*await second.append([intent(next_there)])] == [MoveResult.HELD]
-                assert await pay_rows(second, batch) == []
-
-            asyncio.run(stop_late())
+    with joined_run(at_database) as (first_worker, first), joined_run(at_database) as (second_worker, second):
+        (first_row,), (second_row,) = claim(first, 1), claim(second, 1)
+        assert append(second, intent(second_row)) == [MoveResult.MOVED]
+        (run,) = second_worker.runs()
+        second_worker.stop_run(run, "the breaker")
+        assert append(first, intent(first_row)) == [MoveResult.HELD]
+        with (
+            closing(open_postgres(at_database)) as opener,
+            pytest.raises(JournalHeld, match="have not finished stopping"),
+        ):
+            opener.start_shared_run(batch, waits=True)
+        paid = outcome_of(second_row.number, 1, OutcomeKind.PAID)
+        assert append(second, paid) == [MoveResult.MOVED], "what is in flight is written down"
+        (next_there,) = claim(second, 1)
+        assert not claim(first, 1), "what is left would be signed for nothing"
+        assert append(second, intent(next_there)) == [MoveResult.HELD]
+        assert asyncio.run(pay_rows(second, batch)) == []
         for journal in (first_worker, second_worker):
             journal.leave_run()
         assert first_worker.join_run() is None
@@ -414,12 +378,8 @@ def test_evidence_arriving_during_claim_holds_row(at_database: DatabaseLocation)
     """The evidence fits a row of either operation. While it is recorded, a worker commits an intent for one row."""
     batch = start_run(at_database, 1)
     with joined_run(at_database) as (journal, engine):
-
-        async def rejected() -> None:
-            (due,) = await put_in_flight(engine)
-            await engine.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, http_status=200)])
-
-        asyncio.run(rejected())
+        put_in_flight(engine)
+        append(engine, outcome_of(1, 1, OutcomeKind.REJECTED, http_status=200))
         journal.leave_run()
     with ExitStack() as stack:
         opener = stack.enter_context(closing(open_postgres(at_database)))
