@@ -3,19 +3,19 @@
 import asyncio
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pytest
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.cluster.database_location import DatabaseLocation
-from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
+from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Replaced, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import DocumentWithdrawn, JournalError, JournalHeld, JournalUnwritable, StaleRows
@@ -24,7 +24,17 @@ from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.postgres.postgres_journal import OfferedRun, WorkerJournal
 from paygw_batch.journal.postgres.session import Server, fetch
 from paygw_batch.journal.values import DueRow, Entry, KnownRow, Link, MoveResult, NewBatch
-from tests.support.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved, withdrawal
+from tests.support.journal_rows import (
+    AT,
+    WORDS,
+    build_evidence,
+    intent,
+    new_instruction,
+    open_sheet,
+    outcome_of,
+    resolved,
+    withdrawal,
+)
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_rows import (
     execute_as_owner,
@@ -381,47 +391,29 @@ def test_evidence_arriving_during_claim_holds_row(at_database: DatabaseLocation)
         put_in_flight(engine)
         append(engine, outcome_of(1, 1, OutcomeKind.REJECTED, http_status=200))
         journal.leave_run()
-    with ExitStack() as stack:
-        opener = stack.enter_context(closing(open_postgres(at_database)))
+    has_begun, go_on, evidence = threading.Event(), threading.Event(), replace(build_evidence(1), arrival=None)
+    with closing(open_postgres(at_database)) as opener:
         assert opener.release(batch, None, suffix=False, by="amina", at=AT) == 1
         open_sheet(opener, "p1", 1, operation="payin")
         assert opener.start_shared_run(batch, waits=True) is not None
-        _, engine = stack.enter_context(joined_run(at_database))
-        words = {"approved": OutcomeKind.PAID}
-        claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
-        evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}")
+        commit = opener.writer._commit_decisions
 
-        async def record_and_send() -> MoveResult:
-            (due,) = await engine.due(batch, limit=1)
+        def commit_late(before: Link) -> None:
+            has_begun.set()
+            assert go_on.wait(PATIENCE_S)
+            commit(before)
+
+        late = patch.object(opener.writer, "_commit_decisions", commit_late)  # between the evidence and its commit
+        with joined_run(at_database) as (_, engine), late, ThreadPoolExecutor(2) as threads:
+            (due,) = claim(engine, 1)
             opener.writer.acquire_decision_lock()
-            has_begun, go_on = asyncio.Event(), asyncio.Event()
-            loop = asyncio.get_running_loop()
-            taking = loop.run_in_executor(None, record_slowly, loop, has_begun, go_on)
-            await has_begun.wait()
-            sending = asyncio.ensure_future(engine.append([intent(due)]))
-            await until_blocked(sending)
+            taking = threads.submit(opener.record_evidence, [evidence], WORDS, at=AT)
+            assert has_begun.wait(PATIENCE_S)
+            sending = threads.submit(append, engine, intent(due))
+            wait_until(lambda: sending.done() or is_blocked(at_database))
             go_on.set()
-            assert await taking == [Finding.AMBIGUOUS]
-            return (await sending)[0]
-
-        def record_slowly(
-            loop: asyncio.AbstractEventLoop, has_begun: asyncio.Event, go_on: asyncio.Event
-        ) -> list[Finding]:
-            commit = opener.writer._commit_decisions
-
-            def commit_late(before: Link) -> None:
-                loop.call_soon_threadsafe(has_begun.set)
-                asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
-                commit(before)
-
-            opener.writer._commit_decisions = commit_late  # type: ignore[method-assign]  # between the evidence and its commit
-            return [*opener.record_evidence([evidence], words, at=AT)]
-
-        async def until_blocked(sending: asyncio.Future[Sequence[MoveResult]]) -> None:
-            while not sending.done() and not is_blocked(at_database):  # noqa: ASYNC110 (of the server)
-                await asyncio.sleep(0.01)
-
-        assert asyncio.run(record_and_send()) is MoveResult.HELD
+            assert list(taking.result(PATIENCE_S)) == [Finding.AMBIGUOUS]
+            assert sending.result(PATIENCE_S) == [MoveResult.HELD]
     assert states(at_database) == [State.READY]
 
 
@@ -472,34 +464,25 @@ def test_only_first_of_two_processes_gets_lock(at_database: DatabaseLocation) ->
         with closing(open_postgres(at_database)) as journal:
             numbers.append(journal.writer.process)
     change_process(at_database, "ended_at = NULL, seen_at = now()")
-    url = at_database.server.url
-
-    def take_lock(connection: psycopg.Connection[Any], number: int) -> Any:
-        return connection.execute("SELECT paygw.take_desk(%s, '{}')", (number,)).fetchall()
-
-    with psycopg.connect(url) as first_connection, psycopg.connect(url, autocommit=True) as second_connection:
-        second_connection.execute("SET search_path = paygw")
-        first_connection.execute("SET search_path = paygw")
-        holder, first, second = numbers
-        assert take_lock(second_connection, holder) == [(True,)]
-        second_connection.execute("UPDATE process SET seen_at = now() - interval '1 h' WHERE number = %s", (holder,))
-        assert take_lock(first_connection, first) == [(True,)]
-        assert take_lock(second_connection, second) == [(False,)], "the other one is about to have it"
-        first_connection.commit()
-        assert take_lock(second_connection, second) == [(False,)]
-        assert second_connection.execute("SELECT process FROM desk").fetchall() == [(first,)]
+    holder, first, second = numbers
+    take = "SELECT paygw.take_desk(%s, '{}')"
+    with psycopg.connect(at_database.server.url, options="-c search_path=paygw") as connection:
+        assert execute_as_owner(at_database, take % holder) == [(True,)]
+        execute_as_owner(at_database, f"UPDATE process SET seen_at = now() - interval '1 h' WHERE number = {holder}")  # noqa: S608
+        assert connection.execute((take % first).encode()).fetchall() == [(True,)]
+        assert execute_as_owner(at_database, take % second) == [(False,)], "the other one is about to have it"
+        connection.commit()
+        assert execute_as_owner(at_database, take % second, "SELECT process FROM desk") == [(first,)]
+        assert execute_as_owner(at_database, take % second) == [(False,)]
 
 
 def test_long_transaction_keeps_lock(at_database: DatabaseLocation) -> None:
     """From its first fact on, signs of life are blocked, because they write the same line of the process."""
-    is_alive = "SELECT paygw.is_alive(%s)"
     with closing(open_postgres(replace(at_database, intent_lives_s=0.5))) as journal:
-        with (
-            journal.writer.decision_transaction(),
-            psycopg.connect(at_database.server.url, autocommit=True) as connection,
-        ):
+        is_alive = f"SELECT is_alive({journal.writer.process})"
+        with journal.writer.decision_transaction():
             journal._evidence.record_notes(journal._record, withdrawal())
-            wait_until(lambda: connection.execute(is_alive, (journal.writer.process,)).fetchall() == [(False,)])
+            wait_until(lambda: execute_as_owner(at_database, is_alive) == [(False,)])
             with pytest.raises(JournalHeld, match=r"process \d+ on .*: a test"):
                 open_postgres(at_database)
         journal.withdraw(withdrawal("2" * 64))
