@@ -20,13 +20,9 @@ endpoint_id = "1234"
 consumer_key = "merchant-login"
 private_key = "keys/merchant.pem"
 private_key_passphrase_env = "PAYGW_KEY_PASSPHRASE"
-server_callback_url = "https://merchant.example/paygw/callback"
 signature_profile = "json-params"
-connect_timeout_s = 30
-read_timeout_s = 60
-total_timeout_s = 120
+server_callback_url = "https://merchant.example/paygw/callback"
 ca_bundle = "corporate-ca.pem"
-proxy = "http://proxy.example:3128"
 [submission]
 concurrency = 16
 rate_per_s = 0
@@ -41,9 +37,6 @@ processing = "accepted"
 declined = "rejected"
 [retry]
 order_id = "suffix"
-[limits]
-max_rows = 1_000_000
-max_sheet_mib = 1024
 [countries.KE.payout]
 purpose = "WALLET"
 min_amount = "10"

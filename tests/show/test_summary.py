@@ -12,7 +12,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.journal import RowState
 from paygw_batch.show.next_step import RowStep, batch_steps, next_step, step_sentence
-from paygw_batch.show.summary import ExitCode, Summary, exit_code_for, worst_code
+from paygw_batch.show.summary import ExitCode, exit_code_for, worst_code
 from paygw_batch.show.totals import amount_text, batch_totals
 
 
@@ -68,12 +68,6 @@ def test_totals_are_exact_and_count_every_row() -> None:
 )
 def test_sums_use_decimals_of_their_currency(amount: str, minor_units: int | None, text: str) -> None:
     assert amount_text(Decimal(amount), minor_units) == text
-
-
-def test_summary_lists_extra_keys_last() -> None:
-    told = Summary(ExitCode.DONE, "done", extra={"checks": []}).as_json()
-    assert list(told)[-1] == "checks"
-    assert told["exit_code"] == 0
 
 
 RESUME = "To send the rows that have not been sent yet, run `paygw-batch resume B`."
