@@ -147,43 +147,39 @@ def test_change_after_forgetting_is_detected(
 
 # Changes that the tables refuse, even to their owner.
 
-LEFT = "SET fields = NULL, payee = NULL, content = NULL, salt = NULL"
 BEGIN = "SELECT begin_forgetting(1)"
 
 
-def forgetting_statement(instruction: int, *changes: tuple[str, str]) -> str:
-    """Return the statement that forgets an instruction, with changes that make it wrong."""
-    text = LEFT
-    for right, wrong in changes:
-        text = text.replace(right, wrong, 1)
+def forgetting_statement(instruction: int, right: str = "", wrong: str = "") -> str:
+    """Return the statement that forgets an instruction, with a change that makes it wrong."""
+    text = "SET fields = NULL, payee = NULL, content = NULL, salt = NULL".replace(right, wrong, 1)
     return f"UPDATE instruction i {text} WHERE number = {instruction}"
 
 
-def removal_statement(instruction: int) -> str:
-    """Return the statement that removes the personal data of an instruction's facts."""
-    return f"DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE instruction = {instruction})"  # noqa: S608
+REMOVE = "DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE {})"
+"""Removes the personal data of some facts."""
 
 
 REFUSED: Sequence[Sequence[str]] = [
     ["UPDATE instruction SET fields = '{}'"],
     [forgetting_statement(1)],
-    [BEGIN, forgetting_statement(1, ("salt = NULL", "salt = NULL, minor = 1"))],
-    [BEGIN, forgetting_statement(1, ("salt = NULL", "salt = NULL, people_sha256 = sha256('')"))],
-    [BEGIN, forgetting_statement(1, (", salt = NULL", ""))],
+    [BEGIN, forgetting_statement(1, "salt = NULL", "salt = NULL, minor = 1")],
+    [BEGIN, forgetting_statement(1, "salt = NULL", "salt = NULL, people_sha256 = sha256('')")],
+    [BEGIN, forgetting_statement(1, ", salt = NULL", "")],
     [BEGIN, forgetting_statement(3)],  # of another batch
-    [BEGIN, forgetting_statement(1, ("payee = NULL", "payee = '254700000000'"))],
-    [BEGIN, forgetting_statement(1, ("fields = NULL", "fields = i.fields"))],
+    [BEGIN, forgetting_statement(1, "payee = NULL", "payee = '254700000000'")],
+    [BEGIN, forgetting_statement(1, "fields = NULL", "fields = i.fields")],
     [BEGIN, "DELETE FROM instruction WHERE number = 1"],
     [BEGIN, "UPDATE fact SET details = '{}' WHERE instruction = 1"],
     [BEGIN, "UPDATE fact SET details = '{}' WHERE instruction IS NULL"],
     [BEGIN, "DELETE FROM fact WHERE instruction = 1"],
     ["DELETE FROM said"],
     [BEGIN, "DELETE FROM said"],
-    [BEGIN, forgetting_statement(1), removal_statement(3)],
+    [BEGIN, forgetting_statement(1), REMOVE.format("instruction = 3")],
     [BEGIN, forgetting_statement(1), "UPDATE said SET text = NULL"],
     [BEGIN, "DELETE FROM state"],
-    ["DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE kind = 'heard' AND instruction IS NULL)"],
-    [BEGIN, "DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE kind = 'withdrawn')"],
+    [REMOVE.format("kind = 'heard' AND instruction IS NULL")],
+    [BEGIN, REMOVE.format("kind = 'withdrawn'")],
     [BEGIN, "DELETE FROM page WHERE batch = 3"],
     [BEGIN, "UPDATE page SET content = '' WHERE batch = 1"],
     [BEGIN, "DELETE FROM reply"],
@@ -201,11 +197,10 @@ REFUSED: Sequence[Sequence[str]] = [
 ]
 
 
-def is_refused(place: DatabaseLocation, statements: Sequence[str]) -> bool:
+def is_refused(place: DatabaseLocation, *statements: str) -> bool:
     """Run statements as the owner in one transaction and roll it back; return whether the tables refused one."""
-    with psycopg.connect(place.server.url) as owner:
+    with psycopg.connect(place.server.url, options="-c search_path=paygw") as owner:
         try:
-            owner.execute(b"SET search_path = paygw")
             for statement in statements:
                 owner.execute(statement.encode())
         except psycopg.Error as error:
@@ -214,17 +209,6 @@ def is_refused(place: DatabaseLocation, statements: Sequence[str]) -> bool:
         finally:
             owner.rollback()
     return False
-
-
-def test_tables_refuse_every_change_except_forgetting(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
-    record_unknown_evidence(journal, "B-1")
-    journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
-    assert at_database.store_plan("new", PLAN % "new")
-    assert [statements for statements in REFUSED if not is_refused(at_database, statements)] == []
-    assert not is_refused(
-        at_database, [BEGIN, forgetting_statement(1), removal_statement(1), "DELETE FROM page WHERE batch = 1"]
-    )
-    assert journal.verify()["instructions"] == 5
 
 
 FORGET = "refuse_all_but_forgetting"
@@ -251,28 +235,29 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize("every", [4, long(1)])
 def test_removing_any_guard_allows_change(journal: PostgresJournal, at_database: DatabaseLocation, every: int) -> None:
-    """Planted bugs of the database: without any one guard, some change succeeds."""
+    """Every change but forgetting is refused. Planted bugs: without any one guard, some change succeeds."""
     record_unknown_evidence(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
     assert at_database.store_plan("new", PLAN % "new")
+    assert [statements for statements in REFUSED if not is_refused(at_database, *statements)] == []
+    removed = (REMOVE.format("instruction = 1"), "DELETE FROM page WHERE batch = 1")
+    assert not is_refused(at_database, BEGIN, forgetting_statement(1), *removed)
+    assert journal.verify()["instructions"] == 5
     missed = []
-    with psycopg.connect(at_database.server.url, autocommit=True) as owner:
-        for function, right, wrong in TAKEN_AWAY[::every]:
-            found = owner.execute("SELECT pg_get_functiondef(('paygw.' || %s)::regproc)", (function,)).fetchone()
-            assert found is not None
-            (text,) = found
-            assert right in text, f"{function} has no {right!r} any more: nothing was planted"
-            owner.execute(text.replace(right, wrong).encode())
-            if not all(is_refused(at_database, statements) for statements in REFUSED):
-                missed.append((function, right, wrong))
-            owner.execute(text.encode())
+    for function, right, wrong in TAKEN_AWAY[::every]:
+        ((text,),) = execute_as_owner(at_database, f"SELECT pg_get_functiondef('paygw.{function}'::regproc)")
+        assert right in text, f"{function} has no {right!r} any more: nothing was planted"
+        execute_as_owner(at_database, text.replace(right, wrong))
+        if not all(is_refused(at_database, *statements) for statements in REFUSED):
+            missed.append((function, right, wrong))
+        execute_as_owner(at_database, text)
     assert missed == list(TAKEN_AWAY[::every])
 
 
 def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
     forget_old_batches(journal)
     with pytest.raises(psycopg.Error, match="never changed"):
-        execute_as_owner(at_database, "BEGIN", BEGIN, forgetting_statement(1, ("fields = NULL", "fields = '{}'")))
+        execute_as_owner(at_database, "BEGIN", BEGIN, forgetting_statement(1, "fields = NULL", "fields = '{}'"))
 
 
 # Roles.
@@ -299,8 +284,7 @@ def test_concurrently_changed_batch_is_not_forgotten(journal: PostgresJournal) -
     journal.release(1, None, suffix=True, by="amina", at=WHEN)
     with pytest.raises(StaleRows):
         journal.forget(chosen, by="amina", at=WHEN)
-    assert row_of(journal, 2, 2).state is State.PAID
-    assert journal.first_forgetting(2) is None
+    assert (row_of(journal, 2, 2).state, journal.first_forgetting(2)) == (State.PAID, None)
     assert journal.verify()["instructions"] == 5
 
 
