@@ -21,20 +21,7 @@ import polars as pl
 import pytest
 
 from paygw_batch import api
-from paygw_batch.api import (
-    ApprovalError,
-    Conclusion,
-    ControlTotals,
-    Finished,
-    OutcomeKind,
-    PaygwError,
-    Payouts,
-    Planned,
-    Refused,
-    Resolution,
-    SheetError,
-    UsageError,
-)
+from paygw_batch.api import Conclusion, Finished, Payouts, Refused, UsageError
 from paygw_batch.engine import engine
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
@@ -73,6 +60,12 @@ def finished(result: Refused | Finished) -> Finished:
     return result
 
 
+def finish(run: api.Run) -> Finished:
+    """Wait for the end of a run, and return its result."""
+    with run:
+        return finished(run.wait())
+
+
 @pytest.fixture
 def limited_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the queue of outcomes, so that a run cannot end before its outcomes are read."""
@@ -91,7 +84,7 @@ def test_paid_frame_has_outcome_of_every_row(payouts: Payouts, program: Program)
         outcomes = list(run)
     result = finished(run.result)
     assert sorted(item.row for item in outcomes) == list(range(2, 32))
-    assert {item.kind for item in outcomes} == {OutcomeKind.PAID}
+    assert {item.kind for item in outcomes} == {api.OutcomeKind.PAID}
     assert (result.conclusion, result.states, result.sent) == (Conclusion.DONE, {"paid": 30}, 30)
     assert result.totals == {"KES": {"paid": "45015.00"}}
     assert result.reconciliation["state"].to_list() == ["paid"] * 30
@@ -135,16 +128,14 @@ def test_frame_with_defects_is_not_paid_as_whole(payouts: Payouts, program: Prog
 
 
 def test_frame_repeating_paid_batch_needs_confirmation(payouts: Payouts, program: Program) -> None:
-    with payouts.submit(people(3), name=NAME) as run:
-        finished(run.wait())
+    finish(payouts.submit(people(3), name=NAME))
     again = people(3).with_columns(client_orderid=pl.concat_str(pl.lit("NEW-"), "client_orderid"))
     with payouts.submit(again, name=NAME) as run:
         refused = run.wait()
     assert isinstance(refused, Refused)
     assert refused.warnings.select("row", "code").rows() == [(0, "sheet.repeats_a_batch")]
     assert len(program.record()) == 3
-    with payouts.submit(again, name=NAME, repeats_meant=True) as run:
-        assert finished(run.wait()).sent == 3
+    assert finish(payouts.submit(again, name=NAME, repeats_meant=True)).sent == 3
     assert len(program.record()) == 6
 
 
@@ -174,15 +165,10 @@ def test_journal_failure_reports_unwritten_facts(
         list(run)
     assert any(note.startswith("Not in the journal: ") and "PAY-" in note for note in failure.value.__notes__)
     monkeypatch.undo()
-    result = resume_batch(payouts, payouts.batches()[0].batch)
+    result = finish(payouts.resume(payouts.batches()[0].batch))
     assert result.conclusion is Conclusion.PERSON_NEEDED
     assert max(Counter(line["client_orderid"] for line in program.record()).values()) == 1
     assert result.states["in_doubt"] + result.states["paid"] == 50
-
-
-def resume_batch(payouts: Payouts, batch: str) -> Finished:
-    with payouts.resume(batch) as run:
-        return finished(run.wait())
 
 
 def fail() -> None:
@@ -224,7 +210,7 @@ def test_stopped_run_is_resumed_and_pays_once(
     stopped = finished(run.result)
     assert stopped.conclusion is Conclusion.INTERRUPTED
     assert stopped.states["ready"] + stopped.states["paid"] == 400
-    assert resume_batch(payouts, stopped.batch).states == {"paid": 400}
+    assert finish(payouts.resume(stopped.batch)).states == {"paid": 400}
     assert is_each_sent_once(program, 400)
 
 
@@ -258,7 +244,7 @@ def test_unread_outcomes_pause_run(payouts: Payouts, program: Program, monkeypat
 
 
 def test_plain_thread_pays_without_handling_signals(payouts: Payouts) -> None:
-    errors: list[PaygwError] = []
+    errors: list[api.PaygwError] = []
 
     def pay() -> None:
         with pytest.raises(UsageError) as refused, payouts.submit(people(1), name=NAME, stop_on=[signal.SIGTERM]):
@@ -316,18 +302,18 @@ def test_cancelling_task_stops_run(payouts: Payouts, program: Program) -> None:
         return finished(run.result).batch
 
     batch = asyncio.run(pay())
-    assert resume_batch(payouts, batch).states == {"paid": 400}
+    assert finish(payouts.resume(batch)).states == {"paid": 400}
     assert is_each_sent_once(program, 400)
 
 
 def test_plan_option_without_approval_policy_is_refused(payouts: Payouts, program: Program) -> None:
-    with pytest.raises(ApprovalError), payouts.submit(people(2), name=NAME, plan="nope.json"):
+    with pytest.raises(api.ApprovalError), payouts.submit(people(2), name=NAME, plan="nope.json"):
         pass
     assert program.record() == []
     with payouts.submit(people(2), name=NAME) as run:
         assert len(list(run)) == 2
     assert finished(run.result).conclusion is Conclusion.DONE
-    with pytest.raises(ApprovalError), payouts.submit(people(2), name=NAME, plan="nope.json"):
+    with pytest.raises(api.ApprovalError), payouts.submit(people(2), name=NAME, plan="nope.json"):
         pass
 
 
@@ -345,7 +331,7 @@ def test_empty_path_is_refused(payouts: Payouts, program: Program) -> None:
 def test_path_of_other_file_raises_sheet_error(payouts: Payouts, program: Program, name: str) -> None:
     os.mkfifo(program.home / "pipe.csv")
     (program.home / "folder.csv").mkdir()
-    with pytest.raises(SheetError), payouts.submit(program.home / name):
+    with pytest.raises(api.SheetError), payouts.submit(program.home / name):
         pass
     assert program.record() == []
 
@@ -384,13 +370,16 @@ def test_leaving_run_context_stops_workers(workers: tuple[Hosts, Payouts]) -> No
     result = finished(run.result)
     assert result.conclusion in {Conclusion.INTERRUPTED, Conclusion.DONE}
     assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
-    assert resume_batch(payouts, result.batch).to_dict()["states"] == {"paid": ROWS}
+    assert finish(payouts.resume(result.batch)).to_dict()["states"] == {"paid": ROWS}
     assert set(hosts.record().values()) == {1}
 
 
 def test_frame_with_wrong_control_totals_is_refused(payouts: Payouts, program: Program) -> None:
-    wrong = ControlTotals(3, {"KES": Decimal(1)})
-    with pytest.raises(SheetError, match="You expected KES 1,"), payouts.submit(people(3), name=NAME, expected=wrong):
+    wrong = api.ControlTotals(3, {"KES": Decimal(1)})
+    with (
+        pytest.raises(api.SheetError, match="You expected KES 1,"),
+        payouts.submit(people(3), name=NAME, expected=wrong),
+    ):
         pytest.fail("entered")
     assert program.record() == []
 
@@ -416,11 +405,6 @@ class Stream(OtherFrame):
         return rows.__arrow_c_stream__(requested_schema)
 
 
-def pay_frame(payouts: Payouts, rows: int, **amount: str) -> Finished:
-    with payouts.submit(people(rows, **amount), name=NAME) as run:
-        return finished(run.wait())
-
-
 def test_validate_reports_defects_and_creates_no_journal(payouts: Payouts, program: Program) -> None:
     bad = people(3).with_columns(amount=pl.Series(["1", "1e3", "2"]))
     found = payouts.validate(bad, name=NAME)
@@ -436,16 +420,15 @@ def test_ambiguous_sheet_raises_until_arguments_resolve_it(payouts: Payouts, pro
     rows = [",".join([row.split(",")[0], *row.split(",")[2:]]).replace("Jane", "Aïcha") for row in kenyan_rows(2)]
     path = program.home / "paie.csv"
     path.write_bytes("\n".join([heading, *rows]).encode("cp1252"))
-    with pytest.raises(SheetError, match="Aïcha"):
+    with pytest.raises(api.SheetError, match="Aïcha"):
         payouts.validate(path)
-    with pytest.raises(SheetError, match="no order ids"):
+    with pytest.raises(api.SheetError, match="no order ids"):
         payouts.validate(path, encoding="cp1252")
     assert payouts.validate(path, encoding="cp1252", reference=NAME).payable == 2
 
 
 def test_frame_from_other_library_is_paid(payouts: Payouts) -> None:
-    with payouts.submit(OtherFrame(people(4)), name=NAME) as run:
-        result = finished(run.wait())
+    result = finish(payouts.submit(OtherFrame(people(4)), name=NAME))
     assert result.states == {"paid": 4}
     exact = people(4).with_columns(pl.col("amount").cast(pl.Decimal(20, 4)))
     for same in (people(4), people(4).lazy(), exact):
@@ -464,7 +447,7 @@ def test_run_reports_batch_and_progress(payouts: Payouts, program: Program) -> N
     with payouts.submit(people(5), name=NAME) as run:
         assert (run.batch, run.total) == (payouts.batches()[0].batch, 5)
         outcomes = list(run)
-        assert run.counts == {OutcomeKind.PAID: 5}
+        assert run.counts == {api.OutcomeKind.PAID: 5}
     first = min(outcomes, key=lambda one: one.row)
     shown = (first.client_orderid, first.payee, first.account, first.amount, first.currency)
     assert shown == ("PAY-1", "Jane Wanjiku", "254712345001", "1500.50", "KES")
@@ -481,19 +464,18 @@ def test_run_reports_batch_and_progress(payouts: Payouts, program: Program) -> N
 
 
 def test_retry_releases_rejected_rows(payouts: Payouts) -> None:
-    first = pay_frame(payouts, 1, amount="9001")
+    first = finish(payouts.submit(people(1, amount="9001"), name=NAME))
     assert first.conclusion is Conclusion.SOME_REJECTED
     waiting = payouts.status(first.batch).needs_person
     assert [(one.row, one.state, one.amount, one.currency) for one in waiting] == [(2, "rejected", "9001.00", "KES")]
     with pytest.raises(UsageError), payouts.retry(first.batch, rows=[7]):
         pass
-    with payouts.retry(first.batch, by="Ms Njeri") as run:
-        again = finished(run.wait())
+    again = finish(payouts.retry(first.batch, by="Ms Njeri"))
     assert (again.sent, again.reconciliation["sent_orderid"].to_list()) == (1, ["PAY-1-r2"])
 
 
 def test_person_settles_row_in_doubt(payouts: Payouts, program: Program) -> None:
-    first = pay_frame(payouts, 1, amount="9007")
+    first = finish(payouts.submit(people(1, amount="9007"), name=NAME))
     assert first.conclusion is Conclusion.PERSON_NEEDED
     with payouts.resume(first.batch) as run:
         assert list(run) == []
@@ -509,8 +491,8 @@ def test_person_settles_row_in_doubt(payouts: Payouts, program: Program) -> None
     for sums in (repr(first), repr(state)):
         assert "'KES': {'in_doubt': '9007.00'}" in sums
     with pytest.raises(UsageError):
-        payouts.resolve(first.batch, [row.row], Resolution.NOT_RECEIVED, "ticket 4711")
-    state = payouts.resolve(first.batch, [row.row], Resolution.PAID, "ticket 4711", by="Ms Njeri")
+        payouts.resolve(first.batch, [row.row], api.Resolution.NOT_RECEIVED, "ticket 4711")
+    state = payouts.resolve(first.batch, [row.row], api.Resolution.PAID, "ticket 4711", by="Ms Njeri")
     assert (state.conclusion, state.states) == (Conclusion.DONE, {"paid": 1})
     history = program.json("status", first.batch, "--history")["history"]
     assert any("Ms Njeri" in deed["by"] for deed in history)
@@ -523,16 +505,15 @@ def test_approved_plan_is_paid_through_api(program: Program) -> None:
     paid_before = program.json("submit", program.sheet(kenyan_rows(1, amount="5", prefix="OLD"), "old.csv"))
     assert paid_before["exit_code"] == 0
     created = payouts.plan(Stream(people(3)), plan, keys["ada"], name=NAME)
-    assert isinstance(created, Planned)
+    assert isinstance(created, api.Planned)
     assert (created.rows, created.approvals, created.needed, created.totals) == (3, 0, 1, {"KES": "4501.50"})
     for name in ("ada", "stranger"):
-        with pytest.raises(ApprovalError):
+        with pytest.raises(api.ApprovalError):
             payouts.approve(plan, keys[name])
-    with pytest.raises(ApprovalError), payouts.submit(people(3), name=NAME, plan=plan):
+    with pytest.raises(api.ApprovalError), payouts.submit(people(3), name=NAME, plan=plan):
         pass
     assert payouts.approve(plan, keys["cleo"]).approvals == 1
-    with payouts.submit(Stream(people(3)), name=NAME, plan=plan) as run:
-        assert finished(run.wait()).states == {"paid": 3}
+    assert finish(payouts.submit(Stream(people(3)), name=NAME, plan=plan)).states == {"paid": 3}
     assert isinstance(payouts.plan(people(1, amount="1e3"), plan, keys["ada"], name=NAME), Refused)
 
 
@@ -546,7 +527,7 @@ def test_every_result_converts_to_json(payouts: Payouts) -> None:
     def exported(result: Any) -> Any:
         return json.loads(json.dumps(result.to_dict()))
 
-    completed = pay_frame(payouts, 2)
+    completed = finish(payouts.submit(people(2), name=NAME))
     assert exported(completed)["reconciliation"][0]["state"] == "paid"
     results = [completed, payouts.status(completed.batch), *payouts.find("Jane"), *payouts.batches()]
     assert {exported(one)["batch"] for one in results} == {completed.batch}
