@@ -21,9 +21,7 @@ CLEAN = ["payroll-mixed.csv", *(f"countries/{code}.csv" for code in sorted(RULES
 SANDBOX_AMOUNTS = [rule.amount_whole for rule in shipped_behaviour().rule]
 
 
-MAKE_SHEET, _, MAKE_SAMPLES = (
-    import_script(f"samples/{name}.py") for name in ("make_sheet", "make_collections", "make_samples")
-)
+MAKE_SHEET, _, MAKE_SAMPLES = (import_script(f"samples/make_{name}.py") for name in ("sheet", "collections", "samples"))
 """The order matters, because the last one imports the others."""
 
 

@@ -31,6 +31,7 @@ from paygw_batch.errors import JournalError
 from paygw_batch.journal.port import GateReport, GateShare, GateStop, GateStopKind
 from tests.support.long_part import example_count
 from tests.support.scripted_scenario import (
+    APPROVED,
     LOST,
     REFUSED,
     Answer,
@@ -258,9 +259,7 @@ def test_workers_divide_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_every_outcome_is_reported_once_and_in_order(first: dict[str, Answer], kinds: str) -> None:
     gate = ScriptedGate()
-    gateway = ScriptedGateway(
-        lambda order_id, times: first.get(order_id, reply("approved")) if times == 1 else reply("approved")
-    )
+    gateway = ScriptedGateway(lambda order_id, times: first.get(order_id, APPROVED) if times == 1 else APPROVED)
     send_through(gate, gateway, Pace(concurrency=1), rows=4)
     reported = [outcome for report in gate.reports for outcome in report.outcomes]
     assert [outcome.kind.value for outcome in reported for _ in range(outcome.times)] == kinds.split()

@@ -6,9 +6,10 @@ For a new report, add a line here or a text to `files/`, and its expected result
 import io
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -25,23 +26,79 @@ STYLES, WORKBOOK, TYPES = "xl/styles.xml", "xl/workbook.xml", "[Content_Types].x
 RELATIONS, ROOT, SHEET = "xl/_rels/workbook.xml.rels", "_rels/.rels", "xl/worksheets/sheet1.xml"
 
 
-def workbook(change: Callable[[Worksheet], object] = lambda _: None) -> bytes:
-    """Return a workbook that pays two people, after `change`."""
+_TIME = re.compile("20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z")
+"""The library's timestamps, which would make files irreproducible."""
+PAYEES = (HEADINGS, WANJIRU, OTIENO)
+LINES = (
+    ("order_id", "amount", "currency", "status", "time"),
+    (1001, 1500.5, "KES", "approved", date(2026, 11, 28)),
+    (1002, 2000, "KES", "declined", date(2026, 11, 28)),
+)
+
+
+def workbook(rows: Iterable[tuple[Any, ...]], change: Callable[[Worksheet], object] = lambda _: None) -> bytes:
+    """Return a workbook of these rows, after `change`."""
     book = Workbook()
-    sheet = book.worksheets[0]
-    for row in (HEADINGS, WANJIRU, OTIENO):
-        sheet.append(row)
-    change(sheet)
+    for row in rows:
+        book.worksheets[0].append(row)
+    change(book.worksheets[0])
     file = io.BytesIO()
     book.save(file)
     return file.getvalue()
 
 
-def add_oddities(sheet: Worksheet) -> None:
-    """Strike a row through, and display an amount in thousands and an id with leading zeros."""
+def _strike(sheet: Worksheet) -> None:
     for cell in sheet[2]:
         cell.font = Font(strike=True)
+
+
+def _add_oddities(sheet: Worksheet) -> None:
+    """Strike a row through, and display an amount in thousands."""
+    _strike(sheet)
     sheet["C3"].number_format = "#,##0,"
+
+
+def _changing(values: Mapping[str, Any], formats: Mapping[str, str]) -> Callable[[Worksheet], None]:
+    def change(sheet: Worksheet) -> None:
+        for place, value in values.items():
+            sheet[place] = value
+        for place, code in formats.items():
+            sheet[place].number_format = code
+
+    return change
+
+
+def _cells(values: Mapping[str, Any], formats: Mapping[str, str] = MappingProxyType({})) -> Callable[[], bytes]:
+    return lambda: repack_workbook(workbook(PAYEES, _changing(values, formats)))
+
+
+def _statement(change: Callable[[Worksheet], object]) -> Callable[[], bytes]:
+    return lambda: repack_workbook(workbook(LINES, change))
+
+
+def _formats(**codes: str) -> Callable[[Worksheet], None]:
+    return _changing({}, codes)
+
+
+def _plain(**how: Any) -> Callable[[], bytes]:
+    return lambda: repack_workbook(workbook(PAYEES), **how)
+
+
+def _odd(**how: Any) -> Callable[[], bytes]:
+    return lambda: repack_workbook(workbook(PAYEES, _add_oddities), **how)
+
+
+def _parquet(*people: Sequence[object], **columns: Any) -> Callable[[], bytes]:
+    """Make a Parquet file that pays these people, or two, with further or replaced columns."""
+    rows = [map(str, person) for person in people or (WANJIRU, OTIENO)]
+    all_columns = {name: list(values) for name, *values in zip(HEADINGS, *rows, strict=True)} | columns
+
+    def make() -> bytes:
+        file = io.BytesIO()
+        pl.DataFrame(all_columns).write_parquet(file)
+        return file.getvalue()
+
+    return make
 
 
 def workbook_with_runs() -> bytes:
@@ -49,41 +106,11 @@ def workbook_with_runs() -> bytes:
     file = io.BytesIO()
     with xlsxwriter.Workbook(file) as book:
         sheet = book.add_worksheet()
-        for at, row in enumerate((HEADINGS, WANJIRU, OTIENO)):
+        for at, row in enumerate(PAYEES):
             sheet.write_row(at, 0, row)
         sheet.write_rich_string("E2", book.add_format({"font_strikeout": True}), "Achieng ", "Wanjiru Kamau")
         sheet.write_rich_string("C3", book.add_format({"font_color": "white"}), "1", "500")
     return repack_workbook(file.getvalue())
-
-
-def _statement(change: Callable[[Worksheet], object]) -> Callable[[], bytes]:
-    def make() -> bytes:
-        book = Workbook()
-        for row in (
-            ("order_id", "amount", "currency", "status", "time"),
-            (1001, 1500.5, "KES", "approved", date(2026, 11, 28)),
-            (1002, 2000, "KES", "declined", date(2026, 11, 28)),
-        ):
-            book.worksheets[0].append(row)
-        change(book.worksheets[0])
-        file = io.BytesIO()
-        book.save(file)
-        return repack_workbook(file.getvalue())
-
-    return make
-
-
-def _strike_a_line(sheet: Worksheet) -> None:
-    for cell in sheet[2]:
-        cell.font = Font(strike=True)
-
-
-def _formats(**codes: str) -> Callable[[Worksheet], None]:
-    def change(sheet: Worksheet) -> None:
-        for place, code in codes.items():
-            sheet[place].number_format = code
-
-    return change
 
 
 def repack_workbook(
@@ -115,44 +142,6 @@ def repack_workbook(
 
 def _write(archive: zipfile.ZipFile, name: str, text: str) -> None:
     archive.writestr(zipfile.ZipInfo(name, (2026, 11, 28, 0, 0, 0)), text, zipfile.ZIP_DEFLATED)
-
-
-def _plain(**how: Any) -> Callable[[], bytes]:
-    return lambda: repack_workbook(workbook(), **how)
-
-
-def _odd(**how: Any) -> Callable[[], bytes]:
-    return lambda: repack_workbook(workbook(add_oddities), **how)
-
-
-def _cells(values: Mapping[str, Any], formats: Mapping[str, str] | None = None) -> Callable[[], bytes]:
-    def change(sheet: Worksheet) -> None:
-        for place, value in values.items():
-            sheet[place] = value
-        for place, code in (formats or {}).items():
-            sheet[place].number_format = code
-
-    return lambda: repack_workbook(workbook(change))
-
-
-def parquet_file(**further: Any) -> bytes:
-    """Return a Parquet file that pays one person, with further or replaced columns."""
-    columns = {name: [str(value)] for name, value in zip(HEADINGS, WANJIRU, strict=True)}
-    file = io.BytesIO()
-    pl.DataFrame(columns | further).write_parquet(file)
-    return file.getvalue()
-
-
-_TIME = re.compile("20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z")
-"""The library's timestamps, which would make files irreproducible."""
-
-
-def _parquet(**columns: pl.Series | list[Any]) -> bytes:
-    """Return a Parquet file that pays two people, with replaced columns."""
-    two = {name: [str(one), str(other)] for name, one, other in zip(HEADINGS, WANJIRU, OTIENO, strict=True)}
-    file = io.BytesIO()
-    pl.DataFrame({**two, **columns}).write_parquet(file)
-    return file.getvalue()
 
 
 _OTHER = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet"
@@ -194,7 +183,7 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     ),
     "sheets/texts-struck-or-white-in-part.xlsx": workbook_with_runs,
     "statements/workbook.xlsx": _statement(_formats(B2="#,##0.00", B3="[$KSh-441] #,##0.00")),
-    "statements/line-struck.xlsx": _statement(_strike_a_line),
+    "statements/line-struck.xlsx": _statement(_strike),
     "statements/line-hidden.xlsx": _statement(lambda sheet: setattr(sheet.row_dimensions[3], "hidden", True)),
     "statements/column-hidden.xlsx": _statement(lambda sheet: setattr(sheet.column_dimensions["D"], "hidden", True)),
     "statements/status-under-another.xlsx": _statement(lambda sheet: sheet.merged_cells.add("D2:D3")),
@@ -208,8 +197,8 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     "sheets/ids-shown-in-groups.xlsx": _cells({"B2": 1001, "B3": 100000}, {"B2": "#,##0", "B3": "0.0E+00"}),
     "sheets/ids-shown-as-they-are.xlsx": _cells({"B2": 1001, "B3": 1001.1}, {"B2": "0", "B3": "0.0"}),
     "sheets/ids-true-and-false.xlsx": _cells({"B2": True, "B3": False}),
-    "sheets/ids-true-and-false.parquet": lambda: _parquet(client_orderid=[True, False]),
-    "sheets/ids-of-dates.parquet": lambda: _parquet(client_orderid=[date(2026, 3, 1), date(2026, 3, 2)]),
+    "sheets/ids-true-and-false.parquet": _parquet(client_orderid=[True, False]),
+    "sheets/ids-of-dates.parquet": _parquet(client_orderid=[date(2026, 3, 1), date(2026, 3, 2)]),
     "sheets/amounts-in-another-currency.xlsx": _cells({}, {"C2": "[$$-409]#,##0.00", "C3": '"USD" #,##0'}),
     "sheets/amounts-in-their-currency.xlsx": _cells(
         {}, {"C2": '"KSh. "#,##0.00_);[Red]("KSh"#,##0.00)', "C3": '[$KES] #,##0"/="'}
@@ -222,31 +211,23 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     ),
     "sheets/value-in-other-digits.xlsx": _plain(edits={SHEET: ("<v>2000</v>", "<v>\u0662\u0660\u0660\u0660</v>")}),
     "sheets/part-with-an-escaped-name.xlsx": lambda: repack_workbook(
-        repack_workbook(workbook(), renamed={SHEET: "xl/worksheets/sheet 1.xml"}),
+        repack_workbook(workbook(PAYEES), renamed={SHEET: "xl/worksheets/sheet 1.xml"}),
         edits={RELATIONS: ("sheet 1.xml", "sheet%201.xml")},
     ),
     "sheets/amount-grouped-by-its-format.xlsx": _cells({"C2": 250000}, {"C2": '#,##0.00 "KES"'}),
     "sheets/remark-of-two-lines.xlsx": _cells({"H1": "Notes", "H2": "late,\nsee mail\n"}),
-    "sheets/remark-of-two-lines.parquet": lambda: parquet_file(Notes=["late\v\nsee mail\x07"]),
+    "sheets/remark-of-two-lines.parquet": _parquet(WANJIRU, Notes=["late\v\nsee mail\x07"]),
     "sheets/name-of-two-lines.xlsx": _cells({"E2": "Wanjiru\nKamau", "E3": "Otieno Ouma\n"}),
-    "sheets/lists-and-groups.parquet": lambda: parquet_file(
-        tags=[["a", "b"]], address=[{"town": "Kisumu"}], photo=[b"x"]
-    ),
-    "sheets/amounts-in-lists.parquet": lambda: parquet_file(amount=[[1500]]),
+    "sheets/lists-and-groups.parquet": _parquet(WANJIRU, tags=[["a", "b"]], address=[{"town": "Kisumu"}], photo=[b"x"]),
+    "sheets/amounts-in-lists.parquet": _parquet(WANJIRU, amount=[[1500]]),
     "sheets/amount-of-a-formula.xlsx": _cells({"C2": 1234.5600000000002, "C3": 45833.333333333336}),
-    "sheets/amount-of-a-formula.parquet": lambda: _parquet(amount=[1234.5600000000002, 45833.333333333336]),
-    "sheets/ids-beside-an-empty-cell.parquet": lambda: _parquet(client_orderid=[1001.0, None]),
-    "sheets/ids-of-fractions.parquet": lambda: _parquet(client_orderid=[1001.1, 1002.0]),
-    "sheets/floats-of-32-bits.parquet": lambda: _parquet(amount=pl.Series([1234.56, 1500], dtype=pl.Float32)),
+    "sheets/amount-of-a-formula.parquet": _parquet(amount=[1234.5600000000002, 45833.333333333336]),
+    "sheets/ids-beside-an-empty-cell.parquet": _parquet(client_orderid=[1001.0, None]),
+    "sheets/ids-of-fractions.parquet": _parquet(client_orderid=[1001.1, 1002.0]),
+    "sheets/floats-of-32-bits.parquet": _parquet(amount=pl.Series([1234.56, 1500], dtype=pl.Float32)),
 }
 
 
-def write_files() -> None:
-    for name, content in MADE.items():
-        path = FILES / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content())
-
-
 if __name__ == "__main__":
-    write_files()
+    for name, content in MADE.items():
+        (FILES / name).write_bytes(content())

@@ -65,9 +65,8 @@ def instruction_for(country: str, amount: str | None = None) -> Instruction:
         fields["merchant_data"] = "tag \\ 1"
     if country == "RW":
         fields["account_name"] = "Keza Gasana"
-    return Instruction(
-        f"COL-{country}-0001", country, rule.currency, amount or sample_amount(country), "customer", fields
-    )
+    amount = amount or sample_amount(country)
+    return Instruction(f"COL-{country}-0001", country, rule.currency, amount, "customer", fields)
 
 
 def constants(form: AmountForm = AmountForm.NUMBER, control: ControlProfile = PROFILE) -> BodyConstants:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trustme
 
+from paygw_batch.gateway.http import transport
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.support.gateway_cases import private_test_key
 from tests.support.gateway_server import run_test
@@ -70,3 +71,9 @@ def blackhole() -> Iterator[int]:
 def channel(request: pytest.FixtureRequest, server_tls: ssl.SSLContext, ca_bundle: Path) -> dict[str, Any]:
     """Return the options of `deliver_once`, so that each test runs over plain TCP and over TLS."""
     return {"tls": server_tls, "ca_bundle": ca_bundle} if request.param == "tls" else {"tls": None}
+
+
+@pytest.fixture
+def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait on each new connection until the gateway has sent its bytes, so that no test depends on speed."""
+    monkeypatch.setattr(transport, "FIRST_SILENCE_S", 25)

@@ -294,9 +294,7 @@ def test_pause_uses_reply_date_or_default() -> None:
         ((("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("date", "Sat, 21 Nov 2026 12:00:01 GMT")), None),
     ],
 )
-def test_gateway_time_is_read_from_only_date_header(
-    headers: tuple[tuple[str, str], ...], stated: datetime | None
-) -> None:
+def test_gateway_time_is_the_only_date_header(headers: tuple[tuple[str, str], ...], stated: datetime | None) -> None:
     result = reply_date(RawReply(200, headers, b""))
     assert result == stated
     assert result is None or result.tzinfo is UTC

@@ -10,14 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paygw_batch.gateway.address import Connections
 from paygw_batch.gateway.http import connection, transport
-from paygw_batch.gateway.http.tls import TlsChannel, client_context
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, SendGuard, TransportFault
 from tests.support.gateway_server import (
@@ -51,12 +49,6 @@ DECLINED = b'{"status": "declined"}'
 NO = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(DECLINED), DECLINED)
 NOT_SENT = (FaultKind.EARLY_REPLY, False)
 IN_DOUBT = (FaultKind.EARLY_REPLY, True)
-
-
-@pytest.fixture
-def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait on each new connection until the gateway has sent its bytes, so that no test depends on speed."""
-    monkeypatch.setattr(transport, "FIRST_SILENCE_S", 25)
 
 
 # Before the request.
@@ -106,15 +98,13 @@ async def test_bytes_arriving_before_write_prevent_request(
             await peer.answer()
         assert await peer.until_closed() == b""
 
-    def send_just_before_request(
-        self: connection.Connection, request: bytes, may_send: SendGuard, **bounds: float
-    ) -> Any:
+    def send_before_request(self: connection.Connection, request: bytes, may_send: SendGuard, **bounds: float) -> Any:
         if connections is Connections.FRESH or self._has_served:
             peers[0].writer.write(NO)
         return exchange(self, request, may_send, **bounds)
 
     peers: list[Peer] = []
-    monkeypatch.setattr(connection.Connection, "exchange", send_just_before_request)
+    monkeypatch.setattr(connection.Connection, "exchange", send_before_request)
     async with line_to_script(script, connections=connections, **channel) as line:
         if connections is Connections.REUSE:
             assert summary(await line.deliver()) == BODY
@@ -122,109 +112,6 @@ async def test_bytes_arriving_before_write_prevent_request(
         await line.server.finished()
     assert isinstance(result, TransportFault)
     assert not result.first_byte_sent
-
-
-class ScriptedTls:
-    """The gateway's side of TLS, which lets a test cut and send records as it likes."""
-
-    def __init__(self, context: ssl.SSLContext, peer: Peer) -> None:
-        self.arriving, self.leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.side = context.wrap_bio(self.arriving, self.leaving, server_side=True)
-        self.peer = peer
-
-    async def shake_hands(self) -> None:
-        while True:
-            try:
-                self.side.do_handshake()
-            except ssl.SSLWantReadError:
-                self.send(self.leaving.read())
-                self.arriving.write(await self.peer.reader.read(2**14))
-            else:
-                self.send(self.leaving.read())
-                return
-
-    async def request(self) -> bytes:
-        while True:
-            try:
-                return self.side.read()
-            except ssl.SSLWantReadError:
-                if not (data := await self.peer.reader.read(2**14)):
-                    return b""
-                self.arriving.write(data)
-
-    def build_record(self, data: bytes) -> bytes:
-        self.side.write(data)
-        return self.leaving.read()
-
-    def send(self, data: bytes) -> None:
-        self.peer.writer.write(data)
-
-
-async def deliver_over_tls(script: Script, ca_bundle: Path) -> RawReply | TransportFault:
-    async with line_to_script(script, by_hand=True, ca_bundle=ca_bundle) as line:
-        result = await line.deliver()
-        await line.server.finished()
-        return result
-
-
-@pytest.mark.usefixtures("patient_connections")
-@pytest.mark.parametrize("cut", [1, 4, 5, 6, 30])
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_tls_record_started_before_request_is_rejected(
-    server_tls: ssl.SSLContext, ca_bundle: Path, cut: int, *, goes_on: bool
-) -> None:
-    async def script(peer: Peer) -> None:
-        tls = ScriptedTls(server_tls, peer)
-        await tls.shake_hands()
-        record = tls.build_record(NO)
-        tls.send(record[:cut])
-        await run_loop(100)
-        advance_clock(26)
-        if goes_on:
-            await run_loop(100)
-            tls.send(record[cut:])
-        else:
-            advance_clock(31)
-        assert await tls.request() == b""
-
-    assert summary(run_test(deliver_over_tls(script, ca_bundle))) == NOT_SENT
-
-
-@pytest.mark.usefixtures("patient_connections")
-def test_split_session_ticket_is_not_an_early_reply(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
-    async def script(peer: Peer) -> None:
-        tls = ScriptedTls(server_tls, peer)
-        pieces: list[bytes] = []
-        tls.send = pieces.append  # type: ignore[assignment, method-assign]
-        handshake = asyncio.ensure_future(tls.shake_hands())
-        while not handshake.done():
-            await run_loop()
-            if not handshake.done() and pieces:
-                peer.writer.write(pieces.pop(0))
-        tickets = b"".join(pieces)
-        del tls.send
-        assert len(tickets) > 100
-        tls.send(tickets[:50])
-        await run_loop(100)
-        advance_clock(26)
-        await run_loop(100)
-        tls.send(tickets[50:])
-        assert b"PAY-1" in await tls.request()
-        tls.send(tls.build_record(REPLY))
-        await peer.until_closed()
-
-    assert summary(run_test(deliver_over_tls(script, ca_bundle))) == BODY
-
-
-def test_tls_record_boundaries_are_found_in_any_chunks(ca_bundle: Path) -> None:
-    records = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + b"x" * size for size in (1, 300, 0, 7))
-    ends = {6, 6 + 305, 6 + 305 + 5, len(records)}
-    for step in (1, 2, 3, 5, 7, 400):
-        channel = TlsChannel(client_context(ca_bundle), "localhost")
-        for start in range(0, len(records), step):
-            channel._receive(records[start : start + step])
-            position = min(start + step, len(records))
-            assert channel.is_inside_record is (position not in ends), (step, position)
 
 
 # While the request leaves.
@@ -383,7 +270,7 @@ async def read_little(peer: Peer, then: Callable[[Peer], object] = lambda _: Non
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize(
-    ("script", "expected", "changes"),
+    ("script", "comes", "changes"),
     [
         (answer, BODY, {}),
         (hang_up, (FaultKind.CONNECTION_LOST, True), {}),
@@ -394,12 +281,10 @@ async def read_little(peer: Peer, then: Callable[[Peer], object] = lambda _: Non
         (partial(read_little, then=lambda peer: peer.writer.write(REPLY)), IN_DOUBT, {"body": HUGE}),
     ],
 )
-def test_uvloop_exchange_has_usual_result(
-    channel: Channel, script: Script, expected: object, changes: dict[str, Any]
-) -> None:
+def test_uvloop_exchanges_as_usual(channel: Channel, script: Script, comes: object, changes: dict[str, Any]) -> None:
     uvloop = pytest.importorskip("uvloop", reason="uvloop is an extra")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert summary(runner.run(deliver_once(script, **channel, **changes))) == expected
+        assert summary(runner.run(deliver_once(script, **channel, **changes))) == comes
 
 
 def test_uvloop_reuses_only_open_connection(channel: Channel) -> None:

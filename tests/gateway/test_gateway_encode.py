@@ -1,6 +1,7 @@
 """An instruction is encoded as the body of its request."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4
 
 
 def encode(
-    country: str, rule: CountryRule | None = None, constants: BodyConstants = SUPPLIES, **changes: object
+    country: str, rule: CountryRule | None = None, constants: BodyConstants = SUPPLIES, **changes: Any
 ) -> EncodedBody:
     instruction = instruction_for(country, **changes)
     return encode_body(rule or RULES[country], instruction, order_id=instruction.client_orderid, constants=constants)

@@ -193,7 +193,7 @@ Send = Callable[..., Coroutine[Any, Any, RawReply | TransportFault]]
 @pytest.mark.parametrize(
     "variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
 )
-async def test_environment_proxy_is_ignored(
+async def test_proxy_variables_are_ignored(
     send: Send, variable: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(expect_no_data) as proxy:
@@ -204,7 +204,7 @@ async def test_environment_proxy_is_ignored(
 
 @either_client
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
-def test_certificate_authority_from_environment_is_ignored(
+def test_authority_variables_are_ignored(
     send: Send,
     variable: str,
     server_tls: ssl.SSLContext,

@@ -6,7 +6,7 @@ The server counts the orders: none reaches it twice.
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -93,9 +93,7 @@ class RunResult(NamedTuple):
     end: RunEnd
 
 
-async def run_three_rows(
-    script: Script, channel: Channel, *, url: str | None = None, always: bool = False
-) -> RunResult:
+async def run_three_rows(script: Script, channel: Channel, *, url: str = "", always: bool = False) -> RunResult:
     """Send three rows. The first meets `script`; later ones do too if `always`, or else are approved.
 
     They are sent to `url`, or to the server. With `speaks` in `channel`, the scheme is not the server's.
@@ -171,10 +169,11 @@ def test_truncated_reply_leaves_row_in_doubt(channel: Channel, cut: int, *, rese
 
 
 @pytest.mark.parametrize("taken", [1, 40, 200])
-def test_truncated_request_leaves_row_in_doubt(channel: Channel, taken: int) -> None:
+@pytest.mark.parametrize("end", [Peer.cut, Peer.reset])
+def test_truncated_request_leaves_row_in_doubt(channel: Channel, taken: int, end: Callable[[Peer], None]) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(taken)
-        peer.reset()
+        end(peer)
 
     check(run_test(run_three_rows(script, channel)), "in_doubt", ROWS)
 

@@ -31,12 +31,9 @@ from tests.support.gateway_cases import (
     split_request,
 )
 
-EVERY_REQUEST = [
-    pytest.param(profile, country, id=f"{profile.value}-{country}") for profile in SignatureProfile for country in RULES
-]
 
-
-@pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
+@pytest.mark.parametrize("country", RULES)
+@pytest.mark.parametrize("profile", SignatureProfile)
 def test_golden_payout_request_has_interface_form(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
     request, instruction = prepare_golden_request(key, profile, country), instruction_for(country)
     assert request_bytes(request) == golden_path(profile, country).read_bytes()

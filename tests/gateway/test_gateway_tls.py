@@ -1,7 +1,6 @@
 """TLS: trusted peers, handshakes, the end of a stream, and tunnels through a proxy."""
 
 import asyncio
-import contextlib
 import datetime as dt
 import ssl
 from pathlib import Path
@@ -10,9 +9,8 @@ import pytest
 import trustme
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.http import transport
 from paygw_batch.gateway.http.http1 import TunnelReader
-from paygw_batch.gateway.http.tls import client_context
+from paygw_batch.gateway.http.tls import TlsChannel, client_context
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.support.gateway_server import (
@@ -44,6 +42,47 @@ def server_context(certificate: trustme.LeafCert, version: ssl.TLSVersion | None
     if version is not None:
         context.minimum_version = context.maximum_version = version
     return context
+
+
+class ScriptedTls:
+    """The gateway's side of TLS, which lets a test cut and send records as it likes."""
+
+    was_cut = False
+    """Whether the client ended the stream without close_notify."""
+
+    def __init__(self, context: ssl.SSLContext, peer: Peer) -> None:
+        self.arriving, self.leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.side = context.wrap_bio(self.arriving, self.leaving, server_side=True)
+        self.peer = peer
+
+    async def shake_hands(self, then: bytes = b"") -> None:
+        """Complete the handshake, and send `then` in the same flight."""
+        while True:
+            try:
+                self.side.do_handshake()
+            except ssl.SSLWantReadError:
+                self.send(self.leaving.read())
+                self.arriving.write(await self.peer.reader.read(2**14))
+            else:
+                self.send(self.build_record(then) if then else self.leaving.read())
+                return
+
+    async def request(self) -> bytes:
+        while True:
+            try:
+                return self.side.read()
+            except ssl.SSLWantReadError:
+                if not (data := await self.peer.reader.read(2**14)):
+                    self.was_cut = True
+                    return b""
+                self.arriving.write(data)
+
+    def build_record(self, data: bytes) -> bytes:
+        self.side.write(data)
+        return self.leaving.read()
+
+    def send(self, data: bytes) -> None:
+        self.peer.writer.write(data)
 
 
 # Trust.
@@ -136,39 +175,25 @@ async def test_failed_handshake_sends_nothing(script: Script, ca_bundle: Path) -
         assert summary(await line.deliver()) == (FaultKind.TLS_FAILED, False)
 
 
-def test_gateway_requiring_client_certificate_gets_no_request(
-    authority: trustme.CA, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # With TLS 1.3 the server refuses after our side of the handshake, so the test waits for it.
-    monkeypatch.setattr(transport, "FIRST_SILENCE_S", 25)
-    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
-        context = server_context(authority.issue_cert("localhost"), version)
-        context.verify_mode = ssl.CERT_REQUIRED
-        authority.configure_trust(context)
-        result = run_test(deliver_once(expect_no_data, tls=context, ca_bundle=ca_bundle))
-        assert summary(result) in {(FaultKind.TLS_FAILED, False), (FaultKind.CONNECT_FAILED, False)}
+# With TLS 1.3 the server refuses after our side of the handshake, so the test waits for it.
+@pytest.mark.usefixtures("patient_connections")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_client_certificate_is_never_sent(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path) -> None:
+    context = server_context(authority.issue_cert("localhost"), version)
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    result = summary(run_test(deliver_once(expect_no_data, tls=context, ca_bundle=ca_bundle)))
+    assert result in {(FaultKind.TLS_FAILED, False), (FaultKind.CONNECT_FAILED, False)}
 
 
 async def test_gateway_sending_after_handshake_gets_no_request(authority: trustme.CA, ca_bundle: Path) -> None:
-    context = server_context(authority.issue_cert("localhost"))
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context = server_context(authority.issue_cert("localhost"), ssl.TLSVersion.TLSv1_2)
 
     async def script(peer: Peer) -> None:
-        # TLS is handled by hand here, so that the early bytes are in the same flight as the end of the handshake.
-        arriving, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
-        side = context.wrap_bio(arriving, leaving, server_side=True)
-        has_spoken = False
-        while not has_spoken:
-            arriving.write(await peer.reader.read(2**14))
-            with contextlib.suppress(ssl.SSLWantReadError):
-                side.do_handshake()
-                side.write(REPLY)
-                has_spoken = True
-            peer.writer.write(leaving.read())
+        await ScriptedTls(context, peer).shake_hands(then=REPLY)
         await peer.until_closed()
 
-    async with line_to_script(script, by_hand=True, ca_bundle=ca_bundle) as line:
-        assert summary(await line.deliver()) == (FaultKind.EARLY_REPLY, False)
+    assert summary(await deliver_over_tls(script, ca_bundle)) == (FaultKind.EARLY_REPLY, False)
 
 
 # The end of the stream.
@@ -193,35 +218,20 @@ def test_corrupted_tls_reply_leaves_outcome_unknown(server_tls: ssl.SSLContext, 
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_finished_tls_connection_is_closed(
-    version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
-) -> None:
-    context = server_context(authority.issue_cert("localhost"), version)
-    said: list[bytes] = []
-
+async def test_finished_connection_is_closed(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path) -> None:
     async def script(peer: Peer) -> None:
-        # TLS is handled by hand here, because asyncio's own does not distinguish an ended stream from a cut one.
-        arriving, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
-        side = context.wrap_bio(arriving, leaving, server_side=True)
-        steps = [side.do_handshake, side.read, lambda: side.write(REPLY), side.read]
-        while steps:
-            try:
-                said.append(steps[0]())  # type: ignore[operator]
-                del steps[0]
-            except ssl.SSLWantReadError:
-                peer.writer.write(leaving.read())
-                arriving.write(await peer.reader.read(2**14))
-            peer.writer.write(leaving.read())
+        tls = ScriptedTls(server_context(authority.issue_cert("localhost"), version), peer)
+        await tls.shake_hands()
+        assert b"PAY-1" in await tls.request()
+        tls.send(tls.build_record(REPLY))
+        assert (await tls.request(), tls.was_cut) == (b"", False)
 
-    async with line_to_script(script, by_hand=True, ca_bundle=ca_bundle) as line:
-        assert summary(await line.deliver()) == BODY
-        await line.server.finished()
-    assert said[-1] == b""
+    assert summary(await deliver_over_tls(script, ca_bundle)) == BODY
 
 
 # Sessions.
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_later_connection_resumes_tls_session(
+async def test_later_connection_resumes_session(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
 ) -> None:
     context = server_context(authority.issue_cert("localhost"), version)
@@ -342,3 +352,68 @@ def test_proxy_reply_length_is_limited() -> None:
             reader.feed(b"X: y\r\n")
     assert reader.problem
     assert not reader.is_open
+
+
+async def deliver_over_tls(script: Script, ca_bundle: Path) -> RawReply | TransportFault:
+    async with line_to_script(script, by_hand=True, ca_bundle=ca_bundle) as line:
+        result = await line.deliver()
+        await line.server.finished()
+        return result
+
+
+@pytest.mark.usefixtures("patient_connections")
+@pytest.mark.parametrize("cut", [1, 4, 5, 6, 30])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_early_tls_record_is_rejected(server_tls: ssl.SSLContext, ca_bundle: Path, cut: int, *, goes_on: bool) -> None:
+    async def script(peer: Peer) -> None:
+        tls = ScriptedTls(server_tls, peer)
+        await tls.shake_hands()
+        record = tls.build_record(REPLY)
+        tls.send(record[:cut])
+        await run_loop(100)
+        advance_clock(26)
+        if goes_on:
+            await run_loop(100)
+            tls.send(record[cut:])
+        else:
+            advance_clock(31)
+        assert await tls.request() == b""
+
+    assert summary(run_test(deliver_over_tls(script, ca_bundle))) == (FaultKind.EARLY_REPLY, False)
+
+
+@pytest.mark.usefixtures("patient_connections")
+def test_split_session_ticket_is_not_an_early_reply(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+    async def script(peer: Peer) -> None:
+        tls = ScriptedTls(server_tls, peer)
+        pieces: list[bytes] = []
+        tls.send = pieces.append  # type: ignore[assignment, method-assign]
+        handshake = asyncio.ensure_future(tls.shake_hands())
+        while not handshake.done():
+            await run_loop()
+            if not handshake.done() and pieces:
+                peer.writer.write(pieces.pop(0))
+        tickets = b"".join(pieces)
+        del tls.send
+        assert len(tickets) > 100
+        tls.send(tickets[:50])
+        await run_loop(100)
+        advance_clock(26)
+        await run_loop(100)
+        tls.send(tickets[50:])
+        assert b"PAY-1" in await tls.request()
+        tls.send(tls.build_record(REPLY))
+        await peer.until_closed()
+
+    assert summary(run_test(deliver_over_tls(script, ca_bundle))) == BODY
+
+
+def test_tls_record_boundaries_are_found_in_any_chunks(ca_bundle: Path) -> None:
+    records = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + b"x" * size for size in (1, 300, 0, 7))
+    ends = {6, 6 + 305, 6 + 305 + 5, len(records)}
+    for step in (1, 2, 3, 5, 7, 400):
+        channel = TlsChannel(client_context(ca_bundle), "localhost")
+        for start in range(0, len(records), step):
+            channel._receive(records[start : start + step])
+            position = min(start + step, len(records))
+            assert channel.is_inside_record is (position not in ends), (step, position)

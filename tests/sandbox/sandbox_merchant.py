@@ -93,9 +93,7 @@ GOOD = {
 
 def encode_body(fields: Mapping[str, str]) -> bytes:
     """Return the fields as a JSON object, with `amount` as a number with exactly these digits."""
-    members = (
-        f"{json.dumps(name)}: {value if name == 'amount' else json.dumps(value)}" for name, value in fields.items()
-    )
+    members = (f'"{name}": {value if name == "amount" else json.dumps(value)}' for name, value in fields.items())
     return ("{" + ", ".join(members) + "}").encode()
 
 

@@ -155,9 +155,8 @@ def test_documented_behaviour_matches_shipped_rules() -> None:
     text = (ROOT / "docs/sandbox.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| (9[0-9]{3}) \| `([a-z0-9_-]+)`.*? \| (yes|no) \|", text, re.MULTILINE)
     rules = shipped_behaviour().rule
-    assert documented == [
-        (str(rule.amount_whole), rule.fault or rule.status, "yes" if rule.commits else "no") for rule in rules
-    ]
+    shipped = [(str(one.amount_whole), one.fault or one.status, "yes" if one.commits else "no") for one in rules]
+    assert documented == shipped
     (example,) = re.findall(r"((?:    [^\n]+\n|\n)*    \[default\]\n(?:    [^\n]+\n|\n)+)", text)
     behaviour = parse_behaviour(example, name="docs/sandbox.md")
     assert (behaviour.default.delay_s, [rule.every_nth for rule in behaviour.rule]) == (0.05, [1000])

@@ -18,13 +18,8 @@ from paygw_batch.sandbox.compare import compare, main
 from paygw_batch.sandbox.record import Record, RecordLine, _csv_line, read_record, strip_formula_guard
 from tests.support.patience import PATIENCE_S
 
-PAID = {
-    "client_orderid": "A-1",
-    "country": "KE",
-    "currency": "KES",
-    "amount": "1500.50",
-    "account_number": "254712345678",
-}
+PAYEE = {"client_orderid": "A-1", "country": "KE", "account_number": "254712345678"}
+PAID = {**PAYEE, "currency": "KES", "amount": "1500.50"}
 ROW = {**PAID, "sent_orderid": "A-1", "state": "paid", "phone": "+254712345678"}
 MORE = {"purpose": "TEST-KE", "answer": "approved", "committed": "yes", "reference": "0011223344556677"}
 LINE = RecordLine(received_at="2026-11-21T07:00:00.000Z", **PAID, **MORE)

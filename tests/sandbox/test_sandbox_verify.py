@@ -10,18 +10,12 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as generate_ec_key
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.encode import BodyConstants
-from paygw_batch.gateway.message import Attempt
-from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
-from paygw_batch.gateway.sign import Signer
-from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.sandbox.form import FormCheck, Order, Request
 from paygw_batch.sandbox.verifier import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, VerifiedProfile, Verifier
 from tests.sandbox.sandbox_merchant import (
@@ -37,8 +31,6 @@ from tests.sandbox.sandbox_merchant import (
     parse_fields,
     require_refusal,
 )
-from tests.support.gateway_cases import signed
-from tests.support.long_part import example_count
 
 KENYA = GOOD["KE"]
 
@@ -126,9 +118,7 @@ def test_timestamp_within_five_minutes_is_accepted(verifier: Verifier, merchant:
         *(("oauth_timestamp", str(NOW_S + sign * (CLOCK_TOLERANCE_S + 1)), "timestamp") for sign in (-1, 1)),
     ],
 )
-def test_wrong_signed_parameter_is_refused(
-    verifier: Verifier, merchant: Merchant, name: str, value: str | None, code: str
-) -> None:
+def test_wrong_parameter_is_refused(verifier: Verifier, merchant: Merchant, name: str, value: Any, code: str) -> None:
     request = build_request(merchant, KENYA, overrides={name: value})
     assert refused(verifier, request) == (403 if code == "consumer_key" else 401, code)
 
@@ -164,7 +154,7 @@ def test_invalid_authorization_is_refused(verifier: Verifier, merchant: Merchant
     ],
 )
 def test_wrong_method_or_path_is_refused(
-    verifier: Verifier, merchant: Merchant, change: dict[str, Any], answer: tuple[int, str]
+    verifier: Verifier, merchant: Merchant, change: Any, answer: tuple[int, str]
 ) -> None:
     assert refused(verifier, replace(build_request(merchant, KENYA), **change)) == answer
 
@@ -177,8 +167,8 @@ def test_wrong_method_or_path_is_refused(
         *(("host", None, 400), ("authorization", None, 401)),
     ],
 )
-def test_invalid_or_repeated_header_is_refused(
-    verifier: Verifier, merchant: Merchant, name: str, value: str, http_status: int
+def test_wrong_header_is_refused(
+    verifier: Verifier, merchant: Merchant, name: str, value: Any, http_status: int
 ) -> None:
     assert refused(verifier, build_request(merchant, KENYA, headers={name: value})) == (http_status, name)
     request = build_request(merchant, KENYA)
@@ -198,44 +188,6 @@ def test_invalid_public_key_is_configuration_error() -> None:
     for pem in (b"no key", ec_key):
         with pytest.raises(ConfigurationError):
             Authenticator(consumer_key="c", public_key_pem=pem, profile=VerifiedProfile.RAW_BODY)
-
-
-line_of_text = (
-    st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), min_size=1, max_size=60).map(str.strip).filter(bool)
-)
-
-
-@settings(max_examples=example_count(40), deadline=None)
-@given(profile=st.sampled_from(PROFILES), name=line_of_text, order_id=line_of_text, amount=st.integers(1, 10**9))
-def test_sandbox_accepts_client_signature(
-    merchant_key: RSAPrivateKey, rules: Rules, profile: str, name: str, order_id: str, amount: int
-) -> None:
-    merchant = Merchant(merchant_key, profile)
-    signer = Signer(
-        url=f"http://127.0.0.1:8080{PATH}",
-        endpoint_id="1234",
-        consumer_key=merchant.consumer_key,
-        constants=BodyConstants({"server_callback_url": "https://merchant.example/paygw?a=b&c=ü"}),
-        profile=GatewayProfile(profile),
-        key=PrivateKey(merchant_key),
-    )
-    amount_text = f"{amount // 100}.{amount % 100:02}"
-    account = {"account_name": name, "account_number": "254712345678", "phone": "+254712345678"}
-    instruction = Instruction(order_id, "KE", "KES", amount_text, "account", account)
-    attempt = Attempt(instruction, order_id, merchant.parameters()["oauth_nonce"], NOW_S)
-    prepared = signed(signer, rules["KE"], attempt)
-    headers = {"content-type": "application/json", "accept": "application/json", "host": "127.0.0.1:8080"}
-    headers["authorization"] = prepared.authorization
-    request = Request("1.1", "POST", PATH, "", tuple(headers.items()), prepared.body)
-    check = FormCheck(rules)
-    authenticator = Authenticator(
-        consumer_key=merchant.consumer_key, public_key_pem=merchant.public_key_pem(), profile=VerifiedProfile(profile)
-    )
-    fields = parse_fields(request.body)
-    assert authenticator.check(request, fields, NOW_S) is None
-    assert check.check(fields) == Order(
-        order_id, "KE", "KES", amount_text, "254712345678", "TEST-KE", "https://merchant.example/paygw?a=b&c=ü"
-    )
 
 
 BODY = encode_body(KENYA)
@@ -315,7 +267,7 @@ def test_refusal_names_wrong_field(verifier: Verifier, merchant: Merchant, code:
         ('"254712345678"', "254712345678", "account_number"),
     ],
 )
-def test_unexpected_currency_or_type_is_refused(
+def test_wrong_currency_or_type_is_refused(
     verifier: Verifier, merchant: Merchant, sent: str, instead: str, code: str
 ) -> None:
     body = BODY.replace(sent.encode(), instead.encode())

@@ -329,9 +329,7 @@ def remove_elements(part: str, name: str) -> Callable[[Path], None]:
         (remove_elements("xl/styles.xml", "cellStyleXfs"), "cannot be copied"),
     ],
 )
-def test_workbook_with_hostile_parts_becomes_table(
-    annotator: Annotator, spoil: Callable[[Path], None], why: str
-) -> None:
+def test_workbook_of_hostile_parts_becomes_table(annotator: Annotator, spoil: Callable[[Path], None], why: str) -> None:
     spoil(annotator.write(change=lambda _, sheet: sheet.add_table(Table(displayName="Pay", ref="A1:H5"))))
     written, path = annotator.annotate()
     assert not written.is_workbook

@@ -26,7 +26,7 @@ from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
-from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
+from tests.support.sheet_values import GOOD, HEADER, KENYAN, MakeSheet, codes, lines
 
 
 def parquet(**columns: pl.Series | Sequence[object]) -> bytes:
@@ -35,9 +35,7 @@ def parquet(**columns: pl.Series | Sequence[object]) -> bytes:
     return file.getvalue()
 
 
-GOOD_COLUMNS: dict[str, list[object]] = {
-    name: [value] for name, value in zip(HEADER.split(","), GOOD.split(","), strict=True)
-}
+GOOD_COLUMNS: dict[str, list[object]] = {name: [KENYAN.get(name, "KES")] for name in HEADER.split(",")}
 
 
 def save_book(book: openpyxl.Workbook) -> bytes:
@@ -433,9 +431,7 @@ def test_only_differently_displayed_amount_gets_warning(
         *(({"sz": 1}, None, False), ({}, "FFFF00", True)),
     ],
 )
-def test_invisible_value_gets_warning(
-    sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool
-) -> None:
+def test_unseen_value_gets_warning(sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool) -> None:
     def style(worksheet: Worksheet) -> None:
         for cell in (worksheet["B2"], worksheet["C2"]):
             cell.font = Font(**font)

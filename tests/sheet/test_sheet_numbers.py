@@ -76,9 +76,8 @@ def test_lost_zero_is_restored_with_warning(rules: Rules) -> None:
     ],
 )
 def test_country_determines_leading_zero(rules: Rules, country: str, written: str, phone: str, *, warned: bool) -> None:
-    validated = validate(
-        build_sheet({**KENYAN, "amount": "1500", "country": country, "phone": written, "account_number": phone}), rules
-    )
+    row = {**KENYAN, "amount": "1500", "country": country, "phone": written, "account_number": phone}
+    validated = validate(build_sheet(row), rules)
     assert validated.rows["phone"].to_list() == [phone]
     assert codes(validated.warnings) == ([(2, "phone.zero_restored")] if warned else [])
 
@@ -102,9 +101,8 @@ def test_bank_account_is_accepted_if_operator_allows_it(rules: Rules) -> None:
     wallet = validate(build_sheet({**row, "account_number": "08021234567"}), rules)
     assert wallet.instructions["payee"].to_list() == ["2348021234567"]
     # Kenya pays only to wallets.
-    assert codes(validate(build_sheet({**KENYAN, "account_number": "1021234567"}), rules).defects) == [
-        (2, "account_number.format")
-    ]
+    kenyan = validate(build_sheet({**KENYAN, "account_number": "1021234567"}), rules)
+    assert codes(kenyan.defects) == [(2, "account_number.format")]
 
 
 def convert_numbers(numbers: MobileNumbers, *values: str) -> tuple[list[bool | None], list[str | None]]:
@@ -172,9 +170,7 @@ FORMER_NUMBERS = {
     ("country", "written", "national"),
     [(country, *pair.split("=")) for country, pairs in FORMER_NUMBERS.items() for pair in pairs.split()],
 )
-def test_number_in_former_plan_is_defect_unless_configured(
-    rules: Rules, country: str, written: str, national: str
-) -> None:
+def test_former_number_is_defect_unless_configured(rules: Rules, country: str, written: str, national: str) -> None:
     code = rules[country].numbers.dialling_code
     row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF"}
     old = {"account_number": written, "phone": written}

@@ -121,9 +121,7 @@ def test_titles_above_text_header_are_skipped(tmp_path: Path, above: str) -> Non
         *(("currency", " kes ", "KES"), ("status", '="00"', "00"), ("time", '="2026-11-21"', "2026-11-21")),
     ],
 )
-def test_statement_value_is_cleaned_like_sheet_value(
-    tmp_path: Path, column: str, written: str, read_as: object
-) -> None:
+def test_statement_value_is_cleaned(tmp_path: Path, column: str, written: str, read_as: object) -> None:
     values = {"order_id": "A-1", "amount": "7", "currency": "KES", "status": "ok", "time": ""} | {column: written}
     text = f"\ufeff{';'.join(values)}\r\n{';'.join(values.values())}\r\n"
     (line,) = read_file(write_file(tmp_path, text)).lines
