@@ -149,15 +149,10 @@ SLOW_GATEWAY, SLOW_PROCESSOR, SLOW_DISK = ([waits] * 500 for waits in ((0.003, 0
 @pytest.mark.parametrize(
     ("places", "waits", "size"),
     [
-        (64, [], MIN_GROUP_FACTS),
-        (64, SLOW_GATEWAY, MIN_GROUP_FACTS),
-        (64, SLOW_PROCESSOR, MAX_GROUP_FACTS),
-        (64, SLOW_DISK, MAX_GROUP_FACTS),
-        (64, SLOW_GATEWAY + SLOW_PROCESSOR, MAX_GROUP_FACTS),
+        *((64, waits, MAX_GROUP_FACTS) for waits in (SLOW_PROCESSOR, SLOW_DISK, SLOW_GATEWAY + SLOW_PROCESSOR)),
+        *((64, waits, MIN_GROUP_FACTS) for waits in ([], SLOW_GATEWAY, [*SLOW_GATEWAY, (0.5, 0.05)])),
         (64, SLOW_GATEWAY + SLOW_PROCESSOR + SLOW_GATEWAY, MIN_GROUP_FACTS),
-        (64, [*SLOW_GATEWAY, (0.5, 0.05)], MIN_GROUP_FACTS),
-        (1000, SLOW_GATEWAY, 250),
-        (1000, SLOW_PROCESSOR, 250),
+        *((1000, waits, 250) for waits in (SLOW_GATEWAY, SLOW_PROCESSOR)),
     ],
 )
 def test_group_size_depends_on_bottleneck(places: int, waits: list[tuple[float, float]], size: int) -> None:
@@ -200,10 +195,8 @@ def send_through(gate: ScriptedGate, gateway: ScriptedGateway, pace: Pace | None
 @pytest.mark.parametrize(
     ("share", "max_in_flight"),
     [
-        (ALONE, 8),
-        (replace(ALONE, senders=3, before=0), 3),
-        (replace(ALONE, senders=3, before=2), 2),
-        (replace(ALONE, concurrency=5), 5),
+        *((ALONE, 8), (replace(ALONE, concurrency=5), 5)),
+        *((replace(ALONE, senders=3, before=0), 3), (replace(ALONE, senders=3, before=2), 2)),
         (replace(ALONE, concurrency=64, senders=4, before=3), 16),
     ],
 )

@@ -13,16 +13,12 @@ GATEWAY = Origin("https", "gateway.example", 443)
 @pytest.mark.parametrize(
     ("base_url", "origin", "path"),
     [
-        ("https://gateway.example", "https://gateway.example", ""),
-        ("https://gateway.example/", "https://gateway.example", ""),
+        *((url, "https://gateway.example", "") for url in ("https://gateway.example", "https://gateway.example/")),
         ("HTTPS://Gateway.EXAMPLE:443/Sub/path/", "https://gateway.example", "/Sub/path"),
-        ("https://gateway.example:8443", "https://gateway.example:8443", ""),
-        ("https://192.0.2.7", "https://192.0.2.7", ""),
+        *((url, url, "") for url in ("https://gateway.example:8443", "https://192.0.2.7", "http://127.0.0.1:8080")),
         ("https://[2001:DB8::1]:444/a", "https://[2001:db8::1]:444", "/a"),
-        ("http://127.0.0.1:8080", "http://127.0.0.1:8080", ""),
-        ("http://localhost", "http://localhost", ""),
+        *(("http://localhost", "http://localhost", ""), ("http://[::1]:8080", "http://[::1]:8080", "")),
         ("http://127.9.9.9:80", "http://127.9.9.9", ""),
-        ("http://[::1]:8080", "http://[::1]:8080", ""),
     ],
 )
 def test_gateway_url_is_normalised(base_url: str, origin: str, path: str) -> None:

@@ -326,18 +326,14 @@ async def test_proxy_fault_reports_whether_request_was_sent(server_tls: ssl.SSLC
 @pytest.mark.parametrize(
     "script",
     [
-        hang_up,
-        reset,
-        saying(b""),
-        saying(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"),
-        saying(b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>"),
-        saying(b"HTTP/1.1 100 Continue\r\n\r\n"),
-        saying(b"HTTP/1.1 301 Moved\r\nLocation: http://127.0.0.1/\r\n\r\n"),
-        saying(OPENED + b"more"),
-        saying(b"SSH-2.0-OpenSSH\r\n\r\n"),
-        saying(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 5000),
+        *(hang_up, reset, saying(b""), saying(OPENED + b"more"), saying(b"SSH-2.0-OpenSSH\r\n\r\n")),
+        *(
+            saying(b"HTTP/1.1 %b\r\n\r\n" % said)
+            for said in (b"407 Refused", b"100 Continue", b"301 Moved\r\nLocation: /")
+        ),
+        *(saying(b"HTTP/1.1 502 Bad\r\n\r\n<html>"), saying(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 5000)),
     ],
-    ids=["hangs up", "resets", "stalls", "407", "502", "100", "301", "surplus", "ssh", "endless"],
+    ids=["hangs up", "resets", "stalls", "surplus", "ssh", "407", "100", "301", "502", "endless"],
 )
 async def test_proxy_without_tunnel_leaves_request_unsent(script: Script, ca_bundle: Path) -> None:
     async with serving(expect_no_data) as gateway, serving(script) as proxy:

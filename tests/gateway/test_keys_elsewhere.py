@@ -159,8 +159,7 @@ def test_imported_token_key_is_reported_as_copyable(token: Token, token_there: T
 @pytest.mark.parametrize(
     ("uri", "pin", "problem"),
     [
-        (URI, "000000", KeyProblem.PIN_WRONG),
-        (URI, None, KeyProblem.PIN_MISSING),
+        *((URI, "000000", KeyProblem.PIN_WRONG), (URI, None, KeyProblem.PIN_MISSING)),
         ("pkcs11:token=other;object=payouts", PIN, KeyProblem.TOKEN_GONE),
         (f"pkcs11:token={LABEL};object=nobody", PIN, KeyProblem.KEY_MISSING),
         (f"pkcs11:token={LABEL};object=twin", PIN, KeyProblem.SEVERAL_KEYS),

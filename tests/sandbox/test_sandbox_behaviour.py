@@ -108,31 +108,31 @@ def test_behaviour_file_supports_every_answer_field() -> None:
     }
 
 
+WRONG_DEFAULTS = (
+    *("amount_whole = 1", "fault = 'explode'", "http_status = 99", "http_status = 600", "delay_s = -1"),
+    *("delay_s = nan", "drip_interval_s = 0", "status = ''"),
+)
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
         ("[[rule]]\namount_whol = 1\n", "rule.0.amount_whol is not a known key. Did you mean amount_whole?"),
         ("[[rules]]\n", "rules is not a known key. Did you mean rule?"),
-        ("[default]\namount_whole = 1\n", "default.amount_whole"),
-        ("[[rule]]\nstatus = 'x'\n", "a rule needs"),
-        ("[[rule]]\namount_whole = '9001'\n", "rule.0.amount_whole"),
-        ("[[rule]]\namount_whole = 9001.5\n", "rule.0.amount_whole"),
-        ("[[rule]]\namount_whole = -1\n", "rule.0.amount_whole"),
-        ("[[rule]]\norder_id = '('\n", "order_id"),
+        *(
+            ("[[rule]]\nstatus = 'x'\n", "a rule needs"),
+            ("[[rule]]\norder_id = '('\n", "order_id"),
+            ("[default\n", "not TOML"),
+        ),
+        *((f"[[rule]]\namount_whole = {text}\n", "rule.0.amount_whole") for text in ("'9001'", "9001.5", "-1")),
         ("[[rule]]\nevery_nth = 0\n", "rule.0.every_nth"),
-        ("[default]\nfault = 'explode'\n", "default.fault"),
         ("[default]\nfault = 'drop_before'\ncommits = true\n", "drop_before"),
-        ("[default]\nhttp_status = 99\n", "default.http_status"),
-        ("[default]\nhttp_status = 600\n", "default.http_status"),
-        ("[default]\ndelay_s = -1\n", "default.delay_s"),
-        ("[default]\ndelay_s = nan\n", "default.delay_s"),
-        ("[default]\ndrip_interval_s = 0\n", "default.drip_interval_s"),
-        ("[default]\nstatus = ''\n", "default.status"),
-        ('[default]\nheaders = { "X Y" = "1" }\n', "default.headers"),
-        ('[default]\nheaders = { X = "a\\r\\nb" }\n', "default.headers"),
         ('[default]\nheaders = { Content-Length = "5" }\n', "Content-Length"),
-        ("[default]\nheaders = { X = 1 }\n", "default.headers"),
-        ("[default\n", "not TOML"),
+        *(
+            (f"[default]\nheaders = {{ {text} }}\n", "default.headers")
+            for text in ('"X Y" = "1"', 'X = "a\\r\\nb"', "X = 1")
+        ),
+        *((f"[default]\n{line}\n", f"default.{line.split()[0]}") for line in WRONG_DEFAULTS),
     ],
 )
 def test_behaviour_file_error_names_key(tmp_path: Path, text: str, named: str) -> None:
