@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -198,13 +199,13 @@ async def test_gateway_sending_after_handshake_gets_no_request(authority: trustm
 
 # The end of the stream.
 @pytest.mark.parametrize("said", [True, False])
-def test_unframed_tls_reply_requires_close_notify(server_tls: ssl.SSLContext, ca_bundle: Path, *, said: bool) -> None:
+def test_unframed_reply_requires_close_notify_under_tls(channel: dict[str, Any], *, said: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
         peer.writer.close() if said else peer.cut()
 
-    result = summary(run_test(deliver_once(script, tls=server_tls, ca_bundle=ca_bundle)))
-    assert result == (BODY if said else (FaultKind.CONNECTION_LOST, True))
+    result = summary(run_test(deliver_once(script, **channel)))
+    assert result == (BODY if said or channel["tls"] is None else (FaultKind.CONNECTION_LOST, True))
 
 
 def test_corrupted_tls_reply_leaves_outcome_unknown(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:

@@ -138,14 +138,6 @@ def test_reply_arriving_byte_by_byte_is_accepted(channel: Channel, reply: bytes)
     assert summary(run_test(deliver_once(script, **channel))) == BODY
 
 
-def test_reply_may_end_with_stream(channel: Channel) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.answer(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
-        peer.writer.close()
-
-    assert summary(run_test(deliver_once(script, **channel))) == BODY
-
-
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
@@ -160,17 +152,6 @@ def test_malformed_reply_is_fault_after_first_byte(channel: Channel, reply: byte
     assert summary(result) == (kind, True)
     assert isinstance(result, TransportFault)
     assert result.bytes_read < 400_000
-
-
-def test_reset_during_write_is_write_failure(channel: Channel) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.reader.readexactly(1000)
-        peer.reset()
-
-    result = run_test(deliver_once(script, body=HUGE, **channel))
-    assert summary(result) == (FaultKind.WRITE_FAILED, True)
-    assert isinstance(result, TransportFault)
-    assert result.bytes_written < len(HUGE)
 
 
 @pytest.mark.parametrize(
@@ -441,16 +422,20 @@ def test_silence_ends_after_timeouts(channel: Channel, pieces: list[bytes], paus
     assert summary(run_test(deliver_once(script, **channel))) == comes
 
 
-def test_stalled_request_write_times_out(channel: Channel) -> None:
+@pytest.mark.parametrize(("resets", "kind"), [(True, FaultKind.WRITE_FAILED), (False, FaultKind.WRITE_TIMEOUT)])
+def test_reset_or_stalled_write_is_reported(channel: Channel, kind: FaultKind, *, resets: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
+        if resets:
+            peer.reset()
+            return
         pause_reading(peer)
         advance_clock(61)
         await asyncio.Event().wait()
 
     result = run_test(deliver_once(script, body=HUGE, **channel))
     assert isinstance(result, TransportFault)
-    assert (result.kind, result.first_byte_sent) == (FaultKind.WRITE_TIMEOUT, True)
+    assert (result.kind, result.first_byte_sent) == (kind, True)
     assert result.bytes_written < len(HUGE)
 
 

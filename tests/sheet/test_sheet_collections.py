@@ -80,7 +80,7 @@ def test_invalid_collection_value_is_reported(sheet: Path, change: dict[str, str
     assert codes(validate_rows(sheet, COLLECTED | change)) == [code]
 
 
-@pytest.mark.parametrize("sign", ["X", "x", "#", "•", "●", "×", "_", "?", "＊", "Ｘ"])  # noqa: RUF001 (as people write)
+@pytest.mark.parametrize("sign", ["*", "X", "x", "#", "•", "●", "×", "_", "?", "＊", "Ｘ"])  # noqa: RUF001 (as people write)
 def test_hidden_digits_are_sent_as_asterisks(sheet: Path, sign: str) -> None:
     rwandan = RWANDAN | {"phone": f"250788{sign * 3}103", "client_orderid": "C-2"}
     result = validate_rows(sheet, COLLECTED | {"phone": f"+2547123{sign * 3}78"}, rwandan)
@@ -90,12 +90,8 @@ def test_hidden_digits_are_sent_as_asterisks(sheet: Path, sign: str) -> None:
 
 def test_hidden_number_defect_lists_accepted_signs(sheet: Path) -> None:
     (message,) = validate_rows(sheet, COLLECTED | {"phone": "+254*********"}).defects["message"]
-    signs = re.findall("[*X#]", message.partition("Use ")[2])
-    assert signs == ["*", "X", "#"]
-    for sign in signs:
-        assert codes(validate_rows(sheet, COLLECTED | {"phone": f"+2547123{sign * 3}78"})) == []
-    result = validate_rows(sheet, RWANDAN | {"cell_phone": "+250788XXX103", "client_orderid": "C-2"})
-    assert codes(result) == ["cell_phone.format"]
+    assert re.findall("[*X#]", message.partition("Use ")[2]) == ["*", "X", "#"]
+    assert codes(validate_rows(sheet, RWANDAN | {"cell_phone": "+250788XXX103"})) == ["cell_phone.format"]
 
 
 def test_south_africa_refuses_name_purpose_and_data(sheet: Path) -> None:

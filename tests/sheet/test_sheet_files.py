@@ -178,7 +178,6 @@ def test_parquet_values_are_read_exactly(sheet: MakeSheet) -> None:
     assert not read.defects.height
 
 
-@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("column", "value", "dtype", "code"),
     [
