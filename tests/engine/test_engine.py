@@ -5,6 +5,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from unittest.mock import Mock
 
 import pytest
@@ -13,9 +14,8 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, 
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import render_record
-from paygw_batch.engine import engine as engines
 from paygw_batch.engine.engine import MAX_SIGNED_AHEAD, GroupCommit
-from paygw_batch.engine.pacing import FIRST_WAIT_S, MIN_GROUP_FACTS, TRIES, Pace, retry_delay_s
+from paygw_batch.engine.pacing import FIRST_WAIT_S, MIN_GROUP_FACTS, TRIES, Pace
 from paygw_batch.errors import InternalError, JournalUnwritable, SigningFailed
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, SendGuard, TransportFault
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
@@ -202,13 +202,18 @@ def test_row_with_unknown_outcome_is_not_resent() -> None:
     assert again.arrived == []
 
 
-def test_provably_unsent_row_is_retried() -> None:
+def test_provably_unsent_row_is_retried_after_growing_waits() -> None:
     journal, batch = build_journal(rows=1)
+    sent_s: list[float] = []
     gateway = ScriptedGateway(lambda _order_id, times: APPROVED if times == TRIES else REFUSED)
+    gateway.before_answer = lambda _order_id: sent_s.append(asyncio.get_running_loop().time())
     run(build_engine(journal, gateway), batch)
-    assert len(gateway.arrived) == TRIES
     (standing,) = journal.rows(batch.number)
-    assert (standing.state, standing.attempts) == (State.PAID, TRIES)
+    assert (standing.state, standing.attempts, len(sent_s)) == (State.PAID, TRIES, TRIES)
+    waits_s = [FIRST_WAIT_S * 4**number for number in range(TRIES - 1)]
+    assert [after - before for before, after in pairwise(sent_s)] == [
+        pytest.approx(wait_s, abs=0.2) for wait_s in waits_s
+    ]
 
 
 @pytest.mark.parametrize(
@@ -478,20 +483,6 @@ def test_key_failure_leaves_stale_row_ready(monkeypatch: pytest.MonkeyPatch) -> 
     end = run(engine, batch)
     assert (end.sent, end.failure) == (1, None)
     assert [row.state for row in journal.rows(batch.number)] == [State.PAID, State.READY, State.READY]
-
-
-def test_retry_delay_grows_with_each_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[int] = []
-
-    def wait(number: int, chance: float) -> float:
-        waited.append(number)
-        return retry_delay_s(number, chance)
-
-    monkeypatch.setattr(engines, "retry_delay_s", wait)
-    journal, batch = build_journal(rows=1)
-    run(build_engine(journal, ScriptedGateway(lambda _, times: REFUSED if times < TRIES else APPROVED)), batch)
-    assert waited == list(range(2, TRIES + 1))
-    assert [retry_delay_s(number, 0.5) for number in (2, 3)] == [FIRST_WAIT_S, 4 * FIRST_WAIT_S]
 
 
 def test_row_moved_by_other_process_ends_run() -> None:

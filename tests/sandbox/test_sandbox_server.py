@@ -271,6 +271,7 @@ def test_unwritable_record_accepts_no_order(
     assert read_record(config.operations[0].record_path) == []
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "LOST" not in caplog.text
+    assert "254712345678" not in caplog.text
 
 
 def make_unwritable(path: Path) -> None:
