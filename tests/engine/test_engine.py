@@ -357,7 +357,7 @@ def test_internal_error_ends_run_after_recording_outcomes() -> None:
     assert row_states[State.PAID] == len(gateway.arrived) - 1
 
 
-def test_signing_error_ends_run_without_waiting() -> None:
+async def test_signing_error_ends_run_without_waiting() -> None:
     journal, batch = build_journal(MAX_SIGNED_AHEAD + 200)
     gateway = ScriptedGateway()
     engine = build_engine(journal, gateway)
@@ -367,8 +367,7 @@ def test_signing_error_ends_run_without_waiting() -> None:
         raise InternalError(f"none of {len(attempts)} can be signed")
 
     engine._prepare = fail
-    with asyncio.Runner() as runner:
-        end = runner.run(asyncio.wait_for(engine.run(batch.number), timeout=PATIENCE_S))
+    end = await asyncio.wait_for(engine.run(batch.number), timeout=PATIENCE_S)
     assert isinstance(end.failure, InternalError)
     assert (end.sent, gateway.arrived) == (0, [])
     assert set(states(journal, batch)) == {State.READY}

@@ -259,7 +259,7 @@ def test_every_outcome_is_reported_once_and_in_order(first: dict[str, Answer], k
     assert {outcome.reason for outcome in reported} == ({"", "declined"} if "rejected" in kinds else {""})
 
 
-def test_outcomes_are_reported_again_after_lost_answer() -> None:
+async def test_outcomes_are_reported_again_after_lost_answer() -> None:
     def fails_at_first(_: GateReport) -> GateShare:
         if len(gate.reports) == 1:
             raise JournalError("The database is gone.")
@@ -268,14 +268,10 @@ def test_outcomes_are_reported_again_after_lost_answer() -> None:
     gate = ScriptedGate(fails_at_first)
     pacing = SharedPacing(gate, Pace(concurrency=1))
     pacing._has_ended = True
-
-    async def ask_twice() -> None:
-        with ThreadPoolExecutor(1) as thread:
-            for _ in range(2):
-                pacing.observe(Outcome(OutcomeKind.REJECTED, error_code="51"))
-                await pacing._call_gate(thread)
-
-    asyncio.run(ask_twice())
+    with ThreadPoolExecutor(1) as thread:
+        for _ in range(2):
+            pacing.observe(Outcome(OutcomeKind.REJECTED, error_code="51"))
+            await pacing._call_gate(thread)
     assert [[outcome.times for outcome in report.outcomes] for report in gate.reports] == [[1], [2]]
 
 

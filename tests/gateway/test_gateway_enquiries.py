@@ -1,6 +1,5 @@
 """Status enquiries over httpx: the request, the accepted answers, and the faults. The environment affects nothing."""
 
-import asyncio
 import gzip
 import ssl
 from collections.abc import Callable, Coroutine
@@ -150,38 +149,33 @@ def test_enquiry_silence_and_total_time_are_bounded() -> None:
     assert summary(run_test(ask_once(drip))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
-def test_enquiry_reports_connection_failure(server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA) -> None:
+async def test_enquiry_reports_no_connection(
+    server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA
+) -> None:
     async def client_at(url: str, **changes: Any) -> tuple[FaultKind, bool] | bytes:
         async with EnquiryClient(settings_for(url, ca_bundle=ca_bundle, **changes)) as client:
             return summary(await client.ask(build_request(url)))
 
-    async def scenario() -> None:
-        async with serving(stay_silent) as gone:
-            pass
-        assert await client_at(gone.url) == (FaultKind.CONNECT_REFUSED, False)
-        through = await client_at("https://gateway.example", proxy=f"http://localhost:{gone.port}")
-        assert through == (FaultKind.PROXY_FAILED, False)
-        elsewhere = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert("gateway.example").configure_cert(elsewhere)
-        async with serving(stay_silent, tls=elsewhere) as server:
-            assert await client_at(server.url) == (FaultKind.TLS_UNTRUSTED, False)
-
-    run_test(scenario())
-    assert summary(run_test(ask_once(stay_silent, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
+    async with serving(stay_silent) as gone:
+        pass
+    assert await client_at(gone.url) == (FaultKind.CONNECT_REFUSED, False)
+    through = await client_at("https://gateway.example", proxy=f"http://localhost:{gone.port}")
+    assert through == (FaultKind.PROXY_FAILED, False)
+    elsewhere = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("gateway.example").configure_cert(elsewhere)
+    async with serving(stay_silent, tls=elsewhere) as server:
+        assert await client_at(server.url) == (FaultKind.TLS_UNTRUSTED, False)
+    assert summary(await ask_once(stay_silent, tls=server_tls)) == (FaultKind.TLS_UNTRUSTED, False)
 
 
-def test_enquiries_refuse_unsafe_settings_and_other_gateways() -> None:
+async def test_enquiries_refuse_unsafe_settings_and_other_gateways() -> None:
     for settings in (settings_for("http://gateway.example"), settings_for("http://localhost", proxy="http://p:1")):
         with pytest.raises(ConfigurationError):
             EnquiryClient(settings)
-
-    async def scenario() -> None:
-        async with EnquiryClient(settings_for("https://gateway.example")) as client:
-            for place in ("https://elsewhere.example", "http://gateway.example", "https://gateway.example:444"):
-                with pytest.raises(InternalError):
-                    await client.ask(build_request(place))
-
-    asyncio.run(scenario())
+    async with EnquiryClient(settings_for("https://gateway.example")) as client:
+        for place in ("https://elsewhere.example", "http://gateway.example", "https://gateway.example:444"):
+            with pytest.raises(InternalError):
+                await client.ask(build_request(place))
 
 
 # The environment affects neither payouts nor enquiries.

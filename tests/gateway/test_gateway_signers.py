@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -43,46 +42,30 @@ TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in ra
 
 SIGNERS = signer_count(usable_cores())
 
-S = TypeVar("S", bound=Signers)
-T = TypeVar("T")
-
-
-def run_with_signers(signers: S, use: Callable[[S], Awaitable[T]]) -> T:
-    async def use_signers() -> T:
-        async with signers as at_work:
-            return await use(at_work)
-
-    return asyncio.run(use_signers())
-
 
 @pytest.mark.parametrize("kind", [SigningThreads, SigningProcesses])
-def test_signatures_and_requests_are_right_and_in_order(key: PrivateKey, kind: Callable[[PrivateKey], Signers]) -> None:
+async def test_signers_sign_and_prepare_in_order(key: PrivateKey, kind: Callable[[PrivateKey], Signers]) -> None:
     golden = prepare_golden_request(key, SignatureProfile.JSON_PARAMS, "KE")
     attempt = Attempt(instruction_for("KE"), golden.expected.order_id, golden.nonce, golden.timestamp_s)
-
-    async def use(signers: Signers) -> None:
+    async with kind(key) as signers:
         groups = await asyncio.gather(*(signers.sign(TEXTS[start : start + 32]) for start in range(0, 100, 32)))
         assert [signature for group in groups for signature in group] == [key.sign(text) for text in TEXTS]
         prepare = Preparer(RULES, signer(key, SignatureProfile.JSON_PARAMS), signers)
         assert await prepare([attempt, attempt]) == [golden, golden]
 
-    run_with_signers(kind(key), use)
 
-
-def test_signers_depend_on_cores_and_run_length(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def count(signers: SigningProcesses) -> int:
-        return len(signers.processes)
-
+async def test_signers_depend_on_cores_and_run_length(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {1: MIN_SIGNERS, 2: MIN_SIGNERS, 3: 2, 4: 3, 8: 7, 9: MAX_SIGNERS, 64: MAX_SIGNERS}
     assert {cores: signer_count(cores) for cores in counts} == counts
     for cores in (2, 5):
         monkeypatch.setattr("paygw_batch.gateway.signing.signers.usable_cores", lambda cores=cores: cores)
-        assert run_with_signers(SigningProcesses(key), count) == signer_count(cores)
+        async with SigningProcesses(key) as signers:
+            assert len(signers.processes) == signer_count(cores)
     assert isinstance(signers_for(key, LONG_RUN_PAYOUTS - 1), SigningThreads)
     assert isinstance(signers_for(key, LONG_RUN_PAYOUTS), SigningProcesses)
 
 
-def test_failed_start_ends_started_signing_processes(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_start_ends_started_signing_processes(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[subprocess.Popen[bytes]] = []
 
     def start_single_process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -91,17 +74,14 @@ def test_failed_start_ends_started_signing_processes(key: PrivateKey, monkeypatc
         begun.append(_start_process(environ))
         return begun[0]
 
-    async def never(_: SigningProcesses) -> None:
-        raise AssertionError("it was started all the same")
-
     monkeypatch.setattr("paygw_batch.gateway.signing.signers._start_process", start_single_process)
     with pytest.raises(SigningFailed, match=r"^No signing process could be started: .+\.$"):
-        run_with_signers(SigningProcesses(key), never)
+        await SigningProcesses(key).__aenter__()
     assert [process.returncode for process in begun] == [0]
 
 
-def test_dead_signing_process_is_reported_immediately(key: PrivateKey) -> None:
-    async def story(signers: SigningProcesses) -> None:
+async def test_dead_signing_process_is_reported_immediately(key: PrivateKey) -> None:
+    async with SigningProcesses(key) as signers:
         await _sign_with_all(signers)
         waiting = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(20)]
         await asyncio.sleep(0)
@@ -116,11 +96,9 @@ def test_dead_signing_process_is_reported_immediately(key: PrivateKey) -> None:
         with pytest.raises(SigningFailed):
             await signers.sign(TEXTS)
 
-    run_with_signers(SigningProcesses(key), story)
 
-
-def test_signers_survive_stop_signals_and_abandoned_signatures(key: PrivateKey) -> None:
-    async def story(signers: SigningProcesses) -> None:
+async def test_signers_survive_stop_signals_and_abandoned_signatures(key: PrivateKey) -> None:
+    async with SigningProcesses(key) as signers:
         await _sign_with_all(signers)
         for process in signers.processes:
             process.send_signal(signal.SIGINT)
@@ -131,9 +109,6 @@ def test_signers_survive_stop_signals_and_abandoned_signatures(key: PrivateKey) 
             task.cancel()
         assert await signers.sign(TEXTS[1:3]) == [key.sign(text) for text in TEXTS[1:3]]
         asyncio.create_task(signers.sign(TEXTS)).cancel()
-
-    signers = SigningProcesses(key)
-    run_with_signers(signers, story)
     assert [process.returncode for process in signers.processes] == [0] * SIGNERS
 
 
@@ -173,14 +148,11 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def test_key_is_not_in_arguments_or_environment(key: PrivateKey) -> None:
+async def test_key_is_not_in_arguments_or_environment(key: PrivateKey) -> None:
     secret = json.loads(key.serialise())["der"].encode()
-
-    async def story(signers: SigningProcesses) -> None:
+    async with SigningProcesses(key) as signers:
         await signers.sign(TEXTS)
         for process in signers.processes:
             about = Path(f"/proc/{process.pid}")
             assert secret not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
             assert b"signing.process" in (about / "cmdline").read_bytes()
-
-    run_with_signers(SigningProcesses(key), story)

@@ -132,17 +132,13 @@ def test_concurrent_processes_all_open_token(token_there: TokenLocation) -> None
         assert set(pool.map(key_bits, [token_there] * 40)) == {3072}
 
 
-def test_pin_is_not_in_arguments_or_repr(token_there: TokenLocation) -> None:
+async def test_pin_is_not_in_arguments_or_repr(token_there: TokenLocation) -> None:
     key = load_token_key(token_there)
-
-    async def count_waiting() -> None:
-        async with SigningProcesses(key) as at_work:
-            await at_work.sign(TEXTS)
-            for process in at_work.processes:
-                about = Path(f"/proc/{process.pid}")
-                assert PIN.encode() not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
-
-    asyncio.run(count_waiting())
+    async with SigningProcesses(key) as at_work:
+        await at_work.sign(TEXTS)
+        for process in at_work.processes:
+            about = Path(f"/proc/{process.pid}")
+            assert PIN.encode() not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
     assert PIN not in repr(key)
 
 
@@ -223,17 +219,12 @@ def test_token_address_is_parsed_per_rfc_7512() -> None:
     assert (read.token, read.label, read.key_id, read.slot) == ("The Software Token", "pay;outs", b"\x01\xff", 3)
 
 
-def test_unplugged_token_ends_run_with_error(token: Token, token_there: TokenLocation) -> None:
-    key = load_token_key(token_there)
-
-    async def unplug() -> None:
-        async with SigningProcesses(key) as at_work:
-            await at_work.sign(TEXTS[:2])
-            token.slots.rename(token.folder / "pulled out")
+async def test_unplugged_token_ends_run_with_error(token: Token, token_there: TokenLocation) -> None:
+    async with SigningProcesses(load_token_key(token_there)) as at_work:
+        await at_work.sign(TEXTS[:2])
+        token.slots.rename(token.folder / "pulled out")
+        with pytest.raises(SigningFailed, match="The token for pkcs11:"):
             await asyncio.gather(*(at_work.sign([text]) for text in TEXTS))
-
-    with pytest.raises(SigningFailed, match="The token for pkcs11:"):
-        asyncio.run(unplug())
 
 
 @pytest.mark.share(3)
@@ -317,9 +308,3 @@ def test_aws_receives_only_digest(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(kms_key, "_create_client", lambda *_: client)
     load_kms_key("alias/payouts", 1).sign("account_name=Wanjiru Mwangi")
     assert [(len(item["Message"]), item["MessageType"]) for item in asked] == [(32, "DIGEST")]
-
-
-def test_every_key_problem_has_distinct_message() -> None:
-    output = [KeyUnusable("pkcs11:object=payouts", problem, "detail") for problem in KeyProblem]
-    assert all(item.message.endswith(".") and item.hint.endswith(".") for item in output)
-    assert len({item.message for item in output}) == len(KeyProblem)
