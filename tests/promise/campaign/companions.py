@@ -7,12 +7,11 @@ import csv
 import json
 import re
 import signal
-import socket
 import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from tests.promise.campaign.judge import Broken, judge_end
 from tests.promise.campaign.kills import ENDS, MAX_STARTS, SLOW, Pace, is_let_end, kill
 from tests.promise.campaign.machine import GatewayProcess, Machine, Run, Spawner
 from tests.support.patience import PATIENCE_S, wait_until
-from tests.support.ports import free_port
+from tests.support.ports import accepts_connections, free_port
 from tests.support.receivers import SECRET, webhook
 from tests.support.software_passkey import passkey
 
@@ -82,19 +81,20 @@ class Companion:
         self.kills = 0
         self._machine, self._at, self._rng = machine, at, rng
         self._port = free_port()
-        self._spawner = Spawner()  # two threads must not share one
+        self._stack = ExitStack()
+        self._away = machine.with_spawner(self._stack.enter_context(Spawner()))  # two threads must not share one
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_on)
         self._broken: list[str] = []
-        self._set_up()
 
     def __enter__(self) -> Self:
+        self._set_up()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.rest()
-        self._spawner.close()
+        self._stack.close()
 
     def rest(self) -> None:
         self._over.set()
@@ -104,28 +104,37 @@ class Companion:
         """Check its results at the end of a batch, in which `runs` runs sent rows."""
         raise NotImplementedError
 
-    def _set_up(self) -> None: ...
+    def _set_up(self) -> None:
+        raise NotImplementedError
 
     def _keep_on(self) -> None:
         raise NotImplementedError
+
+    def _start(self, *command: str, planted: str | None = None) -> Run:
+        output = str(self._away.home / f"{command[0]}.txt")
+        return self._away.start(*command, planted=planted, out=output, err=output)
+
+    def _until_it_listens(self, run: Run) -> None:
+        wait_until(lambda: run.wait(0.02) is not None or accepts_connections(self._port), self._machine.said)
 
     def _kill(self, run: Run) -> None:
         run.send(signal.SIGKILL)
         run.done()
         self.kills += 1
 
+    def _end(self, run: Run) -> None:
+        run.send(signal.SIGTERM)
+        if (code := run.done()) != 0:
+            raise Broken(f"{type(self).__name__} ended with {code}")
+
 
 class ListenerRun(Companion):
     def _set_up(self) -> None:
         self._machine.enable_listener(proof_configuration(self._at.directory / "secret.txt"), self._port)
 
-    def _start(self) -> Run:
-        away = self._machine.with_spawner(self._spawner)
-        return away.start("listen", out=str(away.home / "listen.txt"), err=str(away.home / "listen.txt"))
-
     def _keep_on(self) -> None:
         while not self._over.is_set():
-            run = self._start()
+            run = self._start("listen")
             # On a busy machine it would always be killed during its start, and the gateway would give up.
             if self._rng.random() < 0.5:
                 self._until_it_listens(run)
@@ -134,16 +143,10 @@ class ListenerRun(Companion):
 
     def judge(self, rows: int, runs: int) -> None:
         del runs
-        run = self._start()
-        try:
-            wait_until(
-                self._is_all_taken_in, lambda: f"heard {self._heard()}, kept {self._kept()}: {self._machine.said()}"
-            )
-            self._until_it_listens(run)
-        finally:
-            run.send(signal.SIGTERM)
-        if (code := run.done()) != 0:
-            raise Broken(f"the listener ended with {code}")
+        run = self._start("listen")
+        wait_until(self._is_all_taken_in, lambda: f"heard {self._heard()}, kept {self._kept()}: {self._machine.said()}")
+        self._until_it_listens(run)
+        self._end(run)
         if self._machine.run("verify") != 0:
             raise Broken(f"the journal is not sound, or holds contradictions: {self._machine.said()}")
         name = "after.reconciliation.csv"
@@ -154,11 +157,6 @@ class ListenerRun(Companion):
         left = [line["client_orderid"] for line in self._machine.reconciliation(name) if line["state"] == "accepted"]
         if left:
             raise Broken(f"notified, and still accepted: {left}")
-
-    def _until_it_listens(self, run: Run) -> None:
-        while run.wait(0.02) is None:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
-                return
 
     def _is_all_taken_in(self) -> bool:
         orders = [line.client_orderid for line in self._at.record() if self._is_ours(line.client_orderid)]
@@ -188,7 +186,7 @@ class ConsoleWatcher(Companion):
 
     def _set_up(self) -> None:
         self._origin = f"http://localhost:{self._port}"
-        self._client = httpx.Client(base_url=self._origin, timeout=PATIENCE_S)
+        self._client = self._stack.enter_context(httpx.Client(base_url=self._origin, timeout=PATIENCE_S))
         self._seen = 0
         config = self._machine.home / "paygw.toml"
         keys = {name: passkey(f"p-{name}").public.text for name in ("ada", "ben")}
@@ -197,16 +195,9 @@ class ConsoleWatcher(Companion):
             f'[approval.makers]\nAda = "{keys["ada"]}"\n[approval.approvers]\nBen = "{keys["ben"]}"\n'
         )
         config.write_text(f'{config.read_text()}\n{people}[console]\norigin = "{self._origin}"\nport = {self._port}\n')
-
-    def __enter__(self) -> Self:
         run = self._started()
         self._sign_in()
         self._kill(run)
-        return super().__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._client.close()
 
     def judge(self, rows: int, runs: int) -> None:
         """Check that every page view was answered, and that the page finally shows the reconciliation's rows."""
@@ -214,13 +205,9 @@ class ConsoleWatcher(Companion):
         if self._broken:
             raise Broken(f"the pages: {self._broken[0]}")
         run = self._started()
-        try:
-            (place,) = set(re.findall(r'href="(/payouts/\w+)"', self._get("/")))
-            page = self._get(place)
-        finally:
-            run.send(signal.SIGTERM)
-        if (code := run.done()) != 0:
-            raise Broken(f"the console ended with {code}")
+        (place,) = set(re.findall(r'href="(/payouts/\w+)"', self._get("/")))
+        page = self._get(place)
+        self._end(run)
         shown = {WORDS[word.strip()]: int(count) for count, word in re.findall(r"<strong>(\d+)</strong> ([^<]+)", page)}
         states = Counter(line["state"] for line in self._machine.reconciliation())
         if shown != states or sum(shown.values()) != rows:
@@ -259,20 +246,11 @@ class ConsoleWatcher(Companion):
             raise Broken(f"signing in was answered with {answer.status_code}: {answer.text[-500:]}")
 
     def _started(self) -> Run:
-        away = self._machine.with_spawner(self._spawner)
-        output = str(away.home / "console.txt")
-        run = away.start("console", out=output, err=output)
-        give_up_at_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                self._client.get("/static/mark.svg")
-            except httpx.TransportError:
-                if run.wait(0.02) is not None or time.monotonic() > give_up_at_s:
-                    raise Broken(
-                        f"the console is not there: {(away.home / 'console.txt').read_text()[-2000:]}"
-                    ) from None
-            else:
-                return run
+        run = self._start("console")
+        self._until_it_listens(run)
+        if run.exit_code is not None:
+            raise Broken(f"the console is not there: {(self._away.home / 'console.txt').read_text()[-2000:]}")
+        return run
 
 
 kill_with_console = partial(kill, beside=ConsoleWatcher)
@@ -296,10 +274,9 @@ class NoticeSender(Companion):
         self._posts: list[_Post] = []
         self._refused = 0
         self._answers = Random(rng.random())  # noqa: S311 (dice)
-        self._received = ExitStack()
 
-    def __enter__(self) -> Self:
-        self._webhook = self._received.enter_context(webhook())
+    def _set_up(self) -> None:
+        self._webhook = self._stack.enter_context(webhook())
         self._webhook.on_post = self._answer
         config = self._machine.home / "paygw.toml"
         config.write_text(
@@ -310,11 +287,6 @@ class NoticeSender(Companion):
         self._machine.sheet(2, name="refused.csv", first=5000)
         refused = self._machine.home / "refused.csv"
         refused.write_text(refused.read_text().replace("5100.25", "-1"))
-        return super().__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._received.close()
 
     def _answer(self) -> None:
         headers, body = self._webhook.got[-1]
@@ -324,12 +296,12 @@ class NoticeSender(Companion):
         self._posts.append(_Post(headers["webhook-id"], process, body, self._webhook.status == 204))
 
     def _keep_on(self) -> None:
-        machine, pace = self._machine.with_spawner(self._spawner), Pace()
+        pace = Pace()
         while not self._over.is_set():
             again = ["--again"] if self._rng.random() < 0.5 else []
-            code = self._killed(machine, ("notices", "send", *again), pace, self._planted)
+            code = self._killed(self._away, ("notices", "send", *again), pace, self._planted)
             if code not in {0, 6, -signal.SIGKILL}:
-                self._broken.append(f"it ended with {code}: {(machine.home / 'telling.txt').read_text()[-500:]}")
+                self._broken.append(f"it ended with {code}: {(self._away.home / 'telling.txt').read_text()[-500:]}")
 
     def _killed(self, machine: Machine, command: tuple[str, ...], pace: Pace, planted: str) -> int:
         notices = str(machine.home / "telling.txt")

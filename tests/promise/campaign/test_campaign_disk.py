@@ -4,11 +4,9 @@ import hashlib
 import http.client
 import json
 import signal
-import socket
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,8 +32,8 @@ from tests.promise.campaign.power import (
 )
 from tests.support.approving import policy
 from tests.support.long_part import long, share
-from tests.support.patience import PATIENCE_S
-from tests.support.ports import free_port
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.ports import accepts_connections, free_port
 
 FEW_ROWS = 4
 
@@ -168,10 +166,7 @@ def _notify(machine: Machine) -> Callable[[Run], None]:
     port = int((machine.home / "paygw.toml").read_text().rsplit("port = ", 1)[1])
 
     def notify(run: Run) -> None:
-        give_up_at_s = time.monotonic() + PATIENCE_S
-        while run.wait(0.02) is None and time.monotonic() < give_up_at_s:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
+        wait_until(lambda: run.wait(0.02) is not None or accepts_connections(port), machine.said)
         for number in range(NOTIFICATIONS):
             fields = {"client_orderid": f"PAY-{number}", "amount": "1", "currency": "KES", "status": "approved"}
             with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
