@@ -45,19 +45,9 @@ class Desk:
         page = context.new_page()
         devtools = context.new_cdp_session(page)
         devtools.send("WebAuthn.enable")
-        created = devtools.send(
-            "WebAuthn.addVirtualAuthenticator",
-            {
-                "options": {
-                    "protocol": "ctap2",
-                    "transport": "internal",
-                    "hasResidentKey": True,
-                    "hasUserVerification": True,
-                    "isUserVerified": True,
-                    "automaticPresenceSimulation": True,
-                }
-            },
-        )
+        has = ("hasResidentKey", "hasUserVerification", "isUserVerified", "automaticPresenceSimulation")
+        authenticator = {"protocol": "ctap2", "transport": "internal", **dict.fromkeys(has, True)}
+        created = devtools.send("WebAuthn.addVirtualAuthenticator", {"options": authenticator})
         return Desk(context, page, devtools, created["authenticatorId"])
 
     def sign_in(self, name: str) -> None:

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from oauthlib.oauth1.rfc5849.signature import base_string_uri, normalize_parameters, signature_base_string
@@ -38,23 +37,21 @@ URL = operation_url(BASE_URL, OPERATION, ENDPOINT_ID)
 BANK = OperatorTerms(purpose="BANK/WALLET-A/WALLET-B")
 RULES = complete_rules("OPERATOR", NG=BANK)
 
-_NAMES = MappingProxyType(
-    {
-        "KE": "Wanjiku Kamau",
-        "UG": "Namukasa O'Brien",
-        "GH": "Kofi Mensah-Bonsu",
-        "NG": "Chukwuemeka “Emeka” Okafor",
-        "ZM": "Mutale & Sons",
-        "RW": "Uwimana 50% Marie",
-        "EG": "محمد أحمد",
-        "ZA": "Thandi \\ Nkosi",
-        "BF": "Aïssata Ouédraogo",
-        "CI": "Kouassi N'Guessan",
-        "SN": "Ndèye Diop",
-        "GN": "Mamadou\u00a0Bah",
-        "BN": "Dossou=Koffi+1",
-    }
-)
+_NAMES = {
+    "KE": "Wanjiku Kamau",
+    "UG": "Namukasa O'Brien",
+    "GH": "Kofi Mensah-Bonsu",
+    "NG": "Chukwuemeka “Emeka” Okafor",
+    "ZM": "Mutale & Sons",
+    "RW": "Uwimana 50% Marie",
+    "EG": "محمد أحمد",
+    "ZA": "Thandi \\ Nkosi",
+    "BF": "Aïssata Ouédraogo",
+    "CI": "Kouassi N'Guessan",
+    "SN": "Ndèye Diop",
+    "GN": "Mamadou\u00a0Bah",
+    "BN": "Dossou=Koffi+1",
+}
 
 
 def instruction_for(country: str, **changes: Any) -> Instruction:

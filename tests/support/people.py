@@ -34,9 +34,8 @@ def make_key(folder: Path, name: str) -> str:
     path = folder / f"{name}.pem"
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     path.chmod(0o600)
-    return "".join(
-        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode().splitlines()[1:-1]
-    )
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return "".join(public.decode().splitlines()[1:-1])
 
 
 def create_sandbox(home: Path, *, further: str = "", behaviour: str = "") -> Program:
@@ -45,9 +44,7 @@ def create_sandbox(home: Path, *, further: str = "", behaviour: str = "") -> Pro
     keys = home / "keys"
     keys.mkdir(mode=0o700)
     public = {name: make_key(keys, name) for name in (MAKER, APPROVER, AUDITOR, ADMINISTRATOR)}
-    text = (
-        sandbox_toml()
-        + f"""
+    text = f"""{sandbox_toml()}
 [approval.makers]
 "{MAKER}" = "{public[MAKER]}"
 [approval.approvers]
@@ -60,7 +57,6 @@ sandbox_keys = "keys"
 [console.administrators]
 "{ADMINISTRATOR}" = "{public[ADMINISTRATOR]}"
 """
-    )
     if behaviour:
         (home / "behaviour.toml").write_text(behaviour)
         text += '\n[sandbox]\nbehaviour = "behaviour.toml"\n'
@@ -91,12 +87,7 @@ def parse_forms(page: str) -> list[tuple[str, dict[str, str]]]:
             given = {name: value or "" for name, value in attrs}
             if tag == "form":
                 results.append((given.get("action", ""), {}))
-            elif (
-                tag == "input"
-                and given.get("type") == "hidden"
-                and results
-                and not given["name"].startswith("heading-")
-            ):
+            elif results and given.get("type") == "hidden" and not given["name"].startswith("heading-"):
                 results[-1][1][given["name"]] = given.get("value", "")
 
     Reader().feed(page)
@@ -190,19 +181,9 @@ PEOPLE = {Role.MAKER: MAKER, Role.APPROVER: APPROVER, Role.AUDITOR: AUDITOR, Rol
 
 
 def address(screen: WebRoute) -> str:
-    results = screen.path
-    for part, value in (
-        ("{token}", "T" * 43),
-        ("{batch}", "0" * 16),
-        ("{row:int}", "2"),
-        ("{sheet}", "0" * 16),
-        ("{order}", "0" * 16),
-        ("{statement}", "0" * 16),
-        ("{ending}", "csv"),
-    ):
-        results = results.replace(part, value)
-    assert "{" not in results, results
-    return results
+    values = {"token": "T" * 43, "row:int": "2", "ending": "csv"}
+    values |= dict.fromkeys(("batch", "sheet", "order", "statement"), "0" * 16)
+    return re.sub(r"\{([^}]*)\}", lambda part: values[part[1]], screen.path)
 
 
 def audit_entries(house: House) -> list[tuple[str, str, str, str]]:

@@ -81,21 +81,10 @@ def make_server(home: Path) -> PostgresServer:
     if os.geteuid() == 0:
         shutil.chown(home, "nobody")
     server = PostgresServer(home, free_port())
-    created = [
-        str(BIN / "initdb"),
-        "-D",
-        str(home / "data"),
-        "-U",
-        "paygw",
-        "--auth=trust",
-        "--encoding=UTF8",
-        "--locale=C",
-        "-N",
-    ]
-    subprocess.run(
-        [*as_unprivileged_user(), *created], env={"HOME": str(home), "PATH": os.environ["PATH"]},
-        stdout=subprocess.DEVNULL, cwd="/", check=True,
-    )  # fmt: skip
+    options = ("-D", str(home / "data"), "-U", "paygw", "--auth=trust", "--encoding=UTF8", "--locale=C", "-N")
+    command, environ = [*as_unprivileged_user(), str(BIN / "initdb"), *options], {"HOME": str(home)}
+    environ["PATH"] = os.environ["PATH"]
+    subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, cwd="/", check=True)
     server.start()
     return server
 

@@ -61,12 +61,8 @@ class RowProgress(NamedTuple):
     @property
     def quarantined_since(self) -> str | None:
         """Return when the attempt of a row left that only a person calls rejected, or None for other rows."""
-        return self.intended_at if is_quarantined(self.standing, self.error_code) else None
-
-
-def is_quarantined(standing: Standing, error_code: str | None) -> bool:
-    """Return whether a row may have been paid, because only a person without proof called it rejected."""
-    return standing.is_rejected_by_person and error_code != PROVEN_STATEMENT
+        is_held = self.standing.is_rejected_by_person and self.error_code != PROVEN_STATEMENT
+        return self.intended_at if is_held else None
 
 
 def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgress | IllegalMove:
@@ -139,21 +135,15 @@ def message_of(fact: Fact) -> str | None:
 
 
 def _apply_outcome(before: RowProgress, after: Standing, outcome: Outcome, at: str) -> RowProgress:
-    left = outcome.kind is not _NOT_SENT
-    return RowProgress(
-        order_id=before.order_id,
+    first_sent_at = before.first_sent_at or (before.intended_at if outcome.kind is not _NOT_SENT else None)
+    return before._replace(
         standing=after,
-        inherited_attempts=before.inherited_attempts,
-        sent_orderid=before.sent_orderid,
-        purpose=before.purpose,
-        endpoint_id=before.endpoint_id,
         gateway_status=_storable(outcome.gateway_status) or before.gateway_status,
         gateway_reference=_storable(outcome.gateway_reference) or before.gateway_reference,
         http_status=before.http_status if outcome.http_status is None else outcome.http_status,
         error_code=_storable(outcome.cause or outcome.error_code),
         message=_outcome_message(outcome),
-        intended_at=before.intended_at,
-        first_sent_at=before.first_sent_at or before.intended_at if left else before.first_sent_at,
+        first_sent_at=first_sent_at,
         updated_at=at,
     )
 
@@ -183,9 +173,8 @@ def is_amendable(standing: Standing) -> bool:
     A row that a person called not received is neither: it may have been paid all the same. For a row that a person
     called rejected, the quarantine must be over as well: `is_in_quarantine`.
     """
-    return standing.state is State.REJECTED or (
-        standing.state is State.READY and standing.possible_duplicate_of is None
-    )
+    is_unsent = standing.state is State.READY and standing.possible_duplicate_of is None
+    return standing.state is State.REJECTED or is_unsent
 
 
 def replacement_progress(replaced: RowProgress) -> RowProgress:
