@@ -38,8 +38,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=0, help="rows of a batch (default: 200, for a release 5000)")
     parser.add_argument("--lanes", type=int, default=4, help="how many are played side by side (default: %(default)s)")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--planted", choices=sorted(BUGS), metavar="BUG", help="switch a planted bug on, and find it")
-    parser.add_argument("--table", action="store_true", help="hunt every planted bug, and print how soon it is found")
+    parser.add_argument("--table", nargs="*", metavar="BUG", help="hunt planted bugs, and print how soon each is found")
     arguments = parser.parse_args()
     seeds = range(arguments.start, arguments.start + (arguments.lives or 200))
     stop = stop_on_sigterm()
@@ -53,9 +52,8 @@ def main() -> int:
         name = server.new_database()
         make_postgres(postgres_place(server.url(name), Path(home)))
         template = make_batch(server, name, Path(home))
-        if arguments.table or arguments.planted:
-            names = [arguments.planted] if arguments.planted else list(BUGS)
-            return max(_hunt(server, template, name, seeds) for name in names)
+        if arguments.table is not None:
+            return max(_hunt(server, template, name, seeds) for name in arguments.table or BUGS)
         return _play(server, template, seeds, stop)
 
 

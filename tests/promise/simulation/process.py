@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -80,20 +79,6 @@ class SlowEngineJournal(SqliteEngineJournal):
         intents = [entry.fact.nonce for entry in entries if isinstance(entry.fact, Intended)]
         self._process.intended_at_s |= dict.fromkeys(intents, self._process.scenario.clock.now_s)
         return await self._thread.call(lambda: self._journal.append(entries))
-
-
-def prepare(attempt: Attempt) -> PreparedRequest:
-    return PreparedRequest(
-        url="https://gateway.example/",
-        authorization="",
-        body=b"",
-        body_sha256="",
-        nonce=attempt.nonce,
-        timestamp_s=attempt.timestamp_s,
-        purpose=None,
-        endpoint_id="1",
-        expected=ExpectedReply(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
-    )
 
 
 class Process:
@@ -197,17 +182,8 @@ async def submit(process: Process, sheet: str) -> int:
         for amendment in plan.amendments
     ]
     approved = NO_APPROVAL if scenario.approvals is None else scenario.approvals.required(sheet, plan, journal)
-    record = await process.away.call(
-        lambda: open_planned_batch(
-            plan,
-            journal,
-            RULES[scenario.operation],
-            sheet_path=Path(f"/{sheet}.csv"),
-            now=scenario.now,
-            by="amina",
-            approved=approved,
-        )
-    )
+    opens = partial(open_planned_batch, plan, journal, RULES[scenario.operation], now=scenario.now, by="amina")
+    record = await process.away.call(lambda: opens(sheet_path=Path(f"/{sheet}.csv"), approved=approved))
     scenario.sheet_of_batch[record.batch] = sheet
     return await send(process, journal, record)
 
@@ -238,9 +214,7 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
         prepare=away.prepare,
         assess=judge,
         pace=process.pace,
-        runtime=Runtime(
-            now=scenario.now, elapsed_s=scenario.elapsed_s, nonce=scenario.nonce, random=scenario.rng.random
-        ),
+        runtime=Runtime(scenario.now, scenario.elapsed_s, scenario.nonce, scenario.rng.random),
         progress=SilentProgress(),
         send_within_s=DEPARTS_WITHIN_S,
     )

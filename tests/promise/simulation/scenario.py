@@ -53,8 +53,8 @@ from tests.promise.simulation.inbox import SimulatedInbox
 from tests.promise.simulation.judge import Judge, Request, ShownBatch
 from tests.promise.simulation.loop import Clock
 from tests.promise.simulation.people import StatementFile, signature_of
-from tests.promise.simulation.process import prepare
 from tests.promise.simulation.sheets import FIRST_ROW, RULES, CachedGate, validated, wanted
+from tests.support.scripted_scenario import unsigned
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
 """Every behaviour of the gateway except lies. The usual ones are as frequent as all others together."""
@@ -113,7 +113,7 @@ class Scenario:
             classify, words=WORDS, operation=OPERATIONS[self.operation]
         )
         self.gateway_type: type[SimGateway] = SimGateway
-        self.prepare: Callable[[Attempt], PreparedRequest] = prepare
+        self.prepare: Callable[[Attempt], PreparedRequest] = unsigned
 
     def now(self) -> datetime:
         if self._now_of != (of := (self.clock.now_s, self.skew)):
