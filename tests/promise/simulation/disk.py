@@ -134,12 +134,9 @@ class Disk:
         lines = self.sent_log or []
         self.sent_log = [*lines, SentLogLine(len(lines) + 1, number, digest, at, tuple(attempts))]
 
-    def states_by_row(self) -> dict[int, State]:
-        return {
-            row_of(row.client_orderid): row.state
-            for batch in self.batches()
-            for row in self.reader().rows(batch.number)
-        }
+    def states_by_row(self) -> list[tuple[int, State]]:
+        rows = (row for batch in self.batches() for row in self.reader().rows(batch.number))
+        return [(row_of(row.client_orderid), row.state) for row in rows]
 
     def _loss(self, connection: "SimConnection") -> Loss:
         """Return what was sent after the copy was made, according to the program's files."""
@@ -195,7 +192,8 @@ class Disk:
     def stored(self, connection: "SimConnection") -> None:
         self._connection, self._image, self._is_replaced = connection, None, False
         self.commits += 1
-        self.last_fact, self.last_batch = connection.last_numbers()
+        query = "SELECT coalesce((SELECT max(number) FROM fact), 0), coalesce((SELECT max(number) FROM batch), 0)"
+        ((self.last_fact, self.last_batch),) = connection.execute(query)
         if self._dice.random() < 0.3:
             self.copies.append(self.copy())
         if self.synchronous:
@@ -232,9 +230,6 @@ class Disk:
         ((word,),) = self._connection.execute("SELECT state FROM state WHERE instruction = ?", (instruction,))
         return State(word)
 
-    def states(self) -> set[State]:
-        return {row.state for batch in self.batches() for row in self.reader().rows(batch.number)}
-
 
 def reader_of(image: bytes) -> SqliteReader:
     connection = apsw.Connection(":memory:")
@@ -259,11 +254,6 @@ class SimConnection(apsw.Connection):
             super().execute("ROLLBACK")
         self._is_writing = False
         super().execute("BEGIN")
-
-    def last_numbers(self) -> tuple[int, int]:
-        query = "SELECT coalesce((SELECT max(number) FROM fact), 0), coalesce((SELECT max(number) FROM batch), 0)"
-        ((fact, batch),) = super().execute(query)
-        return fact, batch
 
     def has_intent(self, nonce: str, *, until: int) -> bool:
         query = "SELECT 1 FROM fact WHERE number <= ? AND nonce = ?"

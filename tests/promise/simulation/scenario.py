@@ -39,16 +39,7 @@ from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.results import batch_result, summary_after_run
 from tests.promise.simulation.approvals import Approvals, Orders
 from tests.promise.simulation.disk import Disk
-from tests.promise.simulation.gateway import (
-    HONEST,
-    MEANS,
-    OPERATIONS,
-    QUARANTINE_H,
-    USUAL,
-    WORDS,
-    AnswerMeaning,
-    SimGateway,
-)
+from tests.promise.simulation.gateway import HONEST, OPERATIONS, QUARANTINE_H, USUAL, WORDS, AnswerMeaning, SimGateway
 from tests.promise.simulation.inbox import SimulatedInbox
 from tests.promise.simulation.judge import Judge, Request, ShownBatch
 from tests.promise.simulation.loop import Clock
@@ -162,9 +153,6 @@ class Scenario:
             if request.left and word is not None:
                 found[request.order_id] = request, word
         return found
-
-    def gateway_has(self, requests: Sequence[Request]) -> bool:
-        return any(MEANS[word] in {"paid", "accepted"} for _, word in self.gateway_records(requests).values())
 
     # The gateway's own events.
 

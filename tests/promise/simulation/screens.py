@@ -8,11 +8,12 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, ClassVar, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 from paygw_batch.approval.plan_document import PlanDocument
 from paygw_batch.cli.screen import approval_plan
@@ -32,6 +33,7 @@ _EARLIER = re.compile(
     r" paid to another account before: KES (?P<amount>[\d,.]+) in \S+ \((?P<day>[\d-]+)\); this account was "
     r"(never paid before|first paid on [\d-]+: KES (?P<first>[\d,.]+) in \S+)(; this account was paid under .*)?"
 )
+_FIRST_RUN = "There is no earlier payment to compare with."
 _LISTED = re.compile(
     r"- Row (\d+), (?P<name>[^,]*), (?P<account>[^,]*), KES (?P<amount>[\d,.]+), "
     r"(known since (?P<since>[\d-]+)|new account)( \(.*\))?"
@@ -75,19 +77,11 @@ class Review:
     lines: Sequence[str]
 
 
-@dataclass(slots=True)
-class _CapturedTerminal:
-    lines: list[str] = field(default_factory=list)
-    as_json: ClassVar[bool] = False
-
-    def print_pages(self, lines: Sequence[str]) -> None:
-        self.lines += lines
-
-
 def render_screen(document: PlanDocument) -> Sequence[str]:
-    captured = _CapturedTerminal()
-    approval_plan._show_plan(cast(Screen, captured), document, lists_people=True)
-    return captured.lines
+    lines: list[str] = []
+    screen = cast(Screen, SimpleNamespace(as_json=False, print_pages=lines.extend))
+    approval_plan._show_plan(screen, document, lists_people=True)
+    return lines
 
 
 def text_sha256(file: str) -> str:
@@ -97,7 +91,7 @@ def text_sha256(file: str) -> str:
 
 class ScreenLines:
     def __init__(self, lines: Sequence[str]) -> None:
-        self._lines = lines
+        self.lines = lines
         self.sections: dict[str, list[str]] = defaultdict(list)
         heading = ""
         for line in lines:
@@ -108,11 +102,9 @@ class ScreenLines:
 
     def listed(self) -> Sequence[tuple[Payment, str]]:
         """Return everybody who is listed, with the date since which the account is known, or an empty string."""
-        matches = (_LISTED.fullmatch(line) for line in self.sections["people"])
+        matches = filter(None, map(_LISTED.fullmatch, self.sections["people"]))
         return [
-            (Payment(item["name"], item["account"], _number(item["amount"])), item["since"] or "")
-            for item in matches
-            if item is not None
+            (Payment(item["name"], item["account"], _number(item["amount"])), item["since"] or "") for item in matches
         ]
 
     def names(self, kind: str, one: Payment, total: Decimal) -> bool:
@@ -139,22 +131,10 @@ class ScreenLines:
     def names_missing(self, name: str) -> bool:
         return any(line.startswith(f"- {name}, ") for line in self.sections["gone"])
 
-    def is_first_run(self) -> bool:
-        """Return whether the screen says that there is nothing to compare with."""
-        return "There is no earlier payment to compare with." in self._lines
-
-    def sums_up(self, total: Decimal) -> bool:
-        return f"Total: {_money(total)}." in self._lines
-
     def names_repeat(self, batch: str, count: int) -> bool:
         """Return whether a line says that the sheet repeats a batch, with the number of rows."""
-        return any(
-            line.strip().removeprefix("- ").startswith(f"{count} of ") and batch in line and "payroll" in line
-            for line in self._rest()
-        )
-
-    def _rest(self) -> Iterator[str]:
-        return (line for line in self._lines if " people are in " not in line)
+        lines = [line for line in self.lines if " people are in " not in line and batch in line and "payroll" in line]
+        return any(line.strip().removeprefix("- ").startswith(f"{count} of ") for line in lines)
 
 
 def _number(text: str) -> Decimal:
@@ -202,13 +182,8 @@ class ScreenJudge:
         if signed in self._used:
             raise Violation("I17", f"a plan opened batch {opening.batch}, and another one before")
         self._used.add(signed)
-        counted = [
-            look
-            for look in self.looks
-            if look.signed == signed
-            and look.person != self._maker
-            and timedelta() <= opening.at - look.at < self._expires
-        ]
+        looks = [look for look in self.looks if look.signed == signed and look.person != self._maker]
+        counted = [look for look in looks if timedelta() <= opening.at - look.at < self._expires]
         if len({look.person for look in counted}) < self._needed:
             raise Violation("I17", f"not enough people approved the plan of batch {opening.batch}")
         problems = {look.person: self._find_hidden(look, opening) for look in counted}
@@ -222,7 +197,7 @@ class ScreenJudge:
         listed = seen.listed()
         if sorted(map(str, (line for line, _ in listed))) != sorted(map(str, opening.payments)):
             return "who is paid, where and how much"
-        if not seen.sums_up(sum((payment.amount for payment in opening.payments), Decimal())):
+        if f"Total: {_money(_sum(opening.payments))}." not in seen.lines:
             return "the sum"
         first_days = self._first_days()
         if any(first_days.get(line.account, "") != since for line, since in listed):
@@ -232,14 +207,11 @@ class ScreenJudge:
             for payment in opening.payments
             if (kind := self.danger_of(payment, opening.payments))
             and not self._is_shown(seen, kind, payment, opening.payments)
-            and not (kind == "new" and not self.paid and seen.is_first_run())
+            and not (kind == "new" and not self.paid and _FIRST_RUN in seen.lines)
         ]
-        hidden += [
-            f"{name} is missing" for name in self._missing_payees(opening.payments) if not seen.names_missing(name)
-        ]
-        hidden += [
-            f"it repeats {batch}" for batch, count in self._repeated(opening) if not seen.names_repeat(batch, count)
-        ]
+        gone, repeated = self._missing_payees(opening.payments), self._repeated(opening)
+        hidden += [f"{name} is missing" for name in gone if not seen.names_missing(name)]
+        hidden += [f"it repeats {batch}" for batch, count in repeated if not seen.names_repeat(batch, count)]
         return ", ".join(hidden)
 
     def _is_shown(self, seen: ScreenLines, kind: str, one: Payment, payments: Sequence[Payment]) -> bool:
@@ -306,9 +278,7 @@ class ScreenJudge:
         if not approved:
             return []
         names, accounts = {payment.name for payment in payments}, {payment.account for payment in payments}
-        always = set.intersection(
-            *({(payment.name, payment.account) for payment in batch.payments} for batch in approved)
-        )
+        always = set.intersection(*({(one.name, one.account) for one in batch.payments} for batch in approved))
         return sorted(name for name, account in always if name not in names and account not in accounts)
 
     def _repeated(self, opening: Opening) -> Iterator[tuple[str, int]]:
@@ -333,5 +303,5 @@ def _is_account(other: Payment, one: Payment) -> bool:
     return other.account == one.account
 
 
-def _sum(payments: Iterator[Payment]) -> Decimal:
+def _sum(payments: Iterable[Payment]) -> Decimal:
     return sum((payment.amount for payment in payments), Decimal())

@@ -10,7 +10,7 @@ from paygw_batch.errors import JournalNotAdopted, JournalTooOld
 from paygw_batch.settle.kept_documents import check_recorded_orders
 from tests.promise.simulation import people
 from tests.promise.simulation.gateway import BEHAVIOURS, DEAD, LONGEST_SLEEP_S, TOTAL_TIMEOUT_S, USUAL
-from tests.promise.simulation.process import Process, resume, submit
+from tests.promise.simulation.process import Process, open_for_run, resume, submit
 from tests.promise.simulation.scenario import EVERYTHING, Scenario
 from tests.promise.simulation.sheets import FEWEST_ROWS_OF_A_REPEAT
 
@@ -44,9 +44,14 @@ def play(seed: int, plant: Callable[[Scenario], None] | None = None) -> Scenario
             _let_people_act(scenario, settle_all=True)
         _forget_everybody(scenario)
         scenario.advance_clock(scenario.clock.now_s + 3 * DAY_S)
-        run_all(scenario, [Process(scenario, people.open_and_close_journal)])
+        run_all(scenario, [Process(scenario, _open_and_close)])
         _check_end(scenario)
     return scenario
+
+
+async def _open_and_close(process: Process) -> int:
+    await open_for_run(process)
+    return 0
 
 
 def _check_end(scenario: Scenario) -> None:
@@ -60,7 +65,7 @@ def _check_end(scenario: Scenario) -> None:
 
 
 def _is_settled(scenario: Scenario) -> bool:
-    if not scenario.disk.batches() or not scenario.disk.states() <= SETTLED:
+    if not scenario.disk.batches() or not {state for _, state in scenario.disk.states_by_row()} <= SETTLED:
         return False
     reader = scenario.disk.reader()
     return not any(people.contradicted_rows(scenario, reader, record) for record in reader.batches())
@@ -298,8 +303,9 @@ def _restore_older(scenario: Scenario) -> None:
 def _lose_the_journal(scenario: Scenario) -> None:
     """Lose the journal and adopt a copy. The gateway is asked about everything before anything is sent."""
     _set_clock_right(scenario)
-    copies = people.copies_with_every_batch(scenario)
-    if not copies or scenario.clock_is_unknown:
+    last = scenario.disk.last_batch
+    copies = [copy for copy in scenario.disk.copies if copy.last_batch == last]
+    if not last or not copies or scenario.clock_is_unknown:
         return
     scenario.advance_clock(scenario.clock.now_s + DAY_S)
     people.adopt(scenario, scenario.rng.choice(copies))
