@@ -45,20 +45,13 @@ def faulty_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway
 def canary(tmp_path: Path, spawner: Spawner, faulty_gateway: GatewayProcess) -> Machine:
     machine = Machine.create(tmp_path / "home", spawner, faulty_gateway, prefix=f"C{abs(hash(tmp_path)) % 10**8}")
     key = serialization.load_pem_private_key(faulty_gateway.key.read_bytes(), None)
-    encrypted = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(PASSPHRASE.encode()),
-    )
+    encryption = serialization.BestAvailableEncryption(PASSPHRASE.encode())
+    encrypted = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     (machine.home / "merchant.pem").write_bytes(encrypted)
     (machine.home / "merchant.pem").chmod(0o600)
     config = machine.home / "paygw.toml"
-    config.write_text(
-        config.read_text().replace(
-            f'private_key = "{faulty_gateway.key}"',
-            'private_key = "merchant.pem"\nprivate_key_passphrase_env = "CANARY"',
-        )
-    )
+    secret = 'private_key = "merchant.pem"\nprivate_key_passphrase_env = "CANARY"'
+    config.write_text(config.read_text().replace(f'private_key = "{faulty_gateway.key}"', secret))
     (machine.home / "tmp").mkdir()
     lines = [sheet_line(f"{machine.prefix}-{n}", amount) for n, amount in enumerate(AMOUNTS)]
     (machine.home / "payroll.csv").write_text("\n".join([HEADINGS["payout"], *lines]) + "\n")
@@ -173,15 +166,10 @@ def test_process_disables_core_dumps(machine: Machine, slow_gateway: GatewayProc
 # The environment, through a fresh start of the program.
 
 UNHEARD = {
-    "HTTP_PROXY": "http://127.0.0.1:1",
-    "http_proxy": "http://127.0.0.1:1",
-    "HTTPS_PROXY": "http://127.0.0.1:1",
+    **dict.fromkeys(("HTTP_PROXY", "http_proxy", "HTTPS_PROXY"), "http://127.0.0.1:1"),
+    **dict.fromkeys(("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "/nonexistent"),
     "ALL_PROXY": "socks5://127.0.0.1:1",
     "NO_PROXY": "",
-    "SSL_CERT_FILE": "/nonexistent",
-    "SSL_CERT_DIR": "/nonexistent",
-    "REQUESTS_CA_BUNDLE": "/nonexistent",
-    "CURL_CA_BUNDLE": "/nonexistent",
     "PYTHONHTTPSVERIFY": "0",
     "SSLKEYLOGFILE": "keys.log",
     "PANDERA_VALIDATION_ENABLED": "False",
@@ -223,8 +211,6 @@ def sheet_line(order_id: str, amount: str) -> str:
 
 
 def leaks(files: Iterable[Path]) -> list[str]:
-    leaks_found = []
-    for path in files:
-        content = path.read_bytes()
-        leaks_found += [f"{word} in {path.name}" for word in (*CANARIES, *SIGNED) if word.encode() in content]
-    return leaks_found
+    contents = {path.name: path.read_bytes() for path in files}
+    words = (*CANARIES, *SIGNED)
+    return [f"{word} in {name}" for name, content in contents.items() for word in words if word.encode() in content]

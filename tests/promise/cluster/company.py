@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import psycopg
@@ -70,9 +71,7 @@ class Company:
         self.proxies = {host: [WireProxy(port) for port in ports] for host in names}
         self.hosts: dict[str, Machine] = {}
         for host in names:
-            through = url
-            for proxy in self.proxies[host]:
-                through = proxy.url(through)
+            through = reduce(lambda place, proxy: proxy.url(place), self.proxies[host], url)
             machine = Machine.create(
                 *(home / host, spawner, at), prefix=prefix, concurrency=window, has_journal=False, since=0
             )
@@ -92,10 +91,8 @@ class Company:
             for proxy in proxies:
                 proxy.close()
 
-    def sheets(self, rows: int, first: int = 0) -> dict[str, Path]:
-        return {
-            host: machine.sheet(rows, name=f"sheet-{first}.csv", first=first) for host, machine in self.hosts.items()
-        }
+    def sheets(self, rows: int) -> dict[str, Path]:
+        return {host: machine.sheet(rows, name="sheet.csv") for host, machine in self.hosts.items()}
 
     def orders(self) -> Mapping[str, RecordLine]:
         """Return the company's orders at the gateway by id. None may be there twice.
@@ -210,14 +207,10 @@ def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
     if os.geteuid() == 0:
         shutil.chown(home, "nobody")
     copied = ["-D", str(home / "data"), "-h", "127.0.0.1", "-p", str(primary.port), "-U", "paygw", "-X", "stream"]
+    command = [*as_unprivileged_user(), str(BIN / "pg_basebackup"), *copied, "-R", "-c", "fast", "--no-sync"]
+    environ = {"HOME": str(home), "PATH": os.environ["PATH"]}
     try:
-        subprocess.run(
-            [*as_unprivileged_user(), str(BIN / "pg_basebackup"), *copied, "-R", "-c", "fast", "--no-sync"],
-            env={"HOME": str(home), "PATH": os.environ["PATH"]},
-            stdin=subprocess.DEVNULL,
-            cwd="/",
-            check=True,
-        )
+        subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, cwd="/", check=True)
         standby = PostgresServer(home, free_port())
         with using_server(home):
             start_watcher(home)

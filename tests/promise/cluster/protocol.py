@@ -334,13 +334,10 @@ class Scenario:
         doubts = dict(self.stage.look(_DOUBTS))
         for actor in self.stage.actors:
             hurts = max(actor.hurts, actor.error is not None)
-            if doubts.get(actor.process, 0) > WINDOW * hurts:
-                raise Broken(
-                    f"{doubts[actor.process]} rows of {actor.name} came in doubt, and it was hurt {hurts} times"
-                )
+            if (count := doubts.get(actor.process, 0)) > WINDOW * hurts:
+                raise Broken(f"{count} rows of {actor.name} came in doubt, and it was hurt {hurts} times")
         query_rows = self.stage.look(
-            """SELECT s.instruction, s.state, s.attempt,
-                EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
+            """SELECT instruction, state, attempt, EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
             FROM state s ORDER BY 1"""
         )
         latest = dict(sorted(self.sent))

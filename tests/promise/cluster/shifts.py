@@ -6,8 +6,10 @@ Their queue is emptied meanwhile. Their timetable verifies the journal, and pick
 import os
 import signal
 import time
+from bisect import bisect
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 
@@ -66,9 +68,8 @@ class _Shift(Ordeal):
         sheet.rename(self.folder / DROPPED)
 
     def is_picked_up(self) -> bool:
-        return not self.size.dropped or (
-            any(self.folder.glob(f"done/*-{DROPPED}")) and not any(self.folder.glob("working-*/*"))
-        )
+        is_done = any(self.folder.glob(f"done/*-{DROPPED}")) and not any(self.folder.glob("working-*/*"))
+        return is_done or not self.size.dropped
 
     def empty(self, _host: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -97,10 +98,9 @@ class _Shift(Ordeal):
                 if time.monotonic() > until_s:
                     self.thaw(host)
                 continue
-            run = self.workers.get(host)
-            if run is not None and run.wait(0) is None:
-                continue
-            if run is not None:
+            if (run := self.workers.get(host)) is not None:
+                if run.wait(0) is None:
+                    continue
                 self.check(run, host)
             self.workers[host] = self.company.hosts[host].start("work", planted=self.planted)
 
@@ -111,19 +111,10 @@ class _Shift(Ordeal):
     def strike(self) -> None:
         host = self.rng.choice(sorted(self.workers))
         run, size = self.workers[host], self.size
-        dice = self.noted(run, host)
-        for share, blow in (
-            (size.kills, self.kill),
-            (size.freezes, self.freeze),
-            (size.crashes, lambda _: self.crash()),
-            (size.drains, self.drain),
-            (size.empties, self.empty),
-            (1.0, self.cut),
-        ):
-            if dice < share:
-                blow(host)
-                return
-            dice -= share
+        shares = size.kills, size.freezes, size.crashes, size.drains, size.empties
+        blows = [self.kill, self.freeze, lambda _: self.crash(), self.drain, self.empty, self.cut]
+        blow = bisect(list(accumulate(shares)), self.noted(run, host))
+        blows[blow](host)
 
     def kill(self, host: str) -> None:
         # Half of the killed workers lose the commands of their timetable too, as on a host.
@@ -177,10 +168,8 @@ class _Shift(Ordeal):
             names = [name for (name,) in connection.execute(_TABLES.encode())]
             tables = {name: connection.execute(f"TABLE {name}".encode()).fetchall() for name in names}
             tables["sessions"] = connection.execute(_SESSIONS.encode()).fetchall()
-        commands = {
-            host: [Path(f"/proc/{child}/cmdline").read_bytes() for child in children_of(run.pid)]
-            for host, run in self.workers.items()
-        }
+        children = [child for run in self.workers.values() for child in children_of(run.pid)]
+        commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
         for run in self.workers.values():
             run.send(signal.SIGUSR1)  # see `spawner.py`
         time.sleep(1.0)

@@ -12,6 +12,7 @@ import psycopg
 
 from paygw_batch.journal.postgres.hosts import public_id
 from tests.promise.campaign.judge import Broken
+from tests.promise.campaign.kills import SLOW
 from tests.promise.campaign.machine import GatewayProcess, Run, Spawner
 from tests.promise.cluster.company import HOSTS, WINDOW, Company, either_server_url, standby_of, wait_until_caught_up
 from tests.support.patience import PATIENCE_S
@@ -23,20 +24,7 @@ ENDS = {0, 4, 5, 6, 7, 130}
 """The ways in which a run may end by itself: in order, or stopped by the journal."""
 MAX_STARTS = 200
 CUTS = (ProxyFault.LOSE_ANSWER, ProxyFault.LOSE_REQUEST, ProxyFault.DELAY, ProxyFault.SILENCE)
-SLOWLY = """
-[default]
-status = "approved"
-delay_s = 0.1
-
-[[rule]]
-order_id = ".*7"
-fault = "drop_after"
-
-[[rule]]
-order_id = ".*3"
-status = "declined"
-commits = false
-"""
+SLOWLY = SLOW.replace("0.03", "0.1")
 
 
 class OrdealTally(Counter[str]):
