@@ -23,9 +23,7 @@ def orders_of(machine: Machine, record: Iterable[RecordLine]) -> list[RecordLine
 def order_ids_with_intent(machine: Machine) -> set[str]:
     """Return the order ids with an intent in the journal, read by another library than the program's."""
     with closing(sqlite3.connect(f"file:{machine.journal}?mode=ro", uri=True)) as connection:
-        order_rows = connection.execute("SELECT order_id FROM fact WHERE kind = 'intended'").fetchall()
-    connection.close()
-    return {order_id for (order_id,) in order_rows}
+        return {order_id for (order_id,) in connection.execute("SELECT order_id FROM fact WHERE kind = 'intended'")}
 
 
 def judge_orders(machine: Machine, at: GatewayProcess) -> list[RecordLine]:

@@ -171,10 +171,8 @@ def forget_until_done(
     kept = _kept_batch(machine)
     arrived = [line.client_orderid for line in judge_orders(machine, at)]
     order = machine.home / "order.json"
-    for command in (
-        ("order", "forget", "--before", before, "--out", order, "--key", machine.home / "ada.pem"),
-        ("approve", order, "--key", machine.home / "cleo.pem"),
-    ):
+    ordered = ("order", "forget", "--before", before, "--out", order, "--key", machine.home / "ada.pem")
+    for command in (ordered, ("approve", order, "--key", machine.home / "cleo.pem")):
         if (code := machine.run(*command, planted="plants:forgotten_up_to_a_time")) != 0:
             raise Broken(f"{command[0]} ended with {code}: {machine.said()}")
 
@@ -247,9 +245,9 @@ def _judge_after(machine: Machine, at: GatewayProcess, kept: bytes, arrived: lis
     if (code := machine.run(machine.command, "same.csv")) != 2:
         raise Broken(f"the same sheet ended with {code}")
     more = machine.home / "more.csv"
-    heading, *rows = (machine.home / "payroll.csv").read_text().splitlines()
+    rows = (machine.home / "payroll.csv").read_text()
     *_, new = (machine.home / "kept.csv").read_text().replace(f"{machine.prefix}-1", f"{machine.prefix}-2").splitlines()
-    more.write_text("\n".join([heading, *rows, new.replace("110", "310")]) + "\n")
+    more.write_text(rows + new.replace("110", "310") + "\n")
     if (code := machine.run(machine.command, more, "--repeats-meant")) not in {*ENDS, 3}:
         raise Broken(f"the same rows with another one ended with {code}: {machine.said()}")
     orders = [line.client_orderid for line in judge_orders(machine, at)]

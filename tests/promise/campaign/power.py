@@ -29,7 +29,6 @@ from tests.promise.campaign.machine import Machine, Run, run_under_strace
 CALLS = "openat,pwrite64,write,fdatasync,fsync,ftruncate,rename,unlink,unlinkat,mkdir,link,sendto,writev,sendmsg"
 TRACE = ["-y", "-xx", "-s", "4000000", "-e", f"trace={CALLS}", "-e", "signal=none"]
 SENDS = {"sendto", "sendmsg", "write", "writev"}
-SECTOR_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +253,7 @@ class Disk:
 def _tear_write(write: Write | Truncate) -> Write | Truncate:
     if isinstance(write, Truncate):
         return write
-    sectors = len(write.data) // SECTOR_BYTES
-    return replace(write, data=write.data[: sectors // 2 * SECTOR_BYTES])
+    return replace(write, data=write.data[: len(write.data) // 512 // 2 * 512])  # half of its sectors
 
 
 def _apply_writes(content: bytes, writes: list[Write | Truncate]) -> bytes:
@@ -275,8 +273,7 @@ def _subsets(dirty: list[tuple[str, int]], rng: Random) -> Iterator[frozenset[tu
         for size in range(len(dirty) + 1):
             yield from map(frozenset, itertools.combinations(dirty, size))
         return
-    yield frozenset()
-    yield frozenset(dirty)
+    yield from (frozenset(), frozenset(dirty))
     for _ in range(24):
         yield frozenset(write for write in dirty if rng.random() < 0.5)
 
@@ -351,9 +348,8 @@ def check_journal(machine: Machine, sent: set[str], when: str) -> None:
         raise Broken(f"{when}: the journal does not open: {error.message}") from None
     try:
         journal.mark_interrupted("2026-11-21T12:00:00.000Z")
-        for order_id, number in journal._connection.execute(
-            "SELECT order_id, number FROM fact WHERE kind = 'intended'"
-        ):
+        query = "SELECT order_id, number FROM fact WHERE kind = 'intended'"
+        for order_id, number in journal._connection.execute(query):
             if order_id in sent and known < number:
                 raise Broken(f"{when}: {order_id} had begun to leave, and it is noted up to fact {known}, not {number}")
         batches = journal.batches()

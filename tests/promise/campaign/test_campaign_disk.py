@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -119,9 +120,8 @@ def play_story(machine: Machine, story: Story, *, every: int = 1, planted: str |
 
 
 def _command(machine: Machine, words: Sequence[str]) -> list[str]:
-    return [
-        str(machine.home / word) if word.endswith((".csv", ".json", ".pem", ".sqlite3")) else word for word in words
-    ]
+    files = (".csv", ".json", ".pem", ".sqlite3")
+    return [str(machine.home / word) if word.endswith(files) else word for word in words]
 
 
 # Commands about rows.
@@ -209,22 +209,15 @@ def _make_plan(machine: Machine) -> None:
 
 def _approvals(machine: Machine, when: str) -> int | None:
     path = machine.home / "payroll.plan.json"
-    if not path.exists():
-        return None
     try:
-        return len(read_plan(path).approvals)
+        return len(read_plan(path).approvals) if path.exists() else None
     except PaygwError as error:
         raise Broken(f"{when}: the plan is no plan any more: {error.message}") from None
 
 
-def _after_plan(machine: Machine, _disk: Disk, when: str, is_over: bool) -> None:
-    if _approvals(machine, when) is None and is_over:
-        raise Broken(f"{when}: the plan is gone")
-
-
-def _after_approve(machine: Machine, _disk: Disk, when: str, is_over: bool) -> None:
+def _after_plan(machine: Machine, _disk: Disk, when: str, is_over: bool, *, wanted: int = 0) -> None:
     stored = _approvals(machine, when)
-    if stored is None or (is_over and stored != 1):
+    if (is_over and stored != wanted) or (wanted and stored is None):
         raise Broken(f"{when}: the plan has {stored} approvals")
 
 
@@ -261,7 +254,7 @@ STORIES = {
     "retry": Story(_submit_sheet, ("retry", "payroll.csv"), _after_retry),
     "listen": Story(_enable_listener, ("listen",), _after_notifications, _notify),
     "plan": Story(_enable_approval, PLAN, _after_plan),
-    "approve": Story(_make_plan, ("approve", "payroll.plan.json", "--key", "cleo.pem"), _after_approve),
+    "approve": Story(_make_plan, ("approve", "payroll.plan.json", "--key", "cleo.pem"), partial(_after_plan, wanted=1)),
     "backup": Story(_submit_sheet, ("backup", "friday.sqlite3"), _after_backup),
 }
 

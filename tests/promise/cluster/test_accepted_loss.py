@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -123,8 +124,7 @@ def test_only_lost_sent_rows_are_in_doubt(lossy: Lossy) -> None:
     with closing(lossy.opens(SOUTH)) as journal:
         journal.mark_interrupted(LATER)
     assert lossy.in_doubt() == {3, 4, 5, 6}
-    query_rows = lossy.query("SELECT accepted_by FROM roll_answer WHERE accepted_by <> ''")
-    assert query_rows == [("amina",)]
+    assert lossy.query("SELECT accepted_by FROM roll_answer WHERE accepted_by <> ''") == [("amina",)]
 
 
 def test_lost_attempt_keeps_order_id_and_time(lossy: Lossy) -> None:
@@ -434,23 +434,17 @@ _note_line = ProcessSentLog.log_commit
 
 def _note_one_commit_late(self: GuardedSession, *line: object) -> None:
     """Record a commit at the next one, after its bytes were sent."""
-    late = getattr(self, "late", None)
-    if late is not None:
+    if late := self.__dict__.get("late"):
         _note(self, *late)
-    self.late = line  # type: ignore[attr-defined]
+    self.__dict__["late"] = line
 
 
 _note = GuardedSession.log_commit
 
 
-def _last_two(
-    query_rows: Callable[..., tuple[list[SentLogLine], bool]],
-) -> Callable[..., tuple[list[SentLogLine], bool]]:
-    def only(*args: object) -> tuple[list[SentLogLine], bool]:
-        lost, is_known = query_rows(*args)
-        return lost[-2:], is_known
-
-    return only
+def _find_last_two(*args: Any) -> tuple[list[SentLogLine], bool]:
+    lost, is_known = _find_lost_lines(*args)
+    return lost[-2:], is_known
 
 
 @pytest.mark.share(2)
@@ -459,7 +453,7 @@ def _last_two(
     [
         ("paygw_batch.journal.postgres.hosts.ProcessSentLog.log_commit", _note_nothing),
         ("paygw_batch.journal.postgres.guarded_session.GuardedSession.log_commit", _note_one_commit_late),
-        ("paygw_batch.journal.lost._find_lost_lines", _last_two(_find_lost_lines)),
+        ("paygw_batch.journal.lost._find_lost_lines", _find_last_two),
     ],
     ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],
 )
