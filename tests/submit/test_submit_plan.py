@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from paygw_batch.clock import timestamp
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
-from paygw_batch.errors import InternalError, OpenSheetQuestion
+from paygw_batch.errors import InternalError, OpenSheetQuestion, UsageError
 from paygw_batch.journal.facts import decode_batch
 from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
@@ -36,6 +36,7 @@ from paygw_batch.show.reconcile import reconciliation, reconciliation_pieces
 from paygw_batch.submit.open_questions import NEW_PAYEE, USED_REFERENCE
 from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
 from paygw_batch.submit.submission import preview_rows
+from paygw_batch.submit.submit_sheet import find_unfinished_batch
 from tests.support.journal_rows import AT, new_instruction, open_journal_at, open_sheet
 from tests.support.long_part import example_count, share
 from tests.support.planned_sheets import MINOR_UNITS, RULES, plan, rows, sheet, submit
@@ -114,6 +115,19 @@ def test_recent_look_alike_warning_shows_both_ids(
     warnings = plan(sheet(tmp_path, "B 100 001", "C 100 002"), journal, days=days).warnings
     assert warnings["code"].to_list() == codes
     assert all({"A", "B"} <= {*message.split()} for message in warnings["message"])
+
+
+def test_resume_needs_choice_among_unfinished_batches(journal: SqliteJournal, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no batch yet"):
+        find_unfinished_batch(journal)
+    finished = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    assert find_unfinished_batch(journal) == finished
+    unfinished = open_sheet(journal, "b2", [new_instruction(9)])
+    open_sheet(journal, "b3", [])
+    assert find_unfinished_batch(journal) == unfinished
+    open_sheet(journal, "b4", [new_instruction(10)])
+    with pytest.raises(UsageError, match=r"Several batches have rows to send: b2 \(payroll\.csv\), b4 "):
+        find_unfinished_batch(journal)
 
 
 def test_preview_shows_state_of_each_row(journal: SqliteJournal, tmp_path: Path) -> None:
