@@ -51,29 +51,22 @@ def test_two_matching_parts_identify_merchant(other: tuple[str, str, str | None]
     assert OURS.has_same_merchant(moved) == moved.has_same_merchant(OURS) == is_same
 
 
-def test_missing_consumer_keys_never_match() -> None:
-    item, other = EndpointIdentity.create("a.example", "1", None), EndpointIdentity.create("b.example", "1", "")
-    assert not item.has_same_merchant(other)
-
-
 def test_endpoint_with_one_changed_part_is_same_merchant() -> None:
     names = [OURS, EndpointIdentity.create("gateway.example", "1235", "merchant")]
     moved = EndpointIdentity.create("gateway.example", "1235", "another login")
     assert moved.matches_merchant(names)
     assert not moved.matches_merchant(names[:1])
-
-
-def test_consumer_key_is_stored_as_digest() -> None:
-    ours = EndpointIdentity.create("gateway.example", "1234", "merchant-login")
-    assert "merchant-login" not in repr(ours)
-    assert len(ours.consumer_key_sha256) == 64
+    item, other = (EndpointIdentity.create(host, "1", key) for host, key in (("a.example", None), ("b.example", "")))
+    assert not item.has_same_merchant(other), "missing consumer keys are not the same"
 
 
 def test_endpoint_name_restores_host_and_id() -> None:
-    ours = EndpointIdentity.create("127.0.0.1", "12/34", "merchant")
+    ours = EndpointIdentity.create("127.0.0.1", "12/34", "merchant-login")
     assert ours.name == "localhost/12/34"
     assert EndpointIdentity.from_name("127.0.0.1/12/34").host == ours.host
     assert EndpointIdentity.from_name(ours.name) == EndpointIdentity("localhost", "12/34")
+    assert "merchant-login" not in repr(ours), "only the digest of the consumer key is stored"
+    assert len(ours.consumer_key_sha256) == 64
 
 
 @pytest.mark.parametrize("host", ["gateway.example", "127.0.0.1", "192.0.2.7", "2001:db8::1"])

@@ -34,13 +34,9 @@ from tests.support.postgres_server import PostgresServer
 AT = "2026-11-22T08:00:00.000Z"
 
 
-def audit_note(act: str, *, who: str = "Ben Okello", said: str = "") -> AuditNote:
-    return AuditNote(who, act, "batch 0123456789abcdef", AuditResult.DONE, said)
-
-
 def note_all(place: JournalLocation, *acts: str) -> None:
     for act in acts:
-        place.add_audit_entry(audit_note(act), AT)
+        place.add_audit_entry(AuditNote("Ben Okello", act, "batch 0123456789abcdef", AuditResult.DONE, ""), AT)
 
 
 def read_trail(place: JournalLocation) -> list[tuple[int, str]]:
@@ -70,6 +66,16 @@ def test_audit_trail_is_paged_newest_first(journal_place: JournalLocation) -> No
         (first,) = journal.audit_entries(before=2, limit=2)
     assert first[:-1] == (1, AT, "Ben Okello", "sign in", "batch 0123456789abcdef", "done", "")
     assert read_trail(journal_place) == [(1, "sign in"), (2, "approve"), (3, "download")]
+
+
+def test_audit_entry_is_shortened_to_one_line(journal_place: JournalLocation) -> None:
+    long_text = "a\nb\x1b[31m\udcff\0" + "x" * 1000
+    journal_place.add_audit_entry(AuditNote("Ben Okello", "send back", "b1", AuditResult.DONE, long_text), AT)
+    with closing(journal_place.open_to_read()) as journal:
+        (entry,) = journal.audit_entries(limit=1)
+        assert journal.verify()["audit_entries"] == 1
+    assert entry.said.startswith("a b [31m  x")
+    assert len(entry.said) == 500
 
 
 def test_action_is_audited_during_run(journal_place: JournalLocation) -> None:
@@ -147,15 +153,6 @@ def test_audit_entries_cannot_be_changed_or_removed(journal_place: JournalLocati
             file = sqlite3.connect(journal_place.path)
             with closing(file), pytest.raises(sqlite3.IntegrityError, match="never"):
                 file.execute(statement)
-
-
-def test_audit_entry_is_shortened_to_one_line(journal_place: JournalLocation) -> None:
-    journal_place.add_audit_entry(audit_note("send back", said="a\nb\x1b[31m\udcff\0" + "x" * 1000), AT)
-    with closing(journal_place.open_to_read()) as journal:
-        (entry,) = journal.audit_entries(limit=1)
-        assert journal.verify()["audit_entries"] == 1
-    assert entry.said.startswith("a b [31m  x")
-    assert len(entry.said) == 500
 
 
 def test_unwritable_trail_prevents_action(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal.adopt import Adoption
 from paygw_batch.journal.file_location import FileLocation
-from paygw_batch.journal.sent_log import NOTES, RUN, LoggedAttempt, SentLog, newest_line
+from paygw_batch.journal.sent_log import NOTES, RUN, LoggedAttempt, SentLog, SentLogLine, newest_line
 from paygw_batch.journal.sqlite import sqlite_journal
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
@@ -333,11 +333,33 @@ def log_path(place: Path) -> Path:
     return folder / f"{RUN}.1"
 
 
-def newest_logged_fact(place: Path) -> tuple[str, int, str]:
-    folder = log_path(place).parent
-    newest = newest_line(folder, RUN)
+def newest_logged(place: Path) -> SentLogLine:
+    newest = newest_line(log_path(place).parent, RUN)
     assert newest is not None
-    return folder.name, newest.number, newest.hash
+    return newest
+
+
+def test_every_commit_is_logged_before_its_call_returns(place: Path) -> None:
+    with closing(open_journal_at(place)) as journal:
+        open_sheet(journal)
+        for due in due_rows(journal, 1):
+            journal.append([intent(due)])
+            head, newest = journal.head(), newest_logged(place)
+            assert log_path(place).parent.name == head.journal_id
+            assert (newest.number, newest.hash) == (head.seq, head.hash)
+            assert newest.attempts == (LoggedAttempt(due.number, 1, due.order_id),)
+
+
+def test_sent_log_behind_journal_is_updated(place: Path) -> None:
+    open_sheet_at(place)
+    behind = log_path(place).read_bytes()
+    with closing(open_journal_at(place)) as journal:
+        send(journal, 1, OutcomeKind.PAID)
+    log_path(place).write_bytes(behind)
+    with closing(open_journal_at(place)) as journal:
+        assert journal.notes == ()
+        assert [row.state for row in journal.rows(1)] == [State.PAID] * 3
+        assert newest_logged(place).number == 7
 
 
 def remove_journal(path: Path) -> None:
@@ -461,31 +483,9 @@ def test_unknown_journal_is_refused_until_adopted(place: Path, facts: int) -> No
     adopt_journal_at(place)
     with closing(open_journal_at(place)) as journal:
         assert journal.notes == ()
-        assert newest_logged_fact(place) == (journal.head().journal_id, facts + 1, journal.head().hash)
+        newest = newest_logged(place)
+        assert (newest.number, newest.hash) == (facts + 1, journal.head().hash)
         journal.verify()
-
-
-def test_sent_log_behind_journal_is_updated(place: Path) -> None:
-    open_sheet_at(place)
-    behind = log_path(place).read_bytes()
-    with closing(open_journal_at(place)) as journal:
-        send(journal, 1, OutcomeKind.PAID)
-    log_path(place).write_bytes(behind)
-    with closing(open_journal_at(place)) as journal:
-        assert journal.notes == ()
-        assert [row.state for row in journal.rows(1)] == [State.PAID] * 3
-        assert newest_logged_fact(place)[1] == 7
-
-
-def test_every_commit_is_logged_before_its_call_returns(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
-        open_sheet(journal)
-        for due in due_rows(journal, 1):
-            journal.append([intent(due)])
-            head, newest = journal.head(), newest_line(log_path(place).parent, RUN)
-            assert newest_logged_fact(place) == (head.journal_id, head.seq, head.hash)
-            assert newest is not None
-            assert newest.attempts == (LoggedAttempt(due.number, 1, due.order_id),)
 
 
 def test_unwritable_sent_log_ends_all_writing(place: Path) -> None:
