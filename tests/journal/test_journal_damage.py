@@ -10,6 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from paygw_batch.core.batch import payee_tag
 from paygw_batch.core.lifecycle import Concluded, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError
@@ -53,6 +54,8 @@ def full_journal(place: Path) -> Path:
         corrected = [new_instruction(2, amount="7.00"), new_instruction(7)]
         known = [KnownRow(9, paid.number, State.PAID)]
         open_sheet(journal, "b2", corrected, known=known, amendments=[Amendment(2, rejected.number)])
+        derived = f"José-{payee_tag('José', new_instruction(8).payee)}-1"
+        open_sheet(journal, "b3", [new_instruction(8, derived)])
         send(journal, 2, OutcomeKind.ACCEPTED)
     return journal_path(place)
 
@@ -135,7 +138,7 @@ FOUND: dict[str, list[str]] = {
     DIFFERS.format("b2", "known"): ["DELETE FROM known"],
     "The batches of the journal do not match the facts that opened them.": [
         (
-            "INSERT INTO batch SELECT 3, 'b3', operation, sheet_name, sheet_sha256, rows, defects, opened_at, "
+            "INSERT INTO batch SELECT 4, 'b4', operation, sheet_name, sheet_sha256, rows, defects, opened_at, "
             "sheet_path FROM batch WHERE number = 1"
         )
     ],
@@ -180,6 +183,15 @@ FOUND: dict[str, list[str]] = {
         ),
         PAYEE_WORD,
         "INSERT INTO payment_words (payment_words) VALUES ('delete-all')",
+    ],
+    "The index of spellings does not match the order ids.": [
+        "DELETE FROM order_id_spelling",
+        "UPDATE order_id_spelling SET spelling = 'jose-1'",
+        "INSERT INTO order_id_spelling VALUES ('payout', 'x', 'X')",
+    ],
+    "The references of batches do not match their order ids.": [
+        "DELETE FROM batch_reference",
+        "UPDATE batch_reference SET reference = 'jose'",
     ],
     WRONG_HASH.format(1): [
         "UPDATE identity SET journal_id = 'ffff'",
@@ -243,7 +255,7 @@ def test_verify_accepts_untouched_journal(full_journal: Path, place: Path, monke
         counts = reader.verify(lambda done, rows: progress.append((done, rows)))
         monkeypatch.setattr("paygw_batch.journal.sqlite.verify._PARALLEL_FROM_FACTS", 10**9)
         assert counts == reader.verify(), "with one process as with two"
-    assert progress == [(2, 7), (4, 7), (6, 7)]
+    assert progress == [(2, 8), (4, 8), (6, 8), (8, 8)]
     assert [counts[name] for name in ("contradictions", "replaced", "in_doubt")] == [1, 1, 1]
     with closing(apsw.Connection(str(full_journal))) as connection:
         check_tail(connection)
