@@ -98,15 +98,11 @@ class ModelJournal:
                 self.order_ids.setdefault(one.new.client_orderid, one)
         for one in new_rows:  # amended rows come last: they are released under an id that no row of the sheet has
             if (old := replaces.get(one.new.row)) is not None:
-                self._replace(old, one, number, at)
-
-    def _replace(self, old: ModelRow, one: ModelRow, batch: int, at: str) -> None:
-        before = old.progress
-        for order_id in (one.new.client_orderid, before.order_id):
-            self.order_ids[order_id] = one
-        self._record(Entry(old.number, before.standing.attempt, Replaced(f"b{batch}", one.new.row), at))
-        if before.standing.state is State.REJECTED:
-            self._release(one, suffix=True, by="an amended sheet", at=at)
+                before = old.progress
+                self.order_ids |= {one.new.client_orderid: one, before.order_id: one}
+                self._record(Entry(old.number, before.standing.attempt, Replaced(f"b{number}", one.new.row), at))
+                if before.standing.state is State.REJECTED:
+                    self._release(one, suffix=True, by="an amended sheet", at=at)
 
     def compare(self, rows: Sequence[tuple[int, str, str]]) -> tuple[list[KnownRow], list[Clash]]:
         known, clashes = [], []
