@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 import apsw
@@ -186,18 +187,14 @@ def test_release_gives_next_suffix_to_rejected_rows_only(journal: Journal) -> No
 
 
 def test_release_skips_suffix_used_by_another_row(journal: Journal) -> None:
-    open_sheet(journal, new=[new_instruction(2, "A"), new_instruction(3, "A-r2"), new_instruction(4, "A-r4")])
-    send(journal, 1, OutcomeKind.REJECTED)
     used = ["A", "A-r2", "A-r4"]
+    open_sheet(journal, new=[new_instruction(row, order_id) for row, order_id in enumerate(used, start=2)])
+    send(journal, 1, OutcomeKind.REJECTED)
     for _ in range(3):
         journal.release(1, None, suffix=True, by="amina", at=AT)
-        due = [row.order_id for row in due_rows(journal, 1)]
-        assert not set(due) & set(used)
-        assert len(set(due)) == 3
-        used += due
-        send(journal, 1, OutcomeKind.REJECTED)
-    assert used[3] == "A-r3"
-    assert used[6] == "A-r5"
+        used += [due.order_id for due in send(journal, 1, OutcomeKind.REJECTED)]
+    assert len(set(used)) == len(used) == 12
+    assert (used[3], used[6]) == ("A-r3", "A-r5")
 
 
 def test_compare_separates_known_clashing_and_new_rows(journal: Journal) -> None:
@@ -372,11 +369,10 @@ def test_verify_counts_every_kind_of_content(journal: Journal) -> None:
 def test_rows_do_not_depend_on_page_size(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sheet(journal, new=7)
     send(journal, 1, OutcomeKind.REJECTED)
-    whole = [line for lines in journal.batch_lines(1) for line in lines]
-    rejected_rows = list(journal.rows(1, states={State.REJECTED}))
-    monkeypatch.setattr("paygw_batch.journal.journal._CHUNK_SIZE", 3)
-    monkeypatch.setattr("paygw_batch.journal.states._CHUNK_SIZE", 3)
-    assert [line for lines in journal.batch_lines(1) for line in lines] == whole
+    whole, rejected_rows = list(chain(*journal.batch_lines(1))), list(journal.rows(1, states={State.REJECTED}))
+    for module in ("journal", "states"):
+        monkeypatch.setattr(f"paygw_batch.journal.{module}._CHUNK_SIZE", 3)
+    assert list(chain(*journal.batch_lines(1))) == whole
     assert list(journal.rows(1, states={State.REJECTED})) == rejected_rows == list(journal.rows(1))
 
 
