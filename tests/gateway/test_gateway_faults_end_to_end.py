@@ -4,6 +4,7 @@ The server counts the orders: none reaches it twice.
 """
 
 import asyncio
+import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -187,7 +188,10 @@ def test_silence_leaves_row_in_doubt_after_timeout(channel: Channel, part: bytes
 def test_unreachable_gateway_leaves_rows_ready(script: Script | None, ca_bundle: Path) -> None:
     """Nothing was sent after all tries: every row is ready, and the exit code says so."""
     if script is None:
-        ended = run_test(run_three_rows(stay_silent, {"tls": None}, url="http://127.0.0.1:1"))
+        with socket.socket() as held:  # nobody else can listen there
+            held.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{held.getsockname()[1]}"
+            ended = run_test(run_three_rows(stay_silent, {"tls": None}, url=url))
     else:
         ended = run_test(run_three_rows(script, {"tls": None, "speaks": "https", "ca_bundle": ca_bundle}, always=True))
     assert (ended.first.state.value, ended.first.attempts, ended.end.sent) == ("ready", TRIES, 0)
