@@ -164,6 +164,9 @@ MADE: Mapping[str, Callable[[], bytes]] = {
         renamed={name: name.replace("/", "\\") for name in (SHEET, RELATIONS, WORKBOOK, STYLES)}
     ),
     "sheets/worksheet-missing.xlsx": _plain(left_out=SHEET),
+    "sheets/pronunciation.xlsx": _plain(
+        edits={SHEET: ("<t>Wanjiru Kamau</t>", '<t>Wanjiru Kamau</t><rPh sb="0" eb="3"><t>WAN</t></rPh>')}
+    ),
     "sheets/ids-shown-with-zeros.xlsx": _cells({"B2": 1, "B3": 2}, {"B2": "00000", "B3": "00000"}),
     "sheets/phone-with-its-code-in-the-format.xlsx": _cells({"G2": 712345678}, {"G2": '"+254"0'}),
     "sheets/id-grouped-by-its-format.xlsx": _cells({"B2": 20261128}, {"B2": "0000-00-00"}),
