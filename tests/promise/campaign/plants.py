@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import apsw
@@ -54,16 +55,6 @@ def synchronous_off() -> None:
     connect._SYNCHRONOUS_FULL = 0
 
 
-class _WithoutSync:
-    """The module `os` with an `fsync` that does nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def fsync(self, fd: int) -> None:
-        """Do nothing."""
-
-
 def notifications_not_synced() -> None:
     """Answer notifications that are written, but not on stable storage."""
 
@@ -87,7 +78,7 @@ def plan_in_place() -> None:
 
 def backup_not_synced() -> None:
     """Report a backup as made before it is synced."""
-    _replace_part(sqlite_journal, "os", _WithoutSync())
+    _replace_part(sqlite_journal, "os", SimpleNamespace(**{**vars(os), "fsync": lambda _fd: None}))
     _replace_part(sqlite_journal, "sync_directory", lambda _directory: None)
     # The note about the copy, next to it.
     _replace_part(file_location, "write_atomically", lambda path, data: path.write_bytes(data))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import psycopg
@@ -43,7 +44,7 @@ from tests.promise.cluster.baton import (
 )
 from tests.promise.cluster.company import HOSTS
 from tests.support.journal_rows import AT, intent, open_sheet, outcome_of, resolved
-from tests.support.postgres_rows import postgres_place
+from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer
 
 J = TypeVar("J", bound=PostgresJournal)
@@ -58,10 +59,10 @@ CHANCES, CHANCES_AT_COMMIT = (0.03, 0.03), (0.05, 0.1)
 PAUSES_S = (250.0, 400.0, 3_600.0)
 """Less than half the lifetime of an intent, less than all of it, and more."""
 WORDS = {"approved": OutcomeKind.PAID}
-_MOVED = "SELECT count(*) FROM fact f WHERE NOT EXISTS (SELECT FROM contradiction c WHERE c.fact = f.number) AND "
-_CLEARED = f"{_MOVED} f.instruction = %s AND f.kind IN ('released', 'resolved_not_received')"
-_INTENDED = f"{_MOVED} f.instruction = %s AND f.attempt = %s AND f.kind = 'intended'"
-_GIVEN_UP = f"{_MOVED} f.instruction = %s AND f.attempt = %s AND f.kind = 'interrupted'"
+_MOVES = """SELECT count(*) FILTER (WHERE attempt = %(attempt)s AND kind = 'intended'),
+    count(*) FILTER (WHERE attempt = %(attempt)s AND kind = 'interrupted'),
+    count(*) FILTER (WHERE kind IN ('released', 'resolved_not_received'))
+    FROM fact f WHERE instruction = %(number)s AND NOT EXISTS (SELECT FROM contradiction c WHERE c.fact = f.number)"""
 _DOUBTS = """SELECT i.process, count(*) FROM fact f
     JOIN fact i ON (i.instruction, i.attempt, i.kind) = (f.instruction, f.attempt, 'intended')
     WHERE f.kind = 'interrupted' GROUP BY 1"""
@@ -84,22 +85,8 @@ class PlayedSigns(Heartbeat):
         return
 
 
-class PlayedSystem:
-    FIRST = 10_000_000
-    """A process number that no real system has."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def getpid(self) -> int:
-        actor = current_actor()
-        return os.getpid() if actor is None else self.FIRST + self._stage.actors.index(actor)
-
-    def has_ended(self, pid: int) -> bool:
-        return self._stage.actors[pid - self.FIRST].is_dead
+FIRST_PID = 10_000_000
+"""A process number that no real system has."""
 
 
 def _host_here(here: str = socket.gethostname()) -> str:
@@ -123,6 +110,13 @@ class Scenario:
         self._frozen_until: dict[Actor, int] = {}
 
     # The processes.
+
+    def process_id(self) -> int:
+        actor = current_actor()
+        return os.getpid() if actor is None else FIRST_PID + self.stage.actors.index(actor)
+
+    def has_ended(self, pid: int) -> bool:
+        return self.stage.actors[pid - FIRST_PID].is_dead
 
     def _enter(self, name: str, story: Callable[[Actor], None]) -> Actor:
         self.played["processes"] += 1
@@ -212,11 +206,12 @@ class Scenario:
         if (number, attempt) in self.sent:
             raise Broken(f"row {number}, attempt {attempt}, was sent twice")
         with psycopg.connect(self.places[HOSTS[0]].server.url, options="-c search_path=paygw") as judge:
-            if judge.execute(_INTENDED.encode(), (number, attempt)).fetchall() != [(1,)]:
-                raise Broken(f"row {number}, attempt {attempt}, was sent without an intent")
-            if judge.execute(_GIVEN_UP.encode(), (number, attempt)).fetchall() != [(0,)]:
-                raise Broken(f"row {number}, attempt {attempt}, was sent when another process had put it in doubt")
-            cleared = judge.execute(_CLEARED.encode(), (number,)).fetchall()[0][0]
+            values = {"number": number, "attempt": attempt}
+            ((intents, given_up, cleared),) = judge.execute(_MOVES.encode(), values).fetchall()
+        if intents != 1:
+            raise Broken(f"row {number}, attempt {attempt}, was sent without an intent")
+        if given_up:
+            raise Broken(f"row {number}, attempt {attempt}, was sent when another process had put it in doubt")
         self.sent.append((number, attempt))
         if sum(request == number for request, _ in self.sent) > 1 + cleared:
             raise Broken(f"row {number} was sent again, and no person cleared it")
@@ -380,9 +375,8 @@ def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NO
             _plant(server.url(name), bug, patching)  # a bug that cannot be planted is not found
             try:
                 scenario = Scenario(server.url(name), Path(directory), seed)
-                system = PlayedSystem(scenario.stage)
-                patching.setattr(workers, "os", system)
-                patching.setattr(workers, "has_ended", system.has_ended)
+                patching.setattr(workers, "os", SimpleNamespace(**{**vars(os), "getpid": scenario.process_id}))
+                patching.setattr(workers, "has_ended", scenario.has_ended)
                 scenario.trouble()
                 scenario.calm()
                 scenario.judge()
@@ -400,16 +394,18 @@ def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NO
 
 def make_batch(server: PostgresServer, template: str, home: Path) -> str:
     name = server.new_database(template)
-    journal = postgres_place(server.url(name), home).open_to_write("a test")
-    open_sheet(journal, new=ROWS)
-    journal.start_shared_run(1, waits=True)
-    journal.close()
-    with psycopg.connect(server.url(name), autocommit=True, options="-c search_path=paygw") as connection:
-        connection.execute("ALTER TABLE fact DISABLE TRIGGER never_changed")  # intents must age
-        connection.execute("ALTER TABLE process DISABLE TRIGGER end_is_final")
-        for table in ("host", "process"):  # the roll-call does not wait for its creator
-            connection.execute(f"UPDATE {table} SET seen_at = seen_at - interval '31 days'".encode())  # noqa: S608 - ours
-        connection.execute("ALTER TABLE process ENABLE ALWAYS TRIGGER end_is_final")
+    place = postgres_place(server.url(name), home)
+    with closing(open_postgres(place)) as journal:
+        open_sheet(journal, new=ROWS)
+        journal.start_shared_run(1, waits=True)
+    execute_as_owner(
+        place,
+        "ALTER TABLE fact DISABLE TRIGGER never_changed",  # intents must age
+        "ALTER TABLE process DISABLE TRIGGER end_is_final",
+        "UPDATE host SET seen_at = seen_at - interval '31 days'",  # the roll-call does not wait for its creator
+        "UPDATE process SET seen_at = seen_at - interval '31 days'",
+        "ALTER TABLE process ENABLE ALWAYS TRIGGER end_is_final",
+    )
     return name
 
 
@@ -424,8 +420,7 @@ def _plant(url: str, bug: ProtocolBug, patching: pytest.MonkeyPatch) -> None:
 
 
 def plant_sql(url: str, bug: ProtocolBug) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET search_path = paygw")
+    with psycopg.connect(url, autocommit=True, options="-c search_path=paygw") as connection:
         for function, edits in bug.sql.items():
             ((text,),) = connection.execute("SELECT pg_get_functiondef(%s::regproc)", (function,)).fetchall()
             for right, wrong in edits.items():

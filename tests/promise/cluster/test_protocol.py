@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from paygw_batch.core.outcome import OutcomeKind
@@ -14,10 +13,10 @@ from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.values import MoveResult
 from tests.promise.campaign.judge import Broken
 from tests.promise.cluster.conftest import NO_SPIN, has_spin
-from tests.promise.cluster.protocol import BUGS, NO_CLAIM, NO_INDEX, PlayTally, plant_sql, play
+from tests.promise.cluster.protocol import BUGS, NO_CLAIM, NO_INDEX, PlayTally, ProtocolBug, plant_sql, play
 from tests.support.journal_rows import due_rows, intent, open_sheet, send
 from tests.support.long_part import long, share
-from tests.support.postgres_rows import open_postgres, postgres_place
+from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer
 
 HUNTED = 40
@@ -51,8 +50,7 @@ def send_by_both(url: str, home: Path) -> Sequence[MoveResult]:
     with closing(open_postgres(at)) as frozen:
         open_sheet(frozen, new=1)
         (due,) = due_rows(frozen, 1)
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("UPDATE paygw.process SET seen_at = seen_at - interval '1 hour'")
+        execute_as_owner(at, "UPDATE process SET seen_at = seen_at - interval '1 hour'")
         with closing(open_postgres(at)) as taker:
             assert len(send(taker, 1, OutcomeKind.PAID)) == 1
         return frozen.append([intent(due)])
@@ -71,9 +69,7 @@ def test_unique_index_refuses_second_intent(unguarded: str, tmp_path: Path) -> N
 
 
 def test_row_is_sent_twice_without_index(unguarded: str, tmp_path: Path) -> None:
-    with psycopg.connect(unguarded, autocommit=True) as connection:
-        connection.execute("SET search_path = paygw")
-        connection.execute(NO_INDEX)
+    plant_sql(unguarded, ProtocolBug(statements=(NO_INDEX,)))
     assert send_by_both(unguarded, tmp_path) == [MoveResult.MOVED]
 
 
