@@ -1,6 +1,7 @@
 """The pinned outputs: each function yields complete outputs as text, by name."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -169,38 +170,40 @@ def _journal(name: str, own: Machine, batches: Sequence[str]) -> Iterator[Output
             questions.unlink()
 
 
+REFUSED = """
+submit {home}/none.csv
+submit {home}/pay.csv
+submit {sample} --expect-rows 3
+submit {sample} --expect-total KES=1
+submit {sample} --dry-run
+submit {samples}/every-defect.csv
+submit {samples}/collections-mixed.csv
+collect {sample}
+status
+status feed
+resume
+retry feed
+reconcile feed --out {home}/x.csv
+resolve row feed 2 --as paid --evidence 'a mail'
+plan {sample} --out {home}/plan.json --key {home}/key.pem
+backup {home}/copy.sqlite3
+refresh feed
+listen
+run-folder {home}/none
+template XX --out {home}/new.csv
+frobnicate
+submit --frobnicate
+"""
+
+
 def refusals() -> Iterator[Output]:
     """Yield the output and exit code of commands that are refused."""
     with machine() as own:
         sheet = own.home / "pay.csv"
         sheet.write_text("country,client_orderid,amount\nKE,A,1\n")
-        sample = SAMPLES / "payroll-mixed.csv"
-        for number, words in enumerate(
-            (
-                ("submit", own.home / "none.csv"),
-                ("submit", sheet),
-                ("submit", sample, "--expect-rows", "3"),
-                ("submit", sample, "--expect-total", "KES=1"),
-                ("submit", sample, "--dry-run"),
-                ("submit", SAMPLES / "every-defect.csv"),
-                ("submit", SAMPLES / "collections-mixed.csv"),
-                ("collect", sample),
-                ("status",),
-                ("status", "feed"),
-                ("resume",),
-                ("retry", "feed"),
-                ("reconcile", "feed", "--out", own.home / "x.csv"),
-                ("resolve", "row", "feed", "2", "--as", "paid", "--evidence", "a mail"),
-                ("plan", sample, "--out", own.home / "plan.json", "--key", own.home / "key.pem"),
-                ("backup", own.home / "copy.sqlite3"),
-                ("refresh", "feed"),
-                ("listen",),
-                ("run-folder", own.home / "none"),
-                ("template", "XX", "--out", own.home / "new.csv"),
-                ("frobnicate",),
-                ("submit", "--frobnicate"),
-            )
-        ):
+        for number, line in enumerate(REFUSED.strip().splitlines()):
+            places = {"home": own.home, "sample": SAMPLES / "payroll-mixed.csv", "samples": SAMPLES}
+            words = [word.format_map(places) for word in shlex.split(line)]
             yield f"refused/{number:02}-{words[0]}", own.run("--json", *words)
         (own.home / "paygw.toml").write_text("[gateway]\nbase_url = 3\nfoo = 1\n")
         yield "refused/configuration", own.run("status")

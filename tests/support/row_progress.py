@@ -200,6 +200,15 @@ def build_row_state(
     """Return the standing of a row as shown to people. The message of a possible duplicate is always marked."""
     standing = progress.standing
     in_flight = standing.state is State.IN_FLIGHT
+    same: tuple[str, ...] = (
+        "sent_orderid",
+        "purpose",
+        "gateway_status",
+        "gateway_reference",
+        "http_status",
+        "error_code",
+    )
+    same += ("updated_at", "intended_at", "quarantined_since", "endpoint_id")
     return RowState(
         row=row,
         instruction=instruction,
@@ -210,31 +219,18 @@ def build_row_state(
         minor=minor,
         state=standing.state,
         attempts=standing.attempt - progress.inherited_attempts,
-        sent_orderid=progress.sent_orderid,
-        purpose=progress.purpose,
-        gateway_status=progress.gateway_status,
-        gateway_reference=progress.gateway_reference,
-        http_status=progress.http_status,
-        error_code=progress.error_code,
         message=with_duplicate(progress.message, standing.possible_duplicate_of),
         possible_duplicate_of=standing.possible_duplicate_of,
         first_sent_at=progress.first_sent_at or (progress.intended_at if in_flight else None),
-        updated_at=progress.updated_at,
-        intended_at=progress.intended_at,
-        quarantined_since=progress.quarantined_since,
-        endpoint_id=progress.endpoint_id,
+        **{name: getattr(progress, name) for name in same},
     )
 
 
 def candidate_of(number: int, client_orderid: str, amount: str, currency: str, progress: RowProgress) -> Candidate:
     """Return an instruction's values for comparison with a claim."""
+    about = (number, client_orderid, amount, currency, progress.standing, progress.sent_orderid)
     return Candidate(
-        number,
-        client_orderid,
-        amount,
-        currency,
-        progress.standing,
-        progress.sent_orderid,
+        *about,
         was_sent_once=progress.first_sent_at in {None, progress.intended_at},
         intended_at=progress.intended_at,
         endpoint_id=progress.endpoint_id,

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -24,12 +24,11 @@ from paygw_batch.gateway.message import (
     TransportFault,
 )
 from paygw_batch.journal.file_location import in_memory_journal
-from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
+from paygw_batch.journal.values import BatchRecord
 from tests.support.inline_journal import InlineJournal
-from tests.support.tested_journal import Journal
+from tests.support.journal_rows import new_instruction, open_sheet
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 DEPARTS_WITHIN_S = 150.0
@@ -130,35 +129,10 @@ def unsigned(attempt: Attempt) -> PreparedRequest:
     )
 
 
-def new_instruction(row: int) -> NewInstruction:
-    return NewInstruction(
-        row=row,
-        client_orderid=f"PAY-{row}",
-        country="KE",
-        currency="KES",
-        amount="100",
-        minor=10000,
-        form="account",
-        fields='{"account_name":"A","account_number":"254712345678","phone":"+254712345678"}',
-        payee=f"2547{row:08}",
-        content=f"KE|KES|10000|{row}",
-    )
-
-
-def open_batch(journal: Journal, rows: Iterable[int], batch: str = "0123456789abcdef") -> BatchRecord:
-    rows = list(rows)
-    return journal.open_batch(
-        NewBatch(batch, "payout", "sheet.csv", "00" * 32, rows=len(rows), defects=0),
-        parts=[BatchPart([b"page"], InstructionRows(map(new_instruction, rows)))],
-        known=[],
-        amendments=[],
-        at=AT,
-    )
-
-
 def build_journal(rows: int) -> tuple[SqliteJournal, BatchRecord]:
     journal = in_memory_journal()
-    return journal, open_batch(journal, range(2, rows + 2))
+    new = [new_instruction(row, f"PAY-{row}", amount="100.00") for row in range(2, rows + 2)]
+    return journal, open_sheet(journal, "0123456789abcdef", new, opened_at=AT)
 
 
 def build_engine(
