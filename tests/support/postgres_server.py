@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -116,13 +116,13 @@ def start_watcher(home: Path) -> None:
 
 
 @contextlib.contextmanager
-def new_server() -> Iterator[PostgresServer]:
+def new_server(make: Callable[[Path], PostgresServer] = make_server) -> Iterator[PostgresServer]:
     """Yield a server that one test may stop and break."""
     home = new_home()
     try:
         with using_server(home):
             start_watcher(home)
-            server = make_server(home)
+            server = make(home)
             try:
                 yield server
             finally:

@@ -7,8 +7,8 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -27,14 +27,7 @@ from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, who
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.ports import free_port
 from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_place, read_postgres
-from tests.support.postgres_server import (
-    BIN,
-    PostgresServer,
-    as_unprivileged_user,
-    new_home,
-    start_watcher,
-    using_server,
-)
+from tests.support.postgres_server import BIN, PostgresServer, as_unprivileged_user, new_server
 from tests.support.wire_proxy import WireProxy
 
 HOSTS = NORTH, SOUTH = ("north", "south")
@@ -201,27 +194,20 @@ class SplitCompany:
         self.restore(self.backup())
 
 
-@contextmanager
-def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
-    home = new_home()
-    if os.geteuid() == 0:
-        shutil.chown(home, "nobody")
-    copied = ["-D", str(home / "data"), "-h", "127.0.0.1", "-p", str(primary.port), "-U", "paygw", "-X", "stream"]
-    command = [*as_unprivileged_user(), str(BIN / "pg_basebackup"), *copied, "-R", "-c", "fast", "--no-sync"]
-    environ = {"HOME": str(home), "PATH": os.environ["PATH"]}
-    try:
-        subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, cwd="/", check=True)
+def standby_of(primary: PostgresServer) -> AbstractContextManager[PostgresServer]:
+    copied = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "paygw", "-X", "stream", "-R", "-c", "fast"]
+
+    def copy(home: Path) -> PostgresServer:
+        if os.geteuid() == 0:
+            shutil.chown(home, "nobody")
+        backup = [*as_unprivileged_user(), str(BIN / "pg_basebackup"), "-D", str(home / "data"), "--no-sync", *copied]
+        environ = {"HOME": str(home), "PATH": os.environ["PATH"]}
+        subprocess.run(backup, env=environ, stdin=subprocess.DEVNULL, cwd="/", check=True)
         standby = PostgresServer(home, free_port())
-        with using_server(home):
-            start_watcher(home)
-            standby.start()
-            try:
-                yield standby
-            finally:
-                with suppress(AssertionError):
-                    standby.stop()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+        standby.start()
+        return standby
+
+    return new_server(copy)
 
 
 def either_server_url(first: PostgresServer, second: PostgresServer) -> str:
