@@ -175,7 +175,7 @@ class ListenerRun(Companion):
         return order_id.startswith(f"{self._machine.prefix}-")
 
 
-kill_with_listener = partial(kill, beside=ListenerRun)
+kill_with_listener = partial(kill, beside=ListenerRun, letter="L")
 
 
 WORDS = {"Paid": "paid", "Rejected": "rejected", "In doubt": "in_doubt"}
@@ -253,7 +253,7 @@ class ConsoleWatcher(Companion):
         return run
 
 
-kill_with_console = partial(kill, beside=ConsoleWatcher)
+kill_with_console = partial(kill, beside=ConsoleWatcher, letter="W")
 
 
 NAMED = "plants:posts_name_their_process"
@@ -368,4 +368,4 @@ class NoticeSender(Companion):
             return {notice for (notice,) in connection.execute("SELECT id FROM notice")}
 
 
-kill_with_notices = partial(kill, beside=NoticeSender, planted=NAMED)
+kill_with_notices = partial(kill, beside=NoticeSender, planted=NAMED, letter="N")

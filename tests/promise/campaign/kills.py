@@ -124,17 +124,18 @@ def kill(
     then: Callable[[Machine, GatewayProcess, Random, Pace, KillTally], None] | None = None,
     beside: "Callable[[Machine, GatewayProcess, Random], Companion] | None" = None,
     planted: str | None = None,
+    letter: str = "K",
 ) -> KillTally:
     """Kill until there were `kills` kills, or until `stop`. A companion runs beside, and is killed as well.
 
     Without one, every third batch collects instead of paying, every fifth is signed in processes, as large ones are,
-    and with every fifth `then` is called after the batch.
+    and with every fifth `then` is called after the batch. The order ids begin with `letter`.
     """
     tally, pace, pace_then = KillTally(), Pace(), Pace()
     life = 0
     while tally["kills"] < kills and not (stop is not None and stop.is_set()):
         rng = Random(f"{seed}/{life}")  # noqa: S311 (dice)
-        name, concurrency = f"K{seed}x{life}".replace("/", "x"), rng.choice((1, 3, 16))
+        name, concurrency = f"{letter}{seed}x{life}".replace("/", "x"), rng.choice((1, 3, 16))
         operation = "payin" if life % 3 == 2 and beside is None else "payout"
         machine = Machine.create(
             directory / name, spawner, at, prefix=name, concurrency=concurrency, operation=operation

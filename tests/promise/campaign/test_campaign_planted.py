@@ -92,7 +92,7 @@ def test_notice_recorded_late_is_detected(
     plant = f"plants:{planted}"
     sender = partial(NoticeSender, planted=plant)
     with pytest.raises(Broken, match=found):
-        kill(tmp_path, spawner, slow_gateway, kills=200, seed=1, beside=sender, planted=plant)
+        kill(tmp_path, spawner, slow_gateway, kills=200, seed=1, beside=sender, planted=plant, letter="P")
 
 
 def digits_differ(machine: Machine, at: GatewayProcess) -> bool:
