@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.errors import PaygwError
+from paygw_batch.errors import OpenSheetQuestion, PaygwError
 from paygw_batch.extras import RUN_HOOK_MODULES, extras
 from paygw_batch.files import append_line
 from paygw_batch.language import say
@@ -84,10 +84,13 @@ class RunReport:
     def end(self) -> None:
         """Report the summary to the log, the metrics and the hook."""
         summary, settings = self.summary, self._settings
+        message = summary.message
+        if code := summary.extra.get("code"):  # The question's text names payees.
+            message = say("The sheet was refused because a question about it is open: {code}.", code=code)
         self.log(
             "run_ended",
             exit_code=int(summary.exit_code),
-            message=mask_numbers(summary.message),
+            message=mask_numbers(message),
             batch=summary.batch,
             rows=summary.rows,
             states=dict(summary.states),
@@ -136,6 +139,8 @@ def report_run_end(settings: Settings, command: str, echo: Echo, interrupted: Ca
 
 
 def _error_summary(error: BaseException, interrupted: Callable[[], str]) -> Summary:
+    if isinstance(error, OpenSheetQuestion):
+        return Summary(ExitCode(error.exit_code), error.message, extra={"code": error.code})
     if isinstance(error, PaygwError):
         return Summary(ExitCode(error.exit_code), error.message)
     if isinstance(error, KeyboardInterrupt):

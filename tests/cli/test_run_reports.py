@@ -51,6 +51,15 @@ def test_failed_run_is_logged_and_calls_hook(program: Program) -> None:
     assert read_log_lines(program)[-1]["exit_code"] == 3
 
 
+def test_log_names_open_question_without_payees(program: Program) -> None:
+    configure_reporting(program)
+    row = "KE,1500.00,KES,Jane Wanjiku,254712345678,+254712345678"
+    heading = "country,amount,currency,account_name,account_number,phone"
+    program.run("submit", program.sheet([row, row], heading=heading), "--reference", "november")
+    assert "payee.twice" in str(read_log_lines(program)[-1]["message"])
+    assert not re.search("Wanjiku|712345", (program.home / "run.log").read_text())
+
+
 @pytest.mark.parametrize(
     ("command", "why"),
     [(["/bin/false"], "exit code 1"), (["/no/such/hook"], "cannot be run"), (["/bin/sleep", "60"], "took longer")],
