@@ -21,7 +21,7 @@ from paygw_batch.core.shown_states import state_label
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import OpenSheetQuestion
 from paygw_batch.journal import BatchRecord, JournalReader, RepeatedBatch
-from paygw_batch.language import say, say_count
+from paygw_batch.language import mark, say, say_count
 from paygw_batch.sheet.findings import build_findings
 from paygw_batch.sheet.model import Validated
 
@@ -215,6 +215,8 @@ class UsedReference:
         `rows` are the sheet's `payment_lines` with their `own` texts. `ids` also includes the order ids of refused
         rows. `due` contains the numbers of the rows that would be sent.
         """
+        if not rows.height:
+            return None
         missing = self.lines.filter(~pl.col("order_id").is_in(ids.implode()))
         new = rows.join(self.lines, on="order_id", how="anti", maintain_order="left")
         if not missing.height:
@@ -234,18 +236,24 @@ class UsedReference:
         )
         if not new.height:
             is_unfinished = any(row in due for row in rows["row"])
-            outlook = (
-                say("Some of them have not been sent yet.") if is_unfinished else say("Nothing new would be paid.")
-            )
+            if is_unfinished:
+                outlook = say("Some of them have not been sent yet.")
+                hint = say(
+                    "Nothing was sent. To send these rows, run the command again with --repeats-meant. For another "
+                    "payment run, use another reference."
+                )
+            else:
+                outlook = say("Nothing new would be paid.")
+                hint = say("Nothing was sent. For another payment run, use another reference.")
             return OpenQuestion(
                 USED_REFERENCE,
                 _short_digest([self.reference, *missing["order_id"]]),
                 f"{summary} {outlook}",
-                hint=say("Nothing was sent. For another payment run, use another reference."),
-                option="--reference",
+                hint=hint,
+                option="--repeats-meant" if is_unfinished else "--reference",
                 question=say("Do you want to send the rows that have not been sent yet?") if is_unfinished else "",
             )
-        people = _people_findings(new, missing, self.reference)
+        people = self._people_findings(new, missing)
         names = tuple(line["name"] or line["account"] for line in new.iter_rows(named=True))
         options = " ".join(f"--new-payee '{name}'" for name in names[:_MAX_NAMED])
         return OpenQuestion(
@@ -263,6 +271,39 @@ class UsedReference:
             people=people,
         )
 
+    def _people_findings(self, new: pl.DataFrame, missing: pl.DataFrame) -> Sequence[tuple[int, str, str, str]]:
+        """Return findings about new people, each with any similar missing person, and about the other missing people.
+
+        A new person is also compared with people of exactly the same name who are still in the sheet.
+        """
+        by_name = {normalise_spelling(line["name"]): line for line in missing.iter_rows(named=True)}
+        namesakes = {
+            normalise_spelling(line["name"]): line for line in self.lines.iter_rows(named=True) if line["name"]
+        }
+        findings, matched_ids = [], set()
+        for line in new.iter_rows(named=True):
+            key = normalise_spelling(line["name"])
+            matches = [key] if key in by_name or len(by_name) > _MAX_COMPARED else get_close_matches(key, by_name, n=1)
+            closest = by_name.get(matches[0]) if matches else None
+            matched_ids |= set() if closest is None else {closest["order_id"]}
+            values = {name: line[name] for name in ("name", "account", "currency", "amount")}
+            values["reference"] = self.reference
+            earlier = closest or namesakes.get(key)
+            if earlier is None:
+                sentence = say("{name} ({account}, {currency} {amount}) is new in {reference}.", **values)
+            else:
+                text = _IS_MISSING if closest else _IS_NAMESAKE
+                values |= {f"other_{name}": earlier[name] for name in ("name", "account", "amount")}
+                sentence = say(text, **values, when=earlier["when"])
+            findings.append((line["row"], line["order_id"], NEW_PAYEE, sentence))
+        for line in missing.filter(~pl.col("order_id").is_in(list(matched_ids))).iter_rows(named=True):
+            sentence = say(
+                "{name} ({account}, {currency} {amount}, {when}) is no longer in this sheet.",
+                **{name: line[name] for name in ("name", "account", "currency", "amount", "when")},
+            )
+            findings.append((WHOLE_SHEET, line["order_id"], MISSING_PAYEE, sentence))
+        return findings
+
 
 def _add_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
     """Add a column `when` that contains the batch's date, and a row's state if the row may be unpaid."""
@@ -271,6 +312,14 @@ def _add_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord)
     return lines.with_columns(when=pl.concat_str("day", state, separator=", ", ignore_nulls=True))
 
 
+_IS_MISSING = mark(
+    "{name} ({account}, {currency} {amount}) is new in {reference}, and {other_name} ({other_account}, "
+    "{currency} {other_amount}, {when}) is now missing. Are they the same person?"
+)
+_IS_NAMESAKE = mark(
+    "{name} ({account}, {currency} {amount}) is new in {reference}, and {other_name} ({other_account}, "
+    "{currency} {other_amount}, {when}) is already in it. Are they the same person?"
+)
 _UNPAID_STATES = frozenset({State.REJECTED, State.RETURNED, State.IN_DOUBT})
 _EARLIER_COLUMNS = ("row", "order_id", "name", "account", "currency", "amount", "batch", "day")
 
@@ -278,40 +327,6 @@ _EARLIER_COLUMNS = ("row", "order_id", "name", "account", "currency", "amount", 
 def _share_workbook(first: str, second: str) -> bool:
     """Return whether two sheets are different worksheets of one workbook: `pay.xlsx [May]` and `pay.xlsx [June]`."""
     return first != second and first.endswith("]") and first.partition(" [")[0] == second.partition(" [")[0] != second
-
-
-def _people_findings(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -> Sequence[tuple[int, str, str, str]]:
-    """Return findings about new people, each with any similar missing person, and about the other missing people."""
-    by_name = {normalise_spelling(line["name"]): line for line in missing.iter_rows(named=True)}
-    findings, matched_ids = [], set()
-    for line in new.iter_rows(named=True):
-        key = normalise_spelling(line["name"])
-        matches = [key] if key in by_name or len(by_name) > _MAX_COMPARED else get_close_matches(key, by_name, n=1)
-        closest = by_name.get(matches[0]) if matches else None
-        matched_ids |= set() if closest is None else {closest["order_id"]}
-        values = {name: line[name] for name in ("name", "account", "currency", "amount")}
-        sentence = (
-            say("{name} ({account}, {currency} {amount}) is new in {reference}.", **values, reference=reference)
-            if closest is None
-            else say(
-                "{name} ({account}, {currency} {amount}) is new in {reference}, and {other} ({other_account}, "
-                "{currency} {other_amount}, {when}) is now missing. Are they the same person?",
-                **values,
-                reference=reference,
-                other=closest["name"],
-                other_account=closest["account"],
-                other_amount=closest["amount"],
-                when=closest["when"],
-            )
-        )
-        findings.append((line["row"], line["order_id"], NEW_PAYEE, sentence))
-    for line in missing.filter(~pl.col("order_id").is_in(list(matched_ids))).iter_rows(named=True):
-        sentence = say(
-            "{name} ({account}, {currency} {amount}, {when}) is no longer in this sheet.",
-            **{name: line[name] for name in ("name", "account", "currency", "amount", "when")},
-        )
-        findings.append((WHOLE_SHEET, line["order_id"], MISSING_PAYEE, sentence))
-    return findings
 
 
 def repeated_payee_question(payments: pl.DataFrame, due: Collection[int]) -> OpenQuestion | None:

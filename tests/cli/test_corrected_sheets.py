@@ -61,6 +61,12 @@ def test_changed_row_of_paid_payee_is_conflict(paid: Program, rows: list[str], o
     assert len(paid.record()) == 6
 
 
+def test_sheet_of_conflicts_alone_raises_no_question(paid: Program) -> None:
+    rows = [build_row(n, amount="77.00") for n in range(1, 7)]
+    refused = paid.json("submit", write_sheet(paid, rows, "corrected.csv"), *RUN)
+    assert (refused["exit_code"], refused["defects"], "code" in refused) == (3, 6, False)
+
+
 def test_conflict_shows_person_and_payment(paid: Program) -> None:
     result = paid.run("submit", write_sheet(paid, CHANGED["amount"], "corrected.csv"), *RUN)
     output = " ".join(result.stdout.split())
@@ -110,6 +116,25 @@ def test_new_payee_under_used_reference_raises_question(paid: Program, rows: lis
     assert len(paid.record()) == 6
     meant = paid.json("submit", path, *RUN, "--new-payee", new.upper())
     assert (meant["exit_code"], meant["sent_this_run"]) == (0, 1)
+
+
+def test_namesake_under_used_reference_is_named(paid: Program) -> None:
+    rows = [*ROWS, build_row(7, name=PEOPLE[0].upper())]
+    message = paid.json("submit", write_sheet(paid, rows, "corrected.csv"), *RUN)["message"]
+    assert f"{PEOPLE[0]} (254712345001, KES 1001.00" in message
+    assert "is already in it. Are they the same person?" in message
+
+
+def test_repeats_meant_sends_amended_row_with_note(program: Program) -> None:
+    """Rejected, corrected and noted in a column of the sender's own: the sheet differs, and nobody is new."""
+    heading = f"{HEADING},Notes"
+    program.run(
+        "submit", write_sheet(program, [f"{build_row(1, amount='9001')},", f"{ROWS[1]},"], heading=heading), *RUN
+    )
+    path = write_sheet(program, [f"{ROWS[0]},corrected", f"{ROWS[1]},"], "corrected.csv", heading)
+    refused = program.json("submit", path, *RUN, "--amend")
+    assert (refused["code"], "--repeats-meant" in refused["message"]) == ("reference.used", True)
+    assert program.json("submit", path, *RUN, "--amend", "--repeats-meant")["sent_this_run"] == 1
 
 
 @pytest.mark.share(2)
