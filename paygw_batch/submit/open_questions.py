@@ -215,8 +215,6 @@ class UsedReference:
         `rows` are the sheet's `payment_lines` with their `own` texts. `ids` also includes the order ids of refused
         rows. `due` contains the numbers of the rows that would be sent.
         """
-        if not rows.height:
-            return None
         missing = self.lines.filter(~pl.col("order_id").is_in(ids.implode()))
         new = rows.join(self.lines, on="order_id", how="anti", maintain_order="left")
         if not missing.height:

@@ -342,9 +342,8 @@ class _PaymentRun:
         yield build_findings([*repeat_findings, *conflict_findings])
 
     def questions(self, validated: Validated, comparison: SheetComparison) -> Iterator[OpenQuestion]:
-        if self.payments is None:
+        if self.payments is None or (rows := sheet_payment_lines(validated)).is_empty():
             return
-        rows = sheet_payment_lines(validated)
         sent_rows = {row.row for row in comparison.known if row.state is not State.READY}
         due = set(rows["row"]) - sent_rows
         if (repeat := repeated_payee_question(rows, due)) is not None:
