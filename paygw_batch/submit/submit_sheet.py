@@ -35,7 +35,7 @@ from paygw_batch.settle.resolve import (
     waiting_message,
 )
 from paygw_batch.settle.row_order import RowOrder, order_in_force
-from paygw_batch.sheet.check.validate import whole_sheet_refusal
+from paygw_batch.sheet.check.validate import warnings_as_defects, whole_sheet_refusal
 from paygw_batch.sheet.findings import warning_summary
 from paygw_batch.show.summary import ExitCode, Summary
 from paygw_batch.submit.approvals import named_plan, require_approval, require_same_batch
@@ -121,25 +121,31 @@ def refusal_summary(refusal: RefusedSheet, submission: Submission) -> Summary:
 
 
 def _defects_message(plan: Plan, defect_count: int, submission: Submission) -> str:
-    operation = load_operation(plan.validated.sheet.operation)
-    extension = ".xlsx" if submission.sheet.suffix.lower() == ".xlsx" else ".csv"
-    rejects = shlex.quote(f"{submission.sheet.stem}.rejects{extension}")
-    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if submission.choices.strict else ''}"
-    return say_count(
+    operation, found = load_operation(plan.validated.sheet.operation), plan.validated.defects_found.rows
+    message = say_count(
         defect_count,
-        "Nothing was sent, because {count:,} of {rows} has defects. Correct it (to write it to a file, run "
-        "`paygw-batch validate {sheet} {options}--rejects {rejects}`), or run `paygw-batch {command}` with "
+        "Nothing was sent, because {count:,} of {rows} has defects. Correct it, or run `paygw-batch {command}` with "
         "--skip-invalid to {verb} the others.",
-        "Nothing was sent, because {count:,} of {rows} have defects. Correct them (to write them to a file, run "
-        "`paygw-batch validate {sheet} {options}--rejects {rejects}`), or run `paygw-batch {command}` with "
+        "Nothing was sent, because {count:,} of {rows} have defects. Correct them, or run `paygw-batch {command}` with "
         "--skip-invalid to {verb} the others.",
         rows=say_count(plan.validated.height, "{count:,} row", "{count:,} rows"),
-        sheet=submission.command_argument,
-        options=options,
-        rejects=rejects,
         command=operation.command,
         verb=say(operation.verb),
     )
+    strict, validated = submission.choices.strict, submission.validated
+    found_alone = (warnings_as_defects(validated) if strict else validated).defects_found.rows
+    if len(found_alone) < len(found):  # `validate` would not find the others, which come from the journal
+        return message
+    extension = ".xlsx" if submission.sheet.suffix.lower() == ".xlsx" else ".csv"
+    rejects = shlex.quote(f"{submission.sheet.stem}.rejects{extension}")
+    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if strict else ''}"
+    advice = say(
+        "To write the refused rows to a file, run `paygw-batch validate {sheet} {options}--rejects {rejects}`.",
+        sheet=submission.command_argument,
+        options=options,
+        rejects=rejects,
+    )
+    return f"{message} {advice}"
 
 
 @contextmanager
