@@ -109,14 +109,18 @@ def compare_with_past(
     against: BatchRecord | None = None,
     share: Decimal,
     minor_units: Mapping[str, int],
+    sent: Collection[int] = (),
 ) -> Comparison:
     """Compare a sheet's rows (`Validated.rows`) with the payments of `batches`, listed oldest first.
 
+    Rows in `sent` were sent before. Their payees are not missing, but nothing that leaves now differs because of them.
     `against` adds the differences from another batch, without removing any. An amount is unusual if it changed by more
     than `share`. Only people paid in the sheet's countries can be missing, and only from `against` or from a batch that
     paid at least half of the sheet's people.
     """
-    payments = payment_rows(rows)
+    is_sent = pl.col("row").is_in(list(sent))
+    # The row of a unit is one to send, if there is one.
+    payments = payment_rows(rows).with_columns(due=pl.when(~is_sent).then("value")).sort(is_sent, maintain_order=True)
     staff_numbers = payments.group_by("person").agg(pl.col("staff").drop_nulls().n_unique())
     homonyms = staff_numbers.filter(pl.col("staff") > 1)["person"]
     units = _group_units(_split_homonyms(payments, homonyms))
@@ -143,10 +147,11 @@ def compare_with_past(
             for change in finder.missing_payees(_paid_rows(journal, batch, in_countries, homonyms), batch, changed)
         ),
     ]
+    leaving = [change for change in changes if change.row not in sent]
     # If nobody was paid before, no batch is named, because opening another one must not make the plan invalid.
     paid_before = past.matches["unit"].n_unique()
     overlap = None if base is None or not paid_before else Overlap(base, past.overlap_size(base), paid_before)
-    return Comparison(_sort_by_danger(changes, finder.median_sums()), people, overlap, finder.known_since(rows))
+    return Comparison(_sort_by_danger(leaving, finder.median_sums()), people, overlap, finder.known_since(rows))
 
 
 def payment_rows(rows: pl.DataFrame) -> pl.DataFrame:
@@ -183,9 +188,12 @@ def _split_homonyms(rows: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
 
 
 def _group_units(rows: pl.DataFrame) -> pl.DataFrame:
-    """Sum a sheet's payments by account, name and currency, and number each pair of account and name (`unit`)."""
+    """Sum a sheet's payments by account, name and currency, and number each pair of account and name (`unit`).
+
+    `due` is the sum of the rows to send, `value` that of all rows.
+    """
     sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
-        pl.col("row", "name", "account").first(), pl.col("value").sum()
+        pl.col("row", "name", "account").first(), pl.col("value", "due").sum()
     )
     pairs = sums.select("payee", "person").unique(maintain_order=True).with_row_index("unit")
     return sums.join(pairs, on=["payee", "person"], how="left", nulls_equal=True, maintain_order="left")
@@ -410,7 +418,7 @@ class _ChangeFinder:
             self._build_change(
                 CHANGED_ACCOUNT,
                 line,
-                line["value"],
+                line["due"],
                 self._build_payment(line["batch"], line["old_account"], line["currency"], line["before"]),
                 other_names.get(line["unit"], ""),
             )
@@ -440,12 +448,12 @@ class _ChangeFinder:
         known_pairs = past.payments.select(pair).unique()
         known_payees = units.join(known_pairs, on=pair, how="semi", maintain_order="left", nulls_equal=True)
         # The account is known, but the name is not. All payments into the account are compared.
-        total = self._units.group_by("payee", "currency").agg(total=pl.col("value").sum())
+        total = self._units.group_by("payee", "currency").agg(total=pl.col("due").sum())
         respelled = (
             units.join(known_pairs, on=pair, how="anti", nulls_equal=True)
             .join(past.payments.select("payee").unique(), on="payee", how="semi")
             .join(total, on=["payee", "currency"])
-            .with_columns(value=pl.col("total"))
+            .with_columns(due=pl.col("total"))
             .drop("total")
         )
         paid_to_respelled = past.payments.join(respelled, on="payee", how="semi")
@@ -461,7 +469,7 @@ class _ChangeFinder:
                 sums, on=["batch", *keys, "currency"], how="left", maintain_order="left", nulls_equal=True
             )
             for line in lines.iter_rows(named=True):
-                value, before = line["value"], line["before"]
+                value, before = line["due"], line["before"]
                 is_unusual = before is None or abs(value - before) > self._share * before
                 if is_unusual and (line["row"], line["currency"]) not in changes:
                     payment = self._build_payment(line["batch"], line["account"], line["currency"], before)
@@ -471,7 +479,7 @@ class _ChangeFinder:
         """Yield payees if neither their account nor their name was paid before."""
         lines = self._units.join(self._past.matches, on="unit", how="anti", maintain_order="left")
         for line in lines.iter_rows(named=True):
-            yield self._build_change(NEW_PAYEE, line, line["value"], NO_PAYMENT)
+            yield self._build_change(NEW_PAYEE, line, line["due"], NO_PAYMENT)
 
     def missing_payees(self, rows: pl.DataFrame, batch: BatchRecord, changes: Sequence[Change]) -> Iterator[Change]:
         """Yield the batch's payees who are missing from the sheet. A payee with a new account is not missing."""
@@ -541,7 +549,7 @@ class _ChangeFinder:
         name, account, currency = (str(line[key]) for key in ("name", "account", "currency"))
         batch, sums = self._first_payments.get(str(line["payee"]), (None, {}))
         first = NO_PAYMENT if batch is None else self._build_payment(batch, account, currency, sums.get(currency))
-        amount = amount_text(Decimal(str(line["value"])), self._minor_units.get(currency))
+        amount = amount_text(Decimal(str(line["due"])), self._minor_units.get(currency))
         return Change(int(str(line["row"])), code, name, account, currency, amount, stake, before, first, shared_with)
 
 

@@ -33,7 +33,7 @@ from paygw_batch.approval.plan_document import (
 )
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.money import format_amount, parse_amount
-from paygw_batch.language import format_number, mark_all, say, say_count
+from paygw_batch.language import format_number, mark, mark_all, say, say_count
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, code_meaning
 from paygw_batch.sheet.check.corrections import LEFT_OUT
 from paygw_batch.show.page import page
@@ -68,6 +68,15 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """The name of each kind of change, in the singular and the plural."""
+_SENT_HEADINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "in_doubt": mark("In doubt: may have been paid, and not sent now ({count:,})"),
+        "rejected": mark("Rejected before, and not sent again ({count:,})"),
+        "returned": mark("Paid before, but the money came back, and not sent again ({count:,})"),
+        "": mark("Already paid or with the gateway, and not sent again ({count:,})"),
+    }
+)
+"""The heading for rows sent before, by the `value` of their findings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +258,16 @@ def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
     return [finding for code in _DOUBLE_PAYMENTS for finding in document.select_findings(code)]
 
 
+def sent_before(document: PlanDocument) -> Sequence[tuple[str, Sequence[PlanFinding]]]:
+    """Return the rows sent before, which are not sent again, under a heading for each state."""
+    by_state: dict[str, list[PlanFinding]] = {state: [] for state in _SENT_HEADINGS}
+    for finding in document.select_findings(ALREADY_SENT):
+        by_state[finding.value if finding.value in by_state else "in_doubt"].append(finding)
+    return [
+        (say(_SENT_HEADINGS[state], count=len(findings)), findings) for state, findings in by_state.items() if findings
+    ]
+
+
 def warning_groups(document: PlanDocument) -> Sequence[WarningGroup]:
     """Return all other warnings by kind: first those about the whole sheet, then rare kinds before common ones."""
     by_code: dict[str, list[PlanFinding]] = {}
@@ -382,13 +401,9 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
             yield f"- {double_payment_line(finding)}{batch}"
         if document.answered:
             yield say("The maker confirms that this is intended.")
-    if sent_before := document.select_findings(ALREADY_SENT):
-        yield say_count(
-            len(sent_before),
-            "{count:,} person was paid before and is not paid again:",
-            "{count:,} people were paid before and are not paid again:",
-        )
-        yield from (f"- {finding_line(finding)}" for finding in sent_before)
+    for heading, findings in sent_before(document):
+        yield say("{heading}:", heading=heading)
+        yield from (f"- {finding_line(finding)}" for finding in findings)
     if sentences := comparison_text(document):
         yield sentences
     groups = differences(document)
@@ -469,7 +484,7 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
         worksheets=worksheets_text(document),
         comparison_text=comparison_text(document),
         doubles=double_payments(document),
-        sent_before=document.select_findings(ALREADY_SENT),
+        sent_before=sent_before(document),
         differences=differences(document),
         left_out=document.select_findings(LEFT_OUT),
         left_out_sums=left_out_sums(document),

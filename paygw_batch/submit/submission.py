@@ -384,9 +384,14 @@ def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFindin
             before_batch=(before := rows[line["row"]]).batch,
             before_sheet=sheets[before.batch],
             before_at=before.opened_at[:10],
+            # Plans stay valid when an accepted payment becomes paid, so both are one state here.
+            value="" if before.state in _PAID_OR_ACCEPTED else display_state(before.state),
         )
         for line in lines.iter_rows(named=True)
     ]
+
+
+_PAID_OR_ACCEPTED = frozenset({State.PAID, State.ACCEPTED})
 
 
 def _change_findings(
@@ -412,7 +417,15 @@ def _change_findings(
         raise UsageError(say("--against {against} names this sheet's own batch.", against=against))
     if not past:
         return [PlanFinding(row=0, code=FIRST_RUN)]
-    result = compare_with_past(validated.rows, journal, past, against=extra_batch, share=share, minor_units=minor_units)
+    result = compare_with_past(
+        validated.rows,
+        journal,
+        past,
+        against=extra_batch,
+        share=share,
+        minor_units=minor_units,
+        sent={row.row for row in plan.sent_before},
+    )
     return [_overlap_finding(result), *map(_change_finding, result.changes), *_known_since_findings(result)]
 
 

@@ -253,6 +253,28 @@ def write_with_ids(program: Program, rows: list[str], name: str = "payroll.csv")
     return write_sheet(program, [f"ID-{n},{line}" for n, line in enumerate(rows, 1)], name, f"client_orderid,{HEADING}")
 
 
+def test_plan_says_state_of_sent_rows(company: Program) -> None:
+    amounts = ("9001", "9006", "9002", "700")
+    path = write_with_ids(company, [build_row(n, amount=amount) for n, amount in enumerate(amounts, 1)])
+    make_plan(company, path)
+    states = approve_and_submit(company, path)["states"]
+    assert states == {"rejected": 1, "in_doubt": 1, "accepted": 1, "paid": 1}
+    page = company.home / "plan.html"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, f"ID-5,{ROWS[4]}"]))
+    plan = make_plan(company, path, "--report", page)
+    assert [(one["code"], one["row"]) for one in plan["findings"] if one["code"] == "payee.new"] == [("payee.new", 6)]
+    shown = company.run("approve", plan_file(company)).stdout
+    for heading, names in (
+        ("In doubt: may have been paid, and not sent now (1)", PEOPLE[1:2]),
+        ("Rejected before, and not sent again (1)", PEOPLE[:1]),
+        ("Already paid or with the gateway, and not sent again (2)", PEOPLE[2:4]),
+    ):
+        assert heading in page.read_text()
+        after = shown.partition(f"{heading}:\n")[2].splitlines()
+        assert all(name in line for name, line in zip(names, after, strict=False))
+
+
 def test_plan_and_threshold_count_only_unsent_rows(company: Program) -> None:
     path = write_with_ids(company, ROWS[:4])
     make_plan(company, path)

@@ -1,7 +1,7 @@
 """Compares sheets with earlier payments: the findings do not depend on the store or on unrelated batches."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -71,9 +71,15 @@ class PaidHistory:
         return batch
 
     def compare(
-        self, rows: Iterable[Row], *, against: BatchRecord | None = None, country: str = "KE", staff: Sequence[str] = ()
+        self,
+        rows: Iterable[Row],
+        *,
+        against: BatchRecord | None = None,
+        country: str = "KE",
+        staff: Sequence[str] = (),
+        sent: Collection[int] = (),
     ) -> Comparison:
-        words: dict[str, Any] = {"against": against, "share": Decimal("0.1"), "minor_units": {"KES": 2}}
+        words: dict[str, Any] = {"against": against, "share": Decimal("0.1"), "minor_units": {"KES": 2}, "sent": sent}
         return compare_with_past(frame(rows, country, staff), self.journal, self.journal.batches(), **words)
 
     def codes(self, rows: Iterable[Row], **words: Any) -> list[str]:
@@ -248,6 +254,17 @@ def test_account_of_another_payee_counts_as_changed(past: PaidHistory) -> None:
     (changed,) = past.compare(with_account(PEOPLE, PEOPLE[9][1])).changes
     assert (changed.code, changed.name, changed.before.account) == (CHANGED_ACCOUNT, PEOPLE[3][0], PEOPLE[3][1])
     assert changed.shared_with == PEOPLE[9][0]
+
+
+def test_rows_sent_before_are_not_listed(past: PaidHistory) -> None:
+    past.add_batch("oct.xlsx", PEOPLE)
+    rows = [*november(), ("Ghost Kamau", "0799000777", "50"), ("Another Ghost", "0799000778", "70")]
+    changes = past.compare(rows, sent={5, 31, 33}).changes  # not the second row of a ghost, who is still new
+    assert [(change.code, change.row, change.amount) for change in changes] == [
+        (UNUSUAL_AMOUNT, 6, "80000.00"),
+        (NEW_PAYEE, 32, "50.00"),
+        (PAYEE_GONE, 0, ""),
+    ]
 
 
 def test_chosen_comparison_batch_only_adds_findings(past: PaidHistory) -> None:

@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from paygw_batch.approval.approval_keys import normalise_name
 from paygw_batch.approval.plan_document import (
-    ALREADY_SENT,
     CORRECTED,
     NAMED_ENCODING,
     REASSIGNED_HEADING,
@@ -74,6 +73,7 @@ from paygw_batch.submit.plan_to_approve import (
     listed_payees,
     mask_pieces,
     people_table,
+    sent_before,
     shared_account_text,
     warning_groups,
     warning_line,
@@ -252,7 +252,7 @@ def show_plan(visit: Visit) -> Response:
         sums=[(currency, payee_counts[currency], amount) for currency, amount in document.content.totals.items()],
         worksheets=worksheets_text(document),
         doubles=double_payments(document),
-        sent_before=document.select_findings(ALREADY_SENT),
+        sent_before=sent_before(document),
         comparison_text=comparison_text(
             document.model_copy(update={"findings": list(map(_format_values, document.findings))}), is_for_officers=True
         ),

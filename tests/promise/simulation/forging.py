@@ -230,6 +230,7 @@ class ForgeryScenario:
             ),
             tuple(batch.number for batch in batches),
             against and against.number,
+            tuple(named["sent"]),
         )
         if key not in _COMPARED:
             if len(_COMPARED) >= 20_000:
