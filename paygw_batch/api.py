@@ -370,19 +370,19 @@ class Payouts:
         self,
         batch: str,
         *,
-        rows: Sequence[int] = (),
+        rows: Iterable[int] | None = None,
         by: str | None = None,
         wait: bool = False,
         stop_on: Iterable[signal.Signals] = (),
     ) -> Run:
-        """Return a run that releases rejected rows (all, or only `rows`) and then sends all due rows.
+        """Return a run that releases rejected rows (only `rows`, unless None) and then sends all due rows.
 
         Entering the run raises `UsageError`, and releases no row, if one of `rows` must not be released.
         """
-        decider = identify_person(by)
+        decider, chosen_rows = identify_person(by), None if rows is None else tuple(rows)
 
         def release(job: SendJob) -> None:
-            release_rejected_rows(job, rows, decider)
+            release_rejected_rows(job, chosen_rows, decider)
 
         return self._continue_batch(batch, release, wait=wait, stop_on=stop_on)
 

@@ -202,16 +202,16 @@ class ReleasedRows:
 
 
 def release_rejected_rows(
-    job: SendJob, rows: Sequence[int], by: str, *, order: SignedOrder | None = None
+    job: SendJob, rows: Sequence[int] | None, by: str, *, order: SignedOrder | None = None
 ) -> ReleasedRows:
-    """Release rejected rows of a batch (all if `rows` is empty) for another attempt, as `by` decided.
+    """Release rejected rows of a batch (all if `rows` is None) for another attempt, as `by` decided.
 
     The journal stores the signed `order` for the release, if any. Raises `UsageError`, and releases nothing, if one of
     `rows` may not be released.
     """
     settings, journal, batch = job.settings, job.journal, job.batch
     quarantine_h = settings.submission.quarantine_h
-    check_releasable(journal, batch, rows, quarantine_h=quarantine_h, now=utc_now)
+    check_releasable(journal, batch, rows or (), quarantine_h=quarantine_h, now=utc_now)
     sendable_states = {State.READY, State.REJECTED}
     countries = {tally.country for tally in journal.tallies(batch.number) if tally.state in sendable_states}
     require_complete(settings, job.rules, countries)
@@ -221,7 +221,7 @@ def release_rejected_rows(
     quarantine = JournalClock.read(journal, now).quarantine(quarantine_h)
     released_count = journal.release(
         batch.number,
-        rows or None,
+        rows,
         suffix=settings.retry.order_id == "suffix",
         by=by,
         at=timestamp(now),

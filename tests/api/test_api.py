@@ -460,6 +460,7 @@ def test_retry_releases_rejected_rows(payouts: Payouts) -> None:
     assert [(one.row, one.state, one.amount, one.currency) for one in waiting] == [(2, "rejected", "9001.00", "KES")]
     with pytest.raises(UsageError), payouts.retry(first.batch, rows=[7]):
         pass
+    assert finish(payouts.retry(first.batch, rows=[])).sent == 0
     again = finish(payouts.retry(first.batch, by="Ms Njeri"))
     assert (again.sent, again.reconciliation["sent_orderid"].to_list()) == (1, ["PAY-1-r2"])
 

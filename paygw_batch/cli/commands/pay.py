@@ -282,7 +282,7 @@ def retry_command(
     settings = settings_for(invocation)
     actor = identify_person(by)
     with continue_batch(invocation, settings, "retry", screen, batch, results) as run:
-        run.report.summary = send_released(run, screen, release_rejected_rows(run.job, rows, actor))
+        run.report.summary = send_released(run, screen, release_rejected_rows(run.job, rows or None, actor))
     screen.finish(run.report.summary)
 
 
