@@ -235,12 +235,14 @@ class BackgroundRun(Generic[T]):
 
     def wait(self) -> T:
         """Wait for the run to end, and return its result. Discards outcomes that were not yet taken."""
+        self._require_entered()
         self._handle.discard()
         self._thread.join()
         return self.result
 
     async def wait_async(self) -> T:
         """Do the same as `wait`, but asynchronously. Cancelling does not stop the run."""
+        self._require_entered()
         self._handle.discard()
         await asyncio.to_thread(self._thread.join)
         return self.result
@@ -288,6 +290,7 @@ class BackgroundRun(Generic[T]):
             self._thread.join()
 
     def __iter__(self) -> Iterator[RowOutcome]:
+        self._require_entered()
         while outcomes := self._handle.take_outcomes():
             yield from outcomes
         self._thread.join()
@@ -309,6 +312,7 @@ class BackgroundRun(Generic[T]):
             await asyncio.to_thread(self._thread.join)
 
     async def __aiter__(self) -> AsyncIterator[RowOutcome]:
+        self._require_entered()
         while outcomes := await asyncio.to_thread(self._handle.take_outcomes):
             for outcome in outcomes:
                 yield outcome
@@ -334,6 +338,11 @@ class BackgroundRun(Generic[T]):
             self.stop()
 
         self._previous_handlers = {number: signal.signal(number, stop_run) for number in self._stop_on}
+
+    def _require_entered(self) -> None:
+        """Raise `UsageError` if the run was never entered: it has no outcomes, and nothing would ever end it."""
+        if self._thread.ident is None:
+            raise UsageError(say("The run has not started."), hint=say("Enter it in a with block first."))
 
     def _require_started(self) -> Self:
         if self._failure is not None:

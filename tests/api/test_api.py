@@ -251,6 +251,12 @@ def test_plain_thread_pays_without_handling_signals(payouts: Payouts) -> None:
         assert threads.submit(pay).result() == 10
 
 
+@pytest.mark.parametrize("read", [list, api.Run.wait, lambda run: asyncio.run(anext(aiter(run)))])
+def test_reading_unentered_run_is_refused(payouts: Payouts, read: Callable[[api.Run], object]) -> None:
+    with pytest.raises(UsageError, match="has not started"):
+        read(payouts.submit(people(1), name=NAME))
+
+
 def test_api_does_not_block_event_loop(payouts: Payouts, program: Program) -> None:
     turns = 0
 
