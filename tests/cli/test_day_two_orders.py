@@ -182,7 +182,8 @@ def test_carry_out_refuses_options_of_other_orders(program: Program) -> None:
     assert program.json("submit", other)["exit_code"] == 0
     before = program.record()
     write_approved_order(program)
-    for wrong in (("--batch", other), ("--out", "x.csv"), ("--out", "x.csv", "--for-excel"), ("--force",)):
+    wrong_options = (("--out", "x.csv"), ("--out", "x.csv", "--for-excel"), ("--force",), ("--statement", "x.csv"))
+    for wrong in (("--batch", other), *wrong_options):
         refused = carry_out(program, *wrong)
         assert (refused["exit_code"], "The order is about batch" in refused["message"]) == (2, "--batch" in wrong)
     assert program.states() == AS_BEFORE

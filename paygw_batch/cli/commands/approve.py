@@ -357,7 +357,7 @@ def carry_out_command(
             report = run.report
             report.summary = send_released(run, screen, release_by_order(run.job, order, actor))
     else:
-        _reject_options(order, given_options)
+        _reject_options(order, given_options if order.cites_gateway else {"--statement": statement, **given_options})
         folder = file.parent if statement is None else statement.parent
         with hold_journal(settings, _COMMAND, screen, wait=results.wait) as (journal, report):
             record = _require_order_batch(settings, journal, order, batch)
