@@ -5,6 +5,7 @@
 
 import errno
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -209,7 +210,10 @@ def sync_directory(directory: Path) -> None:
 
 
 def build_output_error(path: Path, error: Exception) -> OutputError:
-    reason = say(error.strerror) if isinstance(error, OSError) and error.strerror else type(error).__name__
+    reason = error.strerror if isinstance(error, OSError) else None
+    if reason is None and (code := re.search(r"\(os error (\d+)\)", str(error))):  # polars' errors have only a text
+        reason = os.strerror(int(code[1]))
+    reason = say(reason) if reason else type(error).__name__
     return OutputError(say("{path} cannot be written: {reason}.", path=path, reason=reason))
 
 

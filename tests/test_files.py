@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from paygw_batch.approval.approval_keys import load_approval_key
@@ -14,6 +15,7 @@ from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.files import (
     append_line,
     atomic_file,
+    build_output_error,
     create_if_missing,
     create_temporary_file,
     read_regular,
@@ -51,6 +53,12 @@ def test_failed_replacement_leaves_only_old_file(tmp_path: Path, problem: BaseEx
         write_and_fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("kind", [OSError, pl.exceptions.ComputeError])
+def test_polars_error_names_system_reason(tmp_path: Path, kind: type[Exception]) -> None:
+    message = build_output_error(tmp_path / "x", kind("parquet: No space left on device (os error 28)")).message
+    assert message == f"{tmp_path}/x cannot be written: No space left on device."
 
 
 def test_created_files_are_private_to_owner(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ import click
 from paygw_batch.cli.help_texts import HelpGroup, section_title, translate_click
 from paygw_batch.cli.invocation import Invocation, accept_program_options, program_options, put_language_first
 from paygw_batch.cli.screen.streams import standard_error, standard_output
-from paygw_batch.cli.signals import INTERRUPT_EXIT_CODE, RETRY_HINT, interruption
+from paygw_batch.cli.signals import RETRY_HINT, interruption
 from paygw_batch.core.text import escape_for_terminal
 from paygw_batch.errors import ConfigurationError, PaygwError, UsageError
 from paygw_batch.extras import COMMANDS as EXTRA_COMMANDS
 from paygw_batch.extras import has_extra
 from paygw_batch.language import mark, say
 from paygw_batch.processes import forbid_core_dumps
+from paygw_batch.show.summary import ExitCode, RunFailed, Summary, error_summary
 
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
 """How long polars' allocator keeps freed memory, in milliseconds (jemalloc's `MALLOC_CONF`)."""
@@ -146,24 +147,18 @@ class _CommandGroup(HelpGroup):
         except click.UsageError as error:
             as_json = bool(ctx.params.get("as_json")) or ctx.meta.get(_JSON_REQUESTED, False)
             raise _prepare_usage_error(error, as_json=as_json) from None
-        except PaygwError as error:
-            _fail(ctx, error.message, _error_hint(error, ctx), error.exit_code, code=error.code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except KeyboardInterrupt:
-            _fail(ctx, interruption.sentence(), say(RETRY_HINT), INTERRUPT_EXIT_CODE)
-        except Exception as error:  # noqa: BLE001 (the last resort: exit 1 with a trace without data)
-            _fail(
-                ctx,
-                say("Unexpected error ({kind}).", kind=type(error).__name__),
-                say("Nothing was lost. Run the same command again, and report the lines above."),
-                1,
-                error=error,
-            )
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the last resort: exit 1 with a trace without data)
+            _fail(ctx, error)
 
 
-def _error_hint(error: PaygwError, ctx: click.Context) -> str:
+def _error_hint(error: BaseException, ctx: click.Context) -> str:
     """Return an error's hint. The default hint for wrong usage is replaced by one that names the command."""
+    if isinstance(error, KeyboardInterrupt):
+        return say(RETRY_HINT)
+    if not isinstance(error, PaygwError):
+        return say("Nothing was lost. Run the same command again, and report the lines above.")
     if error.hint == say(UsageError.default_hint) and ctx.invoked_subcommand:
         return say("For its usage, run `paygw-batch {command} --help`.", command=ctx.invoked_subcommand)
     # The option is added only here, because the console shows the same error but has no options.
@@ -176,7 +171,8 @@ def _prepare_usage_error(error: click.UsageError, *, as_json: bool) -> click.Usa
     """Escape the error's text, because it quotes the command line. With --json, also print the summary."""
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its text is the help
     if as_json:
-        _print_json_summary(say("No command was given.") if is_help else error.format_message(), error.exit_code)
+        message = say("No command was given.") if is_help else error.format_message()
+        _print_json_summary(Summary(ExitCode(error.exit_code), message))
     if is_help:
         return error
     prefix = say("Error: ")
@@ -193,29 +189,26 @@ def wrap_for_stream(text: str, stream: TextIO) -> str:
     return wrap_line(text, shutil.get_terminal_size().columns)
 
 
-def _print_json_summary(message: str, exit_code: int, code: str = "") -> None:
+def _print_json_summary(summary: Summary) -> None:
     from paygw_batch.cli.screen.screen import json_line  # noqa: PLC0415 (slow: imports rich)
-    from paygw_batch.show.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
-    summary = Summary(ExitCode(exit_code), message, extra={"code": code} if code else {})
     click.echo(json_line(summary), nl=False, file=standard_output().file)
 
 
-def _fail(
-    ctx: click.Context, message: str, hint: str, exit_code: int, *, code: str = "", error: Exception | None = None
-) -> NoReturn:
+def _fail(ctx: click.Context, error: BaseException) -> NoReturn:
     interruption.ignore()
-    stream = standard_error().file
-    if error is not None:
-        click.echo(_trace_without_data(error), file=stream)
+    stream, summary = standard_error().file, error_summary(error, interruption.sentence())
+    cause = error.error if isinstance(error, RunFailed) else error
+    if summary.exit_code is ExitCode.UNEXPECTED and not isinstance(cause, PaygwError):
+        click.echo(_trace_without_data(cause), file=stream)
     prefix = say("Error: ")
-    text = wrap_for_stream(prefix + escape_for_terminal(message), stream)
+    text = wrap_for_stream(prefix + escape_for_terminal(summary.message), stream)
     click.echo(click.style(prefix, fg="red", bold=True) + text.removeprefix(prefix), file=stream)
-    if hint:
+    if hint := _error_hint(cause, ctx):
         click.echo(wrap_for_stream(escape_for_terminal(hint), stream), file=stream)
     if ctx.params.get("as_json"):
-        _print_json_summary(message, exit_code, code)
-    ctx.exit(exit_code)
+        _print_json_summary(summary)
+    ctx.exit(summary.exit_code)
 
 
 def _trace_without_data(error: BaseException) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,9 @@ from paygw_batch.opening.given_sheet import SheetSource, require_sending_setting
 from paygw_batch.opening.open_journal import find_batch, open_journal_for_run
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.write.rejects import write_rejects
+from paygw_batch.show.batch_status import batch_summary
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
-from paygw_batch.show.summary import ExitCode, Summary, worst_code
+from paygw_batch.show.summary import ExitCode, RunFailed, Summary, worst_code
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.results import (
     ResultFiles,
@@ -117,10 +118,28 @@ def continue_batch(
 
 
 def send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen) -> Summary:
-    """Send a batch's due rows and write the reconciliation. Raises the error that stopped the run, if any."""
+    """Send a batch's due rows and write the reconciliation. Raises `RunFailed` if an error ends the run."""
+    runs: list[Drainable] = []
+    try:
+        return _send_and_reconcile(job, files, screen, runs)
+    except (Exception, KeyboardInterrupt) as error:
+        known = Summary(ExitCode.UNEXPECTED, "", job.batch.batch, job.batch.sheet_name, job.batch.rows)
+        with suppress(Exception):  # the journal may be what failed
+            known = batch_summary(job.journal, job.batch, has_failed=job.settings.journal.url is None)
+        known = replace(known, known=job.known, sent_this_run=sum(run.sent_count for run in runs))
+        raise RunFailed(error, interruption.sentence(), known) from error
+
+
+def _send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen, runs: list[Drainable]) -> Summary:
+    """Do the same, and add the run to `runs` when it begins."""
+
+    def begin(run: Drainable) -> None:
+        runs.append(run)
+        drain_on_signals(run, progress, job.batch.batch)
+
     with RunProgress(screen.err) as progress:
         try:
-            end = send(job, progress, lambda run: drain_on_signals(run, progress), on_counts=progress.record_counts)
+            end = send(job, progress, begin, on_counts=progress.record_counts)
         finally:
             interruption.raise_on_second_signal()
     if job.choices.sent_by is BatchSender.WORKERS_LATER:
@@ -133,7 +152,7 @@ def send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen) -> Summ
     return summary
 
 
-def drain_on_signals(run: Drainable, progress: Progress) -> None:
+def drain_on_signals(run: Drainable, progress: Progress, batch: str | None = None) -> None:
     """At the first signal, start no new rows and wait for those in flight. At the second, exit."""
     signal_count = 0
     interruption.may_have_sent = True
@@ -145,7 +164,8 @@ def drain_on_signals(run: Drainable, progress: Progress) -> None:
             # The journal contains the intents of rows in flight, so the next run puts these rows in doubt.
             if sys.stderr.isatty():
                 os.write(2, f"{SHOW_CURSOR}\n".encode())
-            exit_interrupted(say("Stopped immediately. Rows in flight are now in doubt."), say(RETRY_HINT))
+            sentence = say("Stopped immediately. Rows in flight are now in doubt.")
+            exit_interrupted(sentence, say(RETRY_HINT), batch=batch, sent_this_run=run.sent_count)
         progress.echo(
             say("The workers now send this batch.")
             if run.continues_after_drain

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from paygw_batch.clock import SIGNAL_CHECK_INTERVAL_S
 from paygw_batch.language import mark, say
@@ -120,7 +120,8 @@ class Interruption:
 interruption = Interruption()
 
 
-def exit_interrupted(sentence: str, hint: str) -> NoReturn:
+def exit_interrupted(sentence: str, hint: str, **values: Any) -> NoReturn:
+    """Exit at once. `values` are those of the summary, with --json."""
     interruption.ignore()
     os.write(2, f"{say('Error: ')}{sentence}\n{hint}\n".encode())
     if "--json" in sys.argv[1:]:
@@ -128,5 +129,5 @@ def exit_interrupted(sentence: str, hint: str) -> NoReturn:
 
         from paygw_batch.show.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
-        os.write(1, (json.dumps(Summary(ExitCode.INTERRUPTED, sentence).as_json()) + "\n").encode())
+        os.write(1, (json.dumps(Summary(ExitCode.INTERRUPTED, sentence, **values).as_json()) + "\n").encode())
     os._exit(INTERRUPT_EXIT_CODE)

@@ -32,7 +32,7 @@ from paygw_batch.opening.given_sheet import require_sending_settings, rules_for
 from paygw_batch.opening.open_journal import find_batch, require_workers
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.batch_status import batch_summary
-from paygw_batch.show.summary import ExitCode, Summary, worst_code
+from paygw_batch.show.summary import ExitCode, RunFailed, Summary, worst_code
 from paygw_batch.submit.send import Drainable, clock_problem, require_sendable, send_rows
 from paygw_batch.unattended.metrics import measure_workers
 
@@ -87,6 +87,8 @@ class BatchServer:
                     self._serve_with_journal(lambda journal: self._serve_jobs(journal, job_worker))
         except KeyboardInterrupt:
             self._is_ending = True
+        except Exception as error:
+            raise RunFailed(error, "", self._summary()) from error
         finally:
             for signal_number, handler in handlers:
                 signal.signal(signal_number, handler)
@@ -125,6 +127,10 @@ class BatchServer:
             self._journal.shorten_waits()
         if self._engine is not None:
             self._engine.drain()
+
+    @property
+    def sent_count(self) -> int:
+        return self._sent + (0 if self._engine is None else self._engine.sent_count)
 
     def _summary(self) -> Summary:
         message = say_count(
@@ -201,7 +207,6 @@ class BatchServer:
         if journal.may_decide():
             with suppress(JournalHeld):  # the next run records the clock difference
                 dates.record_in(journal)
-        self._sent += end.sent
         self._screen.say(
             say_count(
                 end.sent,
@@ -231,7 +236,7 @@ class BatchServer:
 
                 end = send_rows(job, due_rows, progress, on_start, dates)
         finally:
-            self._engine = None
+            self._sent, self._engine = self.sent_count, None
             # A signal must not interrupt the recording of the engine's results.
             self._handle_signals(lambda *_: self.drain())
         return end, dates

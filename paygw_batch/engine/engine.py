@@ -189,6 +189,10 @@ class Engine:
     continues_after_drain = False
     """Whether other processes send the remaining rows after a drain. They never do for an engine."""
 
+    @property
+    def sent_count(self) -> int:
+        return self._tally.sent
+
     def __init__(
         self,
         *,
@@ -380,9 +384,11 @@ class Engine:
             stored, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
             started_s = elapsed_s()
+            self._tally.sent += 1  # also counted if an error prevents a verdict
             reply = await self._gateway.deliver(row.request, partial(self._may_send, row))
             self._group_limit.observe(started_s - row.submitted_s, elapsed_s() - started_s)
             stored, verdict = extract_stored_reply(reply, self._assess(reply, row.request.expected))
+            self._tally.sent -= verdict.outcome.kind is OutcomeKind.NOT_SENT
         self._apply_verdict(verdict)
         recorded = self._record(row, Concluded(verdict.outcome), stored)
         if not isinstance(verdict.advice, RetrySoon):
@@ -407,9 +413,6 @@ class Engine:
         return age_s < self._send_within_s and self._journal.may_send(age_s)
 
     def _apply_verdict(self, verdict: Verdict) -> None:
-        kind = verdict.outcome.kind
-        if kind is not OutcomeKind.NOT_SENT:
-            self._tally.sent += 1
         if reason := self._pacing.observe(verdict.outcome):
             self._stop(reason)
         match verdict.advice:

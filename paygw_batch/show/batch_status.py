@@ -97,9 +97,13 @@ def _word_alternatives(word: str, countries: Sequence[MobileNumbers]) -> Iterato
         yield f"{word}*" if len(word) >= _MIN_PREFIX_LETTERS else word
 
 
-def batch_summary(journal: JournalReader, record: BatchRecord) -> Summary:
-    """Return the current summary of a batch, without reading its sheet."""
-    tallies = current_tallies(journal, record.number)
+def batch_summary(journal: JournalReader, record: BatchRecord, *, has_failed: bool = False) -> Summary:
+    """Return the current summary of a batch, without reading its sheet.
+
+    If this process's run `has_failed`, the rows that it was sending are in doubt, although it still lives.
+    """
+    number = record.number
+    tallies = resolve_in_flight(journal.tallies(number), ()) if has_failed else current_tallies(journal, number)
     return build_summary(record, count_states(record, tallies), sums_by_state(tallies), journal.messages(record.number))
 
 

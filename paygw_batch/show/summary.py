@@ -1,10 +1,13 @@
 """Builds a command's final summary and chooses its exit code."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
+
+from paygw_batch.errors import PaygwError
+from paygw_batch.language import say, say_count
 
 
 class ExitCode(IntEnum):
@@ -97,3 +100,35 @@ class Summary:
             "message": self.message,
             **self.extra,
         }
+
+
+def error_summary(error: BaseException, interrupted: str) -> Summary:
+    """Return the summary of a command that an error ended. `interrupted` is the message for an interruption."""
+    if isinstance(error, RunFailed):
+        return error.summary
+    if isinstance(error, PaygwError):
+        return Summary(ExitCode(error.exit_code), error.message, extra={"code": error.code} if error.code else {})
+    if isinstance(error, KeyboardInterrupt):
+        return Summary(ExitCode.INTERRUPTED, interrupted)
+    return Summary(ExitCode.UNEXPECTED, say("Unexpected error ({kind}).", kind=type(error).__name__))
+
+
+class RunFailed(PaygwError):
+    """An error ended a run that may have sent rows. `summary` has what is known of its rows."""
+
+    def __init__(self, error: BaseException, interrupted: str, known: Summary) -> None:
+        """Add `error` to the summary `known`, whose message is kept only if rows may have been sent."""
+        failed = error_summary(error, interrupted)
+        message = failed.message
+        if known.sent_this_run and not isinstance(error, RunFailed):
+            sent = say_count(
+                known.sent_this_run,
+                "This run sent {count:,} row before it ended.",
+                "This run sent {count:,} rows before it ended.",
+            )
+            safe = say("You can safely run the same command again: it pays no row twice.")
+            message = " ".join(filter(None, (message, sent, known.message, safe)))
+        super().__init__(message)
+        extra = {**known.extra, **failed.extra}
+        self.summary = replace(known, exit_code=failed.exit_code, message=message, extra=extra)
+        self.error: BaseException = error.error if isinstance(error, RunFailed) else error

@@ -51,6 +51,11 @@ class Drainable(Protocol):
 
     continues_after_drain: bool
 
+    @property
+    def sent_count(self) -> int:
+        """The rows of which a first byte may have been sent so far."""
+        ...
+
     def drain(self) -> None:
         """Start no new row, and let the rows in flight finish."""
         ...
@@ -64,6 +69,7 @@ class _WorkerRun:
         self.continues_after_drain = job.choices.sent_by is BatchSender.WORKERS_UNATTENDED
         self._initial_counts = self._count_states()
         self._drained = asyncio.Event()
+        self.sent_count = 0
 
     def drain(self) -> None:
         self._drained.set()
@@ -98,7 +104,8 @@ class _WorkerRun:
         states = self._count_states()
         counts = {kind: max(0, states[state] - self._initial_counts[state]) for state, kind in OUTCOME_BY_STATE.items()}
         self._on_counts(counts)
-        return max(0, self._initial_counts[State.READY] - states[State.READY])
+        self.sent_count = max(0, self._initial_counts[State.READY] - states[State.READY])
+        return self.sent_count
 
     def _count_states(self) -> Counter[State]:
         counts: Counter[State] = Counter()

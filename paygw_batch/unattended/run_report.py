@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.errors import OpenSheetQuestion, PaygwError
 from paygw_batch.extras import RUN_HOOK_MODULES, extras
 from paygw_batch.files import append_line
 from paygw_batch.language import say
@@ -23,7 +22,7 @@ from paygw_batch.opening.open_journal import Echo
 from paygw_batch.processes import child_environment
 from paygw_batch.settings.configuration import Settings, secret_variables
 from paygw_batch.settings.sections import ReportingSection
-from paygw_batch.show.summary import ExitCode, Summary
+from paygw_batch.show.summary import ExitCode, Summary, error_summary
 from paygw_batch.submit.notices import add_refused_sheet_notice
 from paygw_batch.unattended.metrics import EndedRun, write_metrics
 
@@ -85,8 +84,8 @@ class RunReport:
         """Report the summary to the log, the metrics and the hook."""
         summary, settings = self.summary, self._settings
         message = summary.message
-        if code := summary.extra.get("code"):  # The question's text names payees.
-            message = say("The sheet was refused because a question about it is open: {code}.", code=code)
+        if code := summary.extra.get("code"):  # The message of a question names payees.
+            message = say("The sheet was refused: {code}.", code=code)
         self.log(
             "run_ended",
             exit_code=int(summary.exit_code),
@@ -125,7 +124,7 @@ def report_run_end(settings: Settings, command: str, echo: Echo, interrupted: Ca
     try:
         yield report
     except BaseException as error:
-        report.summary = _error_summary(error, interrupted)
+        report.summary = error_summary(error, interrupted())
         raise
     finally:
         report.summary = replace(report.summary, seconds=time.monotonic() - started_s)
@@ -136,16 +135,6 @@ def report_run_end(settings: Settings, command: str, echo: Echo, interrupted: Ca
             add_refused_sheet_notice(settings, sheet, summary.defects, None, report.report_failure)
         for send_notices in deliveries:
             send_notices(report.report_failure)
-
-
-def _error_summary(error: BaseException, interrupted: Callable[[], str]) -> Summary:
-    if isinstance(error, OpenSheetQuestion):
-        return Summary(ExitCode(error.exit_code), error.message, extra={"code": error.code})
-    if isinstance(error, PaygwError):
-        return Summary(ExitCode(error.exit_code), error.message)
-    if isinstance(error, KeyboardInterrupt):
-        return Summary(ExitCode.INTERRUPTED, interrupted())
-    return Summary(ExitCode.UNEXPECTED, say("Unexpected error ({kind}).", kind=type(error).__name__))
 
 
 def _run_hook(section: ReportingSection, hook_input: Mapping[str, object], environ: Mapping[str, str]) -> str | None:

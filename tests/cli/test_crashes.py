@@ -65,6 +65,19 @@ def test_first_signal_drains_run_and_exits_130(slow_sandbox: Program, number: si
     assert set(paid_orders(program).values()) == {1}
 
 
+def test_second_signal_reports_rows_in_flight(slow_sandbox: Program) -> None:
+    (slow_sandbox.home / "slow.toml").write_text("[default]\ndelay_s = 60\n")
+    process = slow_sandbox.start("--json", "submit", slow_sandbox.sheet(kenyan_rows(3)))
+    wait_for_record(slow_sandbox, 1, process)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert any("Stopping" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    summary = json.loads(process.communicate(timeout=PATIENCE_S)[0])
+    assert (process.returncode, summary["exit_code"], summary["sent_this_run"]) == (130, 130, 1)
+    assert summary["batch"] == slow_sandbox.json("status")["batches"][0]["batch"]
+
+
 def signing_processes(process: "subprocess.Popen[str]") -> list[int]:
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
     pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]

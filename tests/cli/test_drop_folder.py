@@ -8,9 +8,12 @@ import time
 import unicodedata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from paygw_batch.cli import send_batch
+from paygw_batch.errors import OutputError
 from paygw_batch.unattended.drop_folder import ClaimedSheet
 from paygw_batch.unattended.dropped_files import FolderEntry, sort_files
 from tests.cli.metrics import read_gauges
@@ -93,6 +96,25 @@ def test_refused_sheet_does_not_block_good_sheet(program: Program, folder: Path)
     assert refusal.read_text().startswith("'torn.csv' was refused. None of its rows were sent")
     assert {line["client_orderid"] for line in program.record()} == {"GOOD-1", "GOOD-2"}
     assert program.json("run-folder", folder)["sheets"] == []  # the folder is processed only once
+
+
+@pytest.mark.parametrize("failing", [(send_batch, "write_results"), (ClaimedSheet, "finish")])
+def test_late_failure_counts_rows_of_all_sheets(
+    program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch, failing: tuple[Any, str]
+) -> None:
+    drop_sheet(program)
+    drop_sheet(program, kenyan_rows(2, prefix="B", amount="7"), "second.csv", age_s=1800)
+    real = getattr(*failing)
+    attempts = iter([real, Mock(side_effect=OutputError("Full."))])
+
+    def fail_second(*values: Any, **named: Any) -> Any:
+        return next(attempts)(*values, **named)
+
+    monkeypatch.setattr(*failing, fail_second)
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["sent_this_run"], summary["states"]) == (2, 5, {"paid": 5})
+    assert [sheet["states"] for sheet in summary["sheets"]] == [{"paid": 3}, {"paid": 2}]
+    assert "Full. This run sent" in summary["message"]
 
 
 def test_second_run_waits_or_is_refused(program: Program, folder: Path) -> None:

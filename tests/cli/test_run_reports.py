@@ -3,9 +3,17 @@
 import json
 import re
 import stat
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from paygw_batch.cli import send_batch
+from paygw_batch.errors import JournalUnwritable, OutputError
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.journal.values import Entry, MoveResult
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 
@@ -19,7 +27,7 @@ def configure_reporting(program: Program) -> None:
     )
 
 
-def read_log_lines(program: Program) -> list[dict[str, object]]:
+def read_log_lines(program: Program) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (program.home / "run.log").read_text().splitlines()]
 
 
@@ -58,6 +66,39 @@ def test_log_names_open_question_without_payees(program: Program) -> None:
     program.run("submit", program.sheet([row, row], heading=heading), "--reference", "november")
     assert "payee.twice" in str(read_log_lines(program)[-1]["message"])
     assert not re.search("Wanjiku|712345", (program.home / "run.log").read_text())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(OutputError("Full."), 2), (JournalUnwritable(), 7), (ZeroDivisionError(), 1), (KeyboardInterrupt(), 130)],
+)
+def test_late_failure_reports_sent_rows(
+    program: Program, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    configure_reporting(program)
+    monkeypatch.setattr(send_batch, "write_results", Mock(side_effect=error))
+    summary = program.json("submit", program.sheet(kenyan_rows(2)))
+    for report in (summary, json.loads((program.home / "hook.json").read_text()), read_log_lines(program)[-1]):
+        assert (report["exit_code"], report["sent_this_run"], report["states"]) == (code, 2, {"paid": 2})
+        assert report["batch"] == program.json("status")["batches"][0]["batch"]
+        assert "This run sent 2 rows before it ended. 2 paid. You can safely run" in report["message"]
+
+
+def test_journal_failure_counts_rows_already_sent(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, facts = SqliteJournal.stage, 0
+
+    def fail_later(self: SqliteJournal, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
+        nonlocal facts
+        facts += len(entries)
+        if facts > 20:
+            raise JournalUnwritable
+        return stage(self, entries)
+
+    monkeypatch.setattr(SqliteJournal, "stage", fail_later)
+    summary = program.json("submit", program.sheet(kenyan_rows(50)))
+    states = Counter(summary["states"])
+    assert (summary["exit_code"], summary["sent_this_run"]) == (7, len(program.record()))
+    assert summary["sent_this_run"] == states["paid"] + states["in_doubt"] == 50 - states["ready"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from paygw_batch.cli.invocation import Invocation, Number, PathType
 from paygw_batch.cli.options import collect_option, output_guard, settings_for, strict_option, wait_option
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import report_run, submit_and_report
+from paygw_batch.cli.signals import interruption
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.choices import BatchSender, Choices
@@ -39,7 +40,7 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.cover_note import CoverNote
 from paygw_batch.sheet.read.profiles import read_profile
 from paygw_batch.show.outputs import OutputGuard
-from paygw_batch.show.summary import ExitCode, Summary, worst_code
+from paygw_batch.show.summary import ExitCode, RunFailed, Summary, worst_code
 from paygw_batch.submit.notices import add_refused_sheet_notice
 from paygw_batch.submit.results import ResultFiles
 from paygw_batch.submit.submission import Submission
@@ -110,7 +111,11 @@ def run_folder_command(
         ):
             choices = Choices(skip_invalid=skip_invalid, strict=strict, sent_by=BatchSender.WORKERS_UNATTENDED)
             run = _FolderRun(settings, rules, journal, screen, guard, choices, wait)
-            sheets = list(_submit_sheets(drop_folder, run))
+            sheets: list[tuple[str, Summary]] = []
+            try:
+                sheets.extend(_submit_sheets(drop_folder, run))  # keeps those before an error
+            except (Exception, KeyboardInterrupt) as error:
+                raise RunFailed(error, interruption.sentence(), _folder_summary(sheets, {})) from error
         report.files = drop_folder.file_counts()
         remaining = drop_folder.list_files().untouched
         for reason in remaining.values():
@@ -133,7 +138,11 @@ def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[s
     # While workers send a sheet, another process may lock the journal.
     for claimed in drop_folder.claim_sheets(partial(reacquire_journal, run.journal, run.screen.say, wait=run.wait)):
         run.screen.say(f"{claimed.name}:")
-        summary = _submit_sheet(claimed, run)
+        try:
+            summary = _submit_sheet(claimed, run)
+        except RunFailed as error:
+            yield claimed.name, error.summary
+            raise
         if summary.exit_code is not ExitCode.DONE:
             run.screen.say_if_quiet(f"{claimed.name}: {summary.message}")
         yield claimed.name, summary
