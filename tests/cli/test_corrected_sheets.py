@@ -262,7 +262,7 @@ def test_plan_says_state_of_sent_rows(company: Program) -> None:
     page = company.home / "plan.html"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines, f"ID-5,{ROWS[4]}"]))
-    plan = make_plan(company, path, "--report", page)
+    plan = make_plan(company, path, "--report", str(page))
     assert [(one["code"], one["row"]) for one in plan["findings"] if one["code"] == "payee.new"] == [("payee.new", 6)]
     shown = company.run("approve", plan_file(company)).stdout
     for heading, names in (
