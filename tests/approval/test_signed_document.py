@@ -264,6 +264,9 @@ def test_invalid_approval_shows_reason() -> None:
         (changed, timedelta(), "is for different content or has been changed"),
     ):
         assert list(verify_signatures(one, policy(), NOW + after).problems) == [f"the approval by cleo {problem}"]
+    respelt = approval.model_copy(update={"key": approval.key.rstrip("=")})
+    unlisted = verify_signatures(document.model_copy(update={"approvals": [respelt]}), policy(), NOW)
+    assert (list(unlisted.valid), "does not belong to a listed approver" in unlisted.problems[0]) == ([], True)
     other = document.model_copy(update={"content": document.content.model_copy(update={"rows": 3})})
     with pytest.raises(ApprovalError, match="was changed after its maker signed it"):
         verify_signatures(other, policy(), NOW)

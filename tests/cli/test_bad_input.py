@@ -183,7 +183,8 @@ def test_empty_argument_or_path_variable_is_refused(program: Program) -> None:
     ):
         assert program.run(*words).exit_code == 2, words
     for name in ("PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_PRIVATE_KEY", "PAYGW_CA_BUNDLE"):
-        assert program.run("submit", other, config=name != "PAYGW_CONFIG", **{name: ""}).exit_code == 2, name
+        refused = program.run("submit", other, config=name != "PAYGW_CONFIG", **{name: ""})
+        assert (refused.exit_code, f"{name} is empty" in refused.stderr) == (2, True), refused.output
     assert len(program.record()) == 1
 
 

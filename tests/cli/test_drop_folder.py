@@ -79,6 +79,23 @@ def test_changing_or_future_sheet_waits_until_unchanged(program: Program, folder
     assert program.json("run-folder", folder, "--settle-s", "0")["states"] == {"paid": 4}
 
 
+def test_sheet_written_during_claim_waits(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sheet, rename = drop_sheet(program), Path.rename
+
+    def rename_open_file(path: Path, target: Path) -> Path:
+        moved = rename(path, target)
+        if path == sheet:
+            moved.write_text("\n".join([moved.read_text().rstrip(), *kenyan_rows(1, prefix="LATE", amount="20"), ""]))
+        return moved
+
+    monkeypatch.setattr(Path, "rename", rename_open_file)
+    assert program.json("run-folder", folder)["sheets"] == []
+    assert (program.record(), sheet.exists()) == ([], True)
+    monkeypatch.undo()
+    os.utime(sheet, OLD)
+    assert program.json("run-folder", folder)["states"] == {"paid": 4}
+
+
 def test_refused_sheet_does_not_block_good_sheet(program: Program, folder: Path) -> None:
     drop_sheet(program, [*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"], "bad.csv", age_s=9000)
     drop_sheet(program, kenyan_rows(2, prefix="GOOD"), "good.csv")

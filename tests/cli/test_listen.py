@@ -138,8 +138,10 @@ def test_notifications_above_rate_limit_get_429(program: Program) -> None:
     port = configure_listener(program, "rate_per_s = 0.5\n")
     with run_listener(program, port):
         codes = [notify(port) for _ in range(12)]
+        second = program.run("listen")
     assert codes.count(200) >= 5
     assert 429 in codes
+    assert (second.exit_code, "[notifications] port" in second.stderr) == (2, True)
 
 
 def test_token_is_never_printed_or_stored(program: Program) -> None:

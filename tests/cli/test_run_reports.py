@@ -54,9 +54,11 @@ def test_run_writes_log_and_metrics_and_calls_hook(program: Program) -> None:
 
 def test_failed_run_is_logged_and_calls_hook(program: Program) -> None:
     configure_reporting(program)
-    program.run("submit", program.home / "absent.csv")
+    program.run("submit", program.home / "absent-254712345678.csv")
     assert json.loads((program.home / "hook.json").read_text())["exit_code"] == 3
-    assert read_log_lines(program)[-1]["exit_code"] == 3
+    ended = read_log_lines(program)[-1]
+    assert (ended["exit_code"], "absent-***678.csv" in str(ended["message"])) == (3, True)
+    assert "712345" not in (program.home / "run.log").read_text()
 
 
 def test_log_names_open_question_without_payees(program: Program) -> None:

@@ -66,3 +66,11 @@ def test_program_options_work_before_and_after_command(machine: Program, words: 
     result = machine.run(*(["--json", *arguments] if place == "before" else [*arguments, "--json"]))
     summary = json.loads(result.stdout)
     assert (summary["exit_code"], result.exit_code, bool(summary["message"])) == (2, 2, True)
+
+
+def test_configuration_and_journal_may_follow_command(machine: Program) -> None:
+    other = machine.home / "other.toml"
+    other.write_text(sandbox_toml("elsewhere.sqlite3"))
+    for words in (("--config", other), ("--journal", machine.home / "elsewhere.sqlite3")):
+        refused = machine.run("status", "payroll.csv", *words)
+        assert (refused.exit_code, "elsewhere.sqlite3" in refused.stderr) == (7, True), refused.output

@@ -156,6 +156,16 @@ def test_sheet_routes_distinguish_maker_from_other_people(house: House) -> None:
                     assert snapshot(house, place) == before
 
 
+def test_second_maker_cannot_change_sheet(house: House, ada: Person) -> None:
+    place = upload_sheet(ada, sheet(2))
+    add_role(house.program, APPROVER, "makers")
+    ben, before = House(house.program).person(APPROVER), snapshot(house, place)
+    mended = {"row": "2", "column": "amount", "text": "9.00"}
+    for act, form in {"mend": mended, "leave-out": {"row": "2"}, "remove": {}, "sign": {}}.items():
+        assert ben.post(f"{place}/{act}", **form).status_code == 403, act
+    assert snapshot(house, place) == before
+
+
 def snapshot(house: House, place: str) -> dict[Path, bytes]:
     folder = house.console.directory / place.rpartition("/")[2]
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -223,7 +233,7 @@ def test_get_requests_change_nothing(house: House, ada: Person) -> None:
     assert snapshot(house, place) == before
 
 
-def test_stolen_stored_session_values_are_useless(house: House) -> None:
+def test_stolen_stored_session_values_are_useless(house: House, tmp_path_factory: pytest.TempPathFactory) -> None:
     person = house.person(MAKER)
     cookie = person.client.cookies["payouts"]
     kept = house.program.journal.with_name("journal.sqlite3.sessions")
@@ -234,6 +244,9 @@ def test_stolen_stored_session_values_are_useless(house: House) -> None:
     digest_of = hashlib.sha256(cookie.encode())
     for guess in (token, digest_of.hexdigest(), cookie[:-1], cookie.swapcase(), f"{cookie}x", "", "*", "%"):
         assert not is_signed_in(house, guess), guess
+    elsewhere = House(create_sandbox(tmp_path_factory.mktemp("elsewhere")))
+    assert not is_signed_in(house, elsewhere.person(MAKER).client.cookies["payouts"])
+    assert is_signed_in(house, cookie)
     assert person.post("/sign-out", csrf=token).status_code == 303
     assert not is_signed_in(house, cookie)
 
