@@ -76,7 +76,9 @@ class Finding(StrEnum):
 
 
 HOLDING_FINDINGS = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
-"""The findings that hold a ready row, if the claim means that the gateway has the order (`GATEWAY_HAS_ORDER`)."""
+"""The findings that hold a row, if the claim means that the gateway has the order (`GATEWAY_HAS_ORDER`)."""
+HOLDABLE_STATES = (State.READY, State.REJECTED)
+"""The states of rows that evidence can hold. A rejected row is not replaced, and not sent after a release."""
 GATEWAY_HAS_ORDER = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
 """The outcomes after which the gateway has the order, so that sending it again could pay twice."""
 PERSON_FINDINGS = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)

@@ -15,6 +15,7 @@ from typing import Any
 from paygw_batch.core.batch import first_order_id
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import (
+    HOLDABLE_STATES,
     PERSON_FINDINGS,
     Candidate,
     Claim,
@@ -119,6 +120,7 @@ def _parse_times(fields: Mapping[str, Any]) -> StatedTimes:
 
 PARTS: Mapping[str, str] = {
     "for_a_person": ", ".join(f"'{finding}'" for finding in PERSON_FINDINGS),
+    "holdable": ", ".join(f"'{state}'" for state in HOLDABLE_STATES),
     "proven": PROVEN_STATEMENT,
     "resolutions": ", ".join(f"'{kind}'" for kind in FactKind if kind.startswith("resolved_")),
 }
@@ -161,13 +163,14 @@ class EvidenceQueries(ABC):
         return [note for note in notes if isinstance(note, StatementNote) and note.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return the evidence that holds ready rows of a batch, by row number."""
+        """Return the evidence that holds rows of a batch, by row number: ready rows, and rejected ones if released."""
         holds: dict[int, Hold] = {}
-        for row, number, source, means, at in self._query("holds", batch=batch):
-            last_sent_at = at if source == EvidenceSource.WITNESS.value else ""
+        for row, state, number, source, means, at, content in self._query("holds", batch=batch):
+            last_sent_at, order_ids = at if source == EvidenceSource.WITNESS.value else "", _named_orders(content)
             if row in holds:
                 last_sent_at = last_sent_at or holds[row].last_sent_at
-            holds[row] = Hold(number, EvidenceSource(source), means, at, last_sent_at)
+                order_ids = tuple(dict.fromkeys((*holds[row].order_ids, *order_ids)))
+            holds[row] = Hold(number, EvidenceSource(source), means, at, STATES[state], last_sent_at, order_ids)
         return holds
 
     def first_reading(self, sha256: str) -> FirstReading:
@@ -209,7 +212,7 @@ class EvidenceQueries(ABC):
         return self._query("arrivals", limit=limit)
 
     def held_instructions(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Return which of these instructions evidence contradicts, in any state. It holds those that are ready."""
+        """Return which of these instructions evidence contradicts, in any state. It holds ready and rejected ones."""
         wanted = sorted(set(numbers))
         return frozenset(number for (number,) in self._query("contested", numbers=wanted)) if wanted else frozenset()
 
@@ -325,6 +328,16 @@ class EvidenceLog(EvidenceQueries):
         if order_id is None or not candidates or not self._tables.lock_rows([row.number for row in candidates]):
             return candidates
         return self.candidates(order_id)  # another process may have moved one of them
+
+
+def _named_orders(content: str | None) -> tuple[str, ...]:
+    """Return the order ids that recorded evidence is about. Empty if its text was forgotten or names none."""
+    try:
+        fields = json.loads(content or "{}")
+        fields = fields.get("said", fields)  # of a notification
+        return tuple(fields.get("lost_orders") or [fields["order_id"]])
+    except (ValueError, AttributeError, KeyError):
+        return ()
 
 
 def _build_facts(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:

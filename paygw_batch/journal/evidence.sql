@@ -78,9 +78,9 @@ JOIN instruction i ON i.number = e.instruction
 
 -- name: holds
 -- The held rows of a batch, with all evidence that holds them, oldest first.
-SELECT coalesce(k.row, i.row), e.number, e.source, e.means, e.at
-FROM unanswered e {about_batch} JOIN state s ON s.instruction = i.number
-WHERE s.state = 'ready' AND (k.row IS NOT NULL OR i.batch = b.number) ORDER BY 1, 2
+SELECT coalesce(k.row, i.row), s.state, e.number, e.source, e.means, e.at, d.text
+FROM unanswered e {about_batch} JOIN state s ON s.instruction = i.number LEFT JOIN said d ON d.fact = e.number
+WHERE s.state IN ({holdable}) AND (k.row IS NOT NULL OR i.batch = b.number) ORDER BY 1, 3
 
 -- name: contradictions
 -- The facts that changed nothing and that nobody has answered yet, about one batch or all.
@@ -92,10 +92,11 @@ WHERE (k.row IS NOT NULL OR i.batch = b.number) AND NOT EXISTS (
 ) ORDER BY e.number
 
 -- name: waiting
--- The evidence that a person must check, because its row has not moved since, about one batch or all.
+-- The evidence that a person must check, because its row has not moved since or is held by it, about one batch or all.
 SELECT e.number, b.batch, coalesce(k.row, i.row), i.client_orderid, s.state, e.finding, e.means, e.source, e.at
 FROM fact e {about_batch} JOIN state s ON s.instruction = i.number
-WHERE e.finding IN ({for_a_person}) AND (k.row IS NOT NULL OR i.batch = b.number) AND coalesce(s.fact, 0) < e.number
+WHERE e.finding IN ({for_a_person}) AND (k.row IS NOT NULL OR i.batch = b.number) AND (coalesce(s.fact, 0) < e.number
+    OR s.state IN ({holdable}) AND EXISTS (SELECT 1 FROM unanswered u WHERE u.number = e.number))
 ORDER BY e.number
 
 -- name: counts_of_batch

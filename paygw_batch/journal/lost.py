@@ -124,9 +124,10 @@ class LostRows:
             if row is None or not row_intents:
                 continue
             latest, is_only = row_intents[-1], len(row_intents) == 1  # a reply could belong to any of several intents
+            order_ids = list(dict.fromkeys(intent.order_id for intent in row_intents))
             is_next = row.standing.state is State.READY and row.order_id == latest.order_id
             if (number, canonical(latest.name)) in recorded:
-                self.rows.held += 1
+                self.rows.held_orders.append(", ".join(order_ids))
             elif (number, latest.name) in recorded:
                 self.rows.in_doubt += 1
             elif row.standing.state is State.REPLACED:  # the row that replaced it is held
@@ -142,8 +143,8 @@ class LostRows:
                 attempt, intended = row.standing.attempt + 1, Intended(latest.order_id, latest.name, 0, None)
                 restored += [Entry(number, attempt, fact, latest.at) for fact in (intended, Interrupted())]
             else:
-                self.rows.held += 1
-                content = {"by": self._by, "order_id": latest.order_id, "sent_at": latest.at}
+                self.rows.held_orders.append(", ".join(order_ids))
+                content = {"by": self._by, "lost_orders": order_ids, "sent_at": latest.at}
                 evidence = _witness_evidence(Finding.AMBIGUOUS, content, canonical(latest.name))
                 holds.append(Remark(evidence, self._at, number))
         return restored, holds
@@ -168,11 +169,14 @@ def hold_lost_orders(tables: Tables, record: Record, first_instruction: int) -> 
 
 
 def _hold_orders(tables: Tables, record: Record, orders: Collection[str], first_instruction: int) -> None:
-    spellings = {normalise_spelling(variant) for order in orders for variant in (order, first_order_id(order) or order)}
-    matches = tables.run("spelled_as_lost", spellings=sorted(spellings), first=first_instruction) if spellings else []
+    spelled: dict[str, list[str]] = {}
+    for order in sorted(orders):
+        for spelling in {normalise_spelling(variant) for variant in (order, first_order_id(order) or order)}:
+            spelled.setdefault(spelling, []).append(order)
+    matches = tables.run("spelled_as_lost", spellings=sorted(spelled), first=first_instruction) if spelled else []
     if matches:
-        holds = ((number, _witness_evidence(Finding.AMBIGUOUS, {"order_id": order})) for number, order in matches)
-        record([Remark(evidence, "", instruction) for instruction, evidence in holds])
+        lost = ((number, {"lost_orders": spelled[normalise_spelling(order)]}) for number, order in matches)
+        record([Remark(_witness_evidence(Finding.AMBIGUOUS, content), "", number) for number, content in lost])
 
 
 def _witness_evidence(finding: Finding, content: object, lasting: str = "") -> EvidenceRecord:

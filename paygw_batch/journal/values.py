@@ -154,6 +154,7 @@ class Clash:
     state: State
     is_amendable: bool
     quarantined_since: str | None = None
+    is_held: bool = False
 
     def is_replaceable(self, cutoff: str) -> bool:
         """Return whether an amended row may replace the payment now: it is amendable and not in quarantine."""
@@ -390,7 +391,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvidence:
-    """Evidence that a person must check. Its row has not moved since the evidence was recorded, at `taken_at`.
+    """Evidence, recorded at `taken_at`, that a person must check. Its row has not moved since, or is held by it.
 
     `said` is the outcome that the evidence states, or None if its status word has no configured meaning.
     """
@@ -408,17 +409,21 @@ class WaitingEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The evidence that keeps a ready row from being sent: fact `number`, recorded at `taken_at`.
+    """The evidence that keeps a row from being sent: fact `number`, recorded at `taken_at`.
 
-    `said` is the outcome that the evidence states: paid or accepted.
+    `said` is the outcome that the evidence states. `state` is that of the row: ready, or rejected and then still held
+    after a release.
     """
 
     number: int
     source: EvidenceSource
     said: str | None
     taken_at: str
+    state: State
     last_sent_at: str = ""
     """The latest time at which a lost attempt may have been sent: when the loss was found. Empty without a loss."""
+    order_ids: tuple[str, ...] = ()
+    """The order ids that all evidence about the row names. The latest attempt may have had another id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,7 +564,7 @@ class Messages:
     contradictions: Sequence[Contradiction]
     """The facts that changed nothing and that nobody has answered yet."""
     waiting: Sequence[WaitingEvidence]
-    """The evidence that nobody has checked yet."""
+    """The evidence that nobody has checked yet, or that holds its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -687,10 +692,11 @@ class Link(NamedTuple):
 
 @dataclass(slots=True)
 class AcceptedRows:
-    """The rows affected by an accepted loss. Both lists contain order ids to look up at the gateway."""
+    """The rows affected by an accepted loss. The lists contain order ids to look up at the gateway."""
 
     in_doubt: int = 0
-    held: int = 0
+    held_orders: list[str] = field(default_factory=list)
+    """The lost order ids of each held row, separated by commas."""
     not_sent: int = 0
     unknown_orders: list[str] = field(default_factory=list)
     """Order ids that were sent but whose batch the journal lost. Rows that use them are held."""

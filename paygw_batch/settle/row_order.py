@@ -64,7 +64,7 @@ class OrderedRow(SignedPart):
     """A row in an order: the payment, its latest attempt, and the act.
 
     `order_id` and `sent_at`, the time of that attempt, are empty if nothing was sent. `hold` is the number of the
-    evidence that holds a ready row, or 0. Lifting a hold does not change the row's state, so this number ensures that
+    evidence that holds the row, or 0. Lifting a hold does not change the row's state, so this number ensures that
     the order does not lift a later hold. `duplicate_of` is the earlier attempt that the row may duplicate, or 0.
     """
 

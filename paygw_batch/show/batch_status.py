@@ -104,7 +104,8 @@ def batch_summary(journal: JournalReader, record: BatchRecord, *, has_failed: bo
     """
     number = record.number
     tallies = resolve_in_flight(journal.tallies(number), ()) if has_failed else current_tallies(journal, number)
-    return build_summary(record, count_states(record, tallies), sums_by_state(tallies), journal.messages(record.number))
+    messages, holds = journal.messages(number), journal.holds(number)
+    return build_summary(record, count_states(record, tallies), sums_by_state(tallies), messages, holds)
 
 
 def current_tallies(journal: JournalReader, batch: int) -> Sequence[StateTally]:
@@ -143,16 +144,18 @@ def build_summary(
     states: Mapping[str, int],
     totals: Mapping[str, Mapping[str, str]],
     messages: Messages,
+    holds: Mapping[int, Hold],
     *,
     stop_reason: str | None = None,
     interrupted: bool = False,
 ) -> Summary:
-    """Build the summary of a batch from its `states`, `totals` and `messages`, without reading the journal."""
+    """Build the summary of a batch from its `states`, `totals`, `messages` and `holds`, without reading the journal."""
     contradictions, waiting = len(messages.contradictions), len(messages.waiting)
     texts = [", ".join(format_state_count(count, state) for state, count in states.items()) + "."]
     if stop_reason:
         texts.append(say("The run stopped early: {reason}", reason=stop_reason))
-    texts += batch_steps(states, record.batch, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
+    unheld = Counter(states) - Counter(hold.state.value for hold in holds.values())
+    texts += batch_steps(unheld, record.batch, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
     return Summary(
         exit_code_for(states, interrupted=interrupted, contradictions=contradictions + waiting),
         " ".join(texts),
@@ -259,7 +262,7 @@ def batch_status(
     return BatchStatus(
         record,
         current,
-        build_summary(record, count_states(record, current), sums_by_state(current), messages),
+        build_summary(record, count_states(record, current), sums_by_state(current), messages, holds),
         attention_count,
         _row_statuses(settings, journal, record, rows, now, holds),
         journal.message_counts(batch),
@@ -311,7 +314,8 @@ def _rows_needing_attention(
         count += _count_rows(tallies, other_states)
         if holds:
             held_rows = list(journal.rows(batch, numbers=holds))
-            rows, count = [*held_rows, *rows][:limit], count + len(held_rows)
+            rows = [*held_rows, *(row for row in rows if row.row not in holds)][:limit]
+            count += sum(row.state not in other_states for row in held_rows)
     return count, rows
 
 

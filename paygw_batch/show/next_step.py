@@ -59,6 +59,11 @@ class NextStep:
     not_before: str = ""
     hold: Hold | None = None
 
+    @property
+    def orders(self) -> str:
+        """The order ids to ask the gateway about. Evidence may name another attempt than the row's latest."""
+        return ", ".join(self.hold.order_ids if self.hold else ()) or self.row.sent_orderid or self.row.client_orderid
+
 
 def next_step(
     row: RowState, *, batch: str, verb: str, quarantine: Quarantine, now: datetime, hold: Hold | None = None
@@ -110,8 +115,9 @@ def hold_sentence(hold: Hold) -> str:
         )
     if hold.said == OutcomeKind.REJECTED:
         return say(
-            "Held: the {source} of {time} says that it was rejected, although it had not been sent (evidence "
-            "{number}). No run will send it.",
+            "Held: the {source} of {time} says that order {orders} was rejected, although this journal had not sent "
+            "it (evidence {number}). No run will send it.",
+            orders=", ".join(hold.order_ids),
             **values,
         )
     return say(
@@ -129,17 +135,21 @@ def step_sentence(step: NextStep) -> str:
             " It may repeat attempt {attempt}. First make sure that this attempt was not paid.", attempt=earlier_attempt
         )
     )
+    resolve = mark("then run `paygw-batch resolve row {batch} {row} --evidence TEXT --as`")
+    if step.hold is not None and row.state is State.REJECTED:
+        resolve = mark(
+            "then run `paygw-batch retry {batch} --row {row}`, which does not send a held row, and `paygw-batch "
+            "resolve row {batch} {row} --evidence TEXT --as`"
+        )
     return say(
         _STEP_SENTENCES[step.kind],
         held="" if step.hold is None else f"{hold_sentence(step.hold)} ",
         verb=say(step.verb),
         batch=step.batch,
         row=row.row,
-        sent_orderid=row.sent_orderid or row.client_orderid,
+        orders=step.orders,
         intended_at=row.intended_at,
-        resolve=say(
-            "then run `paygw-batch resolve row {batch} {row} --evidence TEXT --as`", batch=step.batch, row=row.row
-        ),
+        resolve=say(resolve, batch=step.batch, row=row.row),
         later=say(" (not before {time})", time=step.not_before) if step.not_before else "",
         again=duplicate_warning,
     )
@@ -147,15 +157,15 @@ def step_sentence(step: NextStep) -> str:
 
 _STEP_SENTENCES: Mapping[RowStep, str] = {
     RowStep.RESOLVE_HELD: mark(
-        "{held}Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}, {resolve} paid, "
+        "{held}Do not {verb} it by other means. Ask the gateway what happened to order {orders}, {resolve} paid, "
         "rejected (`retry` can then send it again) or, if the gateway never received it, not-received{later}."
     ),
     RowStep.RESOLVE_DOUBT: mark(
-        "Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}, sent at "
+        "Do not {verb} it by other means. Ask the gateway what happened to order {orders}, sent at "
         "{intended_at}, {resolve} paid, rejected or, if the gateway never received it, not-received{later}."
     ),
     RowStep.RESOLVE_ACCEPTED: mark(
-        "The gateway accepted it at {intended_at} and has not given a final answer. Ask about order {sent_orderid}, "
+        "The gateway accepted it at {intended_at} and has not given a final answer. Ask about order {orders}, "
         "{resolve} paid or rejected."
     ),
     RowStep.WAIT_FOR_RUN: mark(
@@ -177,7 +187,7 @@ _STEP_SENTENCES: Mapping[RowStep, str] = {
 def batch_steps(
     states: Mapping[str, int], batch: str, *, contradictions: int, waiting: int, interrupted: bool
 ) -> Iterator[str]:
-    """Yield sentences about the next steps for a batch, with the commands to run."""
+    """Yield sentences about the next steps for a batch, with the commands to run. `states` leaves out held rows."""
     if states.get(State.IN_DOUBT):
         yield say(
             "Rows in doubt may have been paid and are never sent again automatically. To see what to do about each, "

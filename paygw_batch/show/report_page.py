@@ -162,7 +162,7 @@ COLLAPSED_ROWS = 1_000
 """Maximum number of rows listed for any other state."""
 MAX_ACTIONS = 200
 HELD = "held"
-"""The state that the report shows for ready rows that are held, so that no run sends them."""
+"""The state that the report shows for ready or rejected rows that are held, so that no run sends them."""
 PERSON_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
 """The states of rows that need attention, in display order."""
 _COLLAPSED_STATES = ("in_flight", "accepted", "paid")
@@ -227,9 +227,7 @@ def report_html(
     history = journal.history(batch.number)
     holds = list(journal.holds(batch.number))
     displayed = frame.with_columns(
-        state=pl.when(pl.col("row").is_in(holds) & (pl.col("state") == "ready"))
-        .then(pl.lit(HELD))
-        .otherwise(pl.col("state")),
+        state=pl.when(pl.col("row").is_in(holds)).then(pl.lit(HELD)).otherwise(pl.col("state")),
         account=pl.coalesce("account_number", "phone"),
     ).select(_SHOWN_COLUMNS)
     intro_kinds = {_OPENED, _APPROVED} if reader.is_operator else frozenset[str]()

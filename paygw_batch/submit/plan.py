@@ -29,7 +29,7 @@ from paygw_batch.journal import (
     LookAlike,
     NewBatch,
 )
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 from paygw_batch.settle.resolve import require_people_not_forgotten
 from paygw_batch.sheet.check.contract import ContractGate, payable_rows, rules_for_sheet
 from paygw_batch.sheet.check.repeats import LOOK_ALIKE, REWRITTEN
@@ -425,6 +425,14 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int,
 
 
 CONFLICT = "client_orderid.conflict"
+_USED = mark(
+    "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}). Give this one its "
+    "own id"
+)
+_HELD = mark(
+    "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}), which is held: "
+    "the gateway may already have paid it. Settle that row first, and do not pay it under another id"
+)
 
 
 def _conflict_defects(
@@ -452,13 +460,7 @@ def _conflict_defects(
                     **{name: earlier_payment[name] for name in ("name", "currency", "amount", "account")},
                 )
             )
-            sentence = say(
-                "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}). Give "
-                "this one its own id",
-                **values,
-                **details,
-                paid=earlier_text,
-            )
+            sentence = say(_HELD if clash.is_held else _USED, **values, **details, paid=earlier_text)
             column, value = "client_orderid", clash.client_orderid
         remedy = say(", or amend the other payment, so that this row replaces it.") if clash.is_amendable else "."
         quarantined_since = clash.quarantined_since

@@ -48,9 +48,14 @@ def summary_after_run(
     journal: JournalReader, batch: BatchRecord, totals: BatchTotals, end: RunEnd, *, known_count: int = 0
 ) -> Summary:
     """Return the summary of a batch after a run, using the totals of its reconciliation."""
-    messages, stop_reason = journal.messages(batch.number), end.stop_reason
     summary = build_summary(
-        batch, totals.states, totals.totals, messages, stop_reason=stop_reason, interrupted=end.interrupted
+        batch,
+        totals.states,
+        totals.totals,
+        journal.messages(batch.number),
+        journal.holds(batch.number),
+        stop_reason=end.stop_reason,
+        interrupted=end.interrupted,
     )
     return replace(summary, known=known_count, sent_this_run=end.sent, is_under_way=end.is_under_way)
 

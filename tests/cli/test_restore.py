@@ -115,15 +115,16 @@ def test_restore_on_same_host_never_pays_twice(office: Office) -> None:
     office.words["SHEET"] = str(program.home / "before.csv")
     office.carry_out(replace)
     assert program.json("submit", program.home / "payroll.csv")["exit_code"] == 7
-    office.carry_out(adopt)
+    assert "BEFORE-2-r2" in office.carry_out(adopt)
     assert program.json("status", office.words["BATCH"])["states"] == {"in_doubt": 2, "paid": 2, "ready": 1}
     write_statement(office)
     output = office.carry_out(settle)
     assert all(f"The journal has no order {order}" in output for order in ("BONUS-1", "BEFORE-2-r2"))
     assert program.json("status", office.words["BATCH"])["states"] == {"paid": 4, "ready": 1}
-    office.carry_out(held)
+    assert "Ask the gateway what happened to order BEFORE-2-r2, then" in " ".join(office.carry_out(held).split())
     again = program.json("submit", program.home / "bonus.csv")
-    assert (again["sent_this_run"], again["states"]) == (0, {"ready": 1})
+    assert (again["exit_code"], again["sent_this_run"], again["states"]) == (5, 0, {"ready": 1})
+    assert "paygw-batch resume" not in again["message"]
     assert office.paid() == ALL_OF_IT
     bonus = program.home / "bonus.csv"
     assert program.run("resolve", "row", bonus, "2", "--as", "paid", "--evidence", "Statement").exit_code == 0
@@ -147,6 +148,12 @@ def test_restore_on_another_host_never_pays_twice(office: Office) -> None:
     # In the copy BEFORE-2 is rejected, but it was paid since as BEFORE-2-r2, so the statement holds it.
     before = program.home / "before.csv"
     assert program.json("resume", before)["states"] == {"paid": 1, "rejected": 1}
+    status = program.json("status", before)
+    (row,) = status["needs_person"]
+    assert (status["exit_code"], row["state"], row["held_orders"]) == (5, "rejected", ["BEFORE-2-r2"])
+    assert "Do not pay it by other means" in row["next"]
+    corrected = program.sheet(kenyan_rows(2, prefix="BEFORE", amount="901"), name="corrected.csv")
+    assert "Settle that row first" in " ".join(program.run("submit", corrected, "--amend").stdout.split())
     assert program.json("retry", before)["states"] == {"paid": 1, "ready": 1}
     assert program.json("resume", before)["exit_code"] == 5
     result = program.run("resolve", "row", before, "3", "--as", "paid", "--evidence", "Statement, as BEFORE-2-r2")

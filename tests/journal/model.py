@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from paygw_batch.core.batch import first_order_id
 from paygw_batch.core.evidence import (
     GATEWAY_HAS_ORDER,
+    HOLDABLE_STATES,
     Candidate,
     Deferral,
     Evidence,
@@ -114,8 +115,10 @@ class ModelJournal:
                 known.append(KnownRow(row, one.number, standing.state))
                 continue
             batch, opened_at = f"b{one.batch}", self.opened_at[one.batch - 1]
-            may_amend = is_its_own and is_amendable(standing) and not one.is_contested
-            clashes.append(Clash(row, order_id, one.number, batch, one.new.row, opened_at, standing.state, may_amend))
+            is_held = one.is_contested and standing.state in HOLDABLE_STATES
+            may_amend = is_its_own and is_amendable(standing) and not is_held
+            details = (batch, one.new.row, opened_at, standing.state, may_amend)
+            clashes.append(Clash(row, order_id, one.number, *details, is_held=is_held))
         return known, clashes
 
     def append(self, entries: Sequence[Entry]) -> list[bool]:
@@ -222,8 +225,8 @@ class ModelJournal:
         ]
 
     def holds(self, batch: int) -> set[int]:
-        ready = (item for item in self.covered[batch - 1].items() if item[1].progress.standing.state is State.READY)
-        return {row for row, one in ready if one.is_contested}
+        rows = self.covered[batch - 1].items()
+        return {row for row, one in rows if one.is_contested and one.progress.standing.state in HOLDABLE_STATES}
 
     def contradictions(self) -> list[tuple[int, int, State, str, int]]:
         return [line for line in self.all_contradictions if self.answered.get(line[1], 0) <= line[0]]

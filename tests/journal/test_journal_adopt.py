@@ -270,7 +270,7 @@ def test_adoption_puts_only_sent_rows_in_doubt(place: Path) -> None:
         journal.append([outcome_of(second.number, 1, OutcomeKind.PAID, at(4))])
         journal.append([outcome_of(third.number, 1, OutcomeKind.NOT_SENT, at(4))])
     rows = adopt_older_copy(place)
-    assert (rows.in_doubt, rows.held, rows.unknown_orders, rows.contradictions) == (2, 0, [], [])
+    assert (rows.in_doubt, rows.held_orders, rows.unknown_orders, rows.contradictions) == (2, [], [], [])
     with closing(open_journal_at(place)) as journal:
         assert journal.mark_interrupted(at(10)) == 1  # in flight when the copy was made
         found = [(row.state, row.sent_orderid, row.intended_at) for row in journal.rows(1)]
@@ -294,13 +294,15 @@ def test_row_with_lost_decision_is_held(place: Path) -> None:
         for due in due_rows(journal, 1):
             journal.append([intent(due, at(4))])
     rows = adopt_older_copy(place)
-    assert (rows.in_doubt, rows.held) == (0, 2)
+    assert (rows.in_doubt, rows.held_orders) == (0, ["ORD-2-r2", "ORD-3"])
     with closing(open_journal_at(place)) as journal:
         journal.settle([resolved(second.number, 1, Resolution.NOT_RECEIVED, at(10))])
         journal.release(1, None, suffix=True, by="amina", at=at(10))
         assert [row.state for row in journal.rows(1)] == [State.READY] * 2
         assert not due_rows(journal, 1), "held, whatever is decided about the attempts that the journal knows"
-        assert {hold.last_sent_at for hold in journal.holds(1).values()} == {at(9)}
+        holds = [(hold.last_sent_at, *hold.order_ids) for hold in journal.holds(1).values()]
+        assert holds == [(at(9), "ORD-2-r2"), (at(9), "ORD-3")]
+        assert [message.row for message in journal.messages(1).waiting] == [2, 3]
         word = resolved(first.number, 1, Resolution.REJECTED, at(11), Basis.PERSON)
         journal.settle([word, resolved(second.number, 1, Resolution.PAID, at(11))])
         (rejected, paid) = journal.rows(1)
@@ -316,7 +318,7 @@ def test_two_lost_attempts_hold_their_row(place: Path) -> None:
         journal.release(1, None, suffix=False, by="amina", at=at(3))
         journal.append([intent(due_rows(journal, 1)[0], at(4))])
     rows = adopt_older_copy(place)
-    assert (rows.in_doubt, rows.held) == (0, 1)
+    assert (rows.in_doubt, rows.held_orders) == (0, ["ORD-2"])
     assert read_due(place) == []
 
 
@@ -336,18 +338,19 @@ def test_adoption_holds_orders_of_lost_batches(place: Path) -> None:
     """Both batches had the same number in the journal, one after the other."""
     open_journal_at(place).close()
     copy = copy_journal(place)
-    for orders in (["Órd-2", "ORD-3", "ORD-4"], ["ORD-D", "ORD-4"]):
+    for orders in (["Órd-2", "ORD-3", "ORD-4"], ["ORD-D", "ORD-3-r2", "ORD-4"]):
         with closing(open_journal_at(place)) as journal:
             open_sheet(journal, new=[new_instruction(row, order) for row, order in enumerate(orders, 2)])
             journal.append([intent(due, at(1)) for due in due_rows(journal, 1)[:-1]])
         put_back(place, copy)
         rows = adopt_older_copy(place)
-    assert rows.unknown_orders == ["ORD-3", "ORD-D", "Órd-2"]
+    assert rows.unknown_orders == ["ORD-3", "ORD-3-r2", "ORD-D", "Órd-2"]
     with closing(open_journal_at(place)) as journal:
         orders = ["órd-2", "ord-3", "ORD-4", "ORD-D"]
         open_sheet(journal, new=[new_instruction(row, order) for row, order in enumerate(orders, 2)])
         assert [due.row for due in due_rows(journal, 1)] == [4]
-        assert set(journal.holds(1)) == {2, 3, 5}
+        orders_by_row = {row: hold.order_ids for row, hold in journal.holds(1).items()}
+        assert orders_by_row == {2: ("Órd-2",), 3: ("ORD-3", "ORD-3-r2"), 5: ("ORD-D",)}
 
 
 @pytest.mark.parametrize(
@@ -383,7 +386,7 @@ def test_row_is_held_despite_earlier_decision(place: Path) -> None:
     with losing_writes(place) as journal:
         journal.release(1, None, suffix=True, by="amina", at=at(2))
         send(journal, 1, OutcomeKind.PAID, at(2))
-    assert adopt_older_copy(place).held == 1
+    assert adopt_older_copy(place).held_orders == ["ORD-2-r2"]
     with closing(open_journal_at(place)) as journal:
         journal.release(1, None, suffix=False, by="amina", at=at(10))
         journal.settle([resolved(1, 1, Resolution.REJECTED, at(10))])
@@ -424,7 +427,7 @@ def test_lost_attempt_holds_row_in_doubt(place: Path) -> None:
         journal.settle([resolved(1, 1, Resolution.NOT_RECEIVED, at(10))])
         journal.append([intent(due_rows(journal, 1)[0], at(10))])
     put_back(place, second)
-    assert adopt_older_copy(place).held == 1
+    assert adopt_older_copy(place).held_orders == ["ORD-2"]
 
 
 def test_replaced_known_journal_is_refused_until_adopted(place: Path) -> None:

@@ -116,9 +116,12 @@ def test_unknown_later_attempt_holds_row(journal: Journal) -> None:
     evidence = [build_evidence(n, order_id=order) for n, order in enumerate(("ORD-2-r3", "ORD-2-r1", "ORD-2-r"), 1)]
     findings = [Finding.CONTRADICTING, Finding.UNKNOWN_ORDER, Finding.UNKNOWN_ORDER]
     assert list(journal.record_evidence(evidence, WORDS, at=at(5))) == findings
+    assert [(row, hold.state) for row, hold in journal.holds(1).items()] == [(2, State.REJECTED)]
+    (clash,) = journal.compare(OPERATION, [(2, "ORD-2", "other content")])[1]
+    assert (clash.is_held, clash.is_amendable) == (True, False)
     journal.release(1, None, suffix=True, by="amina", at=at(6))
     assert [row.row for row in journal.due(1, after_row=0, limit=9)] == [3, 4]
-    assert list(journal.holds(1)) == [2]
+    assert [(row, hold.state) for row, hold in journal.holds(1).items()] == [(2, State.READY)]
     journal.verify()
 
 
@@ -182,7 +185,7 @@ def test_hold_is_lifted_by_recorded_person(journal: Journal, resolution: str, st
     assert journal.history(1)[-1].by == "amina"
     assert journal.verify()["evidence"] == 2
     journal.record_evidence([build_evidence(2)], WORDS, at=at(7))  # repeated evidence, which a person must check again
-    assert (2 in journal.holds(1)) == (state == "ready")
+    assert (2 in journal.holds(1)) == (state != "paid")
 
 
 def test_held_row_is_neither_sent_nor_settled(journal: Journal) -> None:
@@ -277,10 +280,12 @@ def test_held_row_is_listed_but_not_due(journal: Journal) -> None:
     assert list(journal.tallies(1, kind=TallyKind.DUE)) == [StateTally("KE", "KES", State.READY, 2, 300100)]
     evidence = [build_evidence(n, order_id=order) for n, order in enumerate(("ORD-4", "ORD-5", "ORD-2", "ORD-2"), 1)]
     assert set(journal.record_evidence(evidence[:-1], WORDS, at=at(5))) == {Finding.CONTRADICTING}
-    latest = replace(evidence[-1], source=EvidenceSource.ENQUIRY)
+    latest = replace(evidence[-1], source=EvidenceSource.ENQUIRY, content='{"order_id": "ORD-2"}')
     assert list(journal.record_evidence([latest], WORDS, at=at(6))) == [Finding.CONTRADICTING]
     number = journal.head().seq - 1  # how far was judged comes last
-    assert dict(journal.holds(1)) == {2: Hold(number, EvidenceSource.ENQUIRY, "paid", at(6))}
+    holds = journal.holds(1)
+    assert holds[2] == Hold(number, EvidenceSource.ENQUIRY, "paid", at(6), State.READY, order_ids=("ORD-2",))
+    assert {row: hold.state for row, hold in holds.items()} == {2: "ready", 4: "rejected", 5: "rejected"}
     assert [due.row for due in due_rows(journal, 1)] == [3]
     assert list(journal.tallies(1, kind=TallyKind.DUE)) == [StateTally("KE", "KES", State.READY, 1, 150050)]
 

@@ -65,7 +65,7 @@ def verify_command(invocation: Invocation) -> None:
         signed_orders = check_recorded_orders(journal)
         withdrawals = check_recorded_withdrawals(journal)
         entries = journal.audit_entries(limit=1) if counts.get("audit_entries") else ()
-        contradictions = len(journal.messages().contradictions)
+        messages = journal.messages()
     message = say("The journal is sound: its chain of facts is intact, and its states and totals agree with it.")
     if signed_orders:
         counts["signed_orders"] = signed_orders
@@ -74,16 +74,16 @@ def verify_command(invocation: Invocation) -> None:
     for entry in entries:
         trail_end = {"number": entry.number, "hash": entry.hash[:16]}
         message += say(" The audit trail is intact and ends with entry {number}, {hash}.", **trail_end)
-    if contradictions:
+    if unchecked := len(messages.contradictions) + len(messages.waiting):
         message += say_count(
-            contradictions,
-            " It has {count:,} contradicting message. To see it, run `paygw-batch status`.",
-            " It has {count:,} contradicting messages. To see them, run `paygw-batch status`.",
+            unchecked,
+            " It has {count:,} message that a person must check. To see it, run `paygw-batch status`.",
+            " It has {count:,} messages that a person must check. To see them, run `paygw-batch status`.",
         )
     labels = {kind: say(label) for kind, label in _COUNT_LABELS.items()}
     lines = [(labels.get(kind) or state_label(kind), count) for kind, count in counts.items()]
     screen.table("", mark_all("checked", "count"), lines)
-    code = ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE
+    code = ExitCode.PERSON_NEEDED if unchecked else ExitCode.DONE
     screen.finish(Summary(code, message, extra={"checked": counts}))
 
 
@@ -311,11 +311,13 @@ def adopt_journal(invocation: Invocation, *, by: str | None, beside: str | None,
 def _report_lost_rows(screen: Screen, rows: AcceptedRows) -> str:
     """Show the orders that a person must check after a loss. Return a message about the lost rows."""
     message = say("Of the rows sent in the lost commits, {rows} in doubt. ", rows=_rows_with_verb(rows.in_doubt))
-    if rows.held:
+    if rows.held_orders:
         message += say(
-            "{rows} held, because decisions about such rows were lost too. ", rows=_rows_with_verb(rows.held)
+            "{rows} held, because decisions about such rows were lost too. ",
+            rows=_rows_with_verb(len(rows.held_orders)),
         )
     for orders, title in (
+        (rows.held_orders, mark("Orders sent for rows that are held")),
         (rows.unknown_orders, mark("Orders sent from a batch that the journal does not know")),
         (rows.contradictions, mark("Orders sent from here that another attempt completed")),
     ):
@@ -398,7 +400,8 @@ def _finish_roll_call(
 def _lost_rows_as_json(rows: AcceptedRows) -> dict[str, object]:
     return {
         "rows_in_doubt": rows.in_doubt,
-        "rows_held": rows.held,
+        "rows_held": len(rows.held_orders),
+        "held_orders": rows.held_orders,
         "rows_not_sent": rows.not_sent,
         "unknown_orders": rows.unknown_orders,
         "contradictions": rows.contradictions,

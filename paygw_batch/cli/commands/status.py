@@ -379,6 +379,7 @@ def _row_as_json(entry: RowStatus, payment: FoundPayment | None) -> dict[str, ob
         "first_sent_at": row.first_sent_at,
         "error_code": row.error_code,
         "held": entry.hold is not None,
+        "held_orders": [] if entry.hold is None else list(entry.hold.order_ids),
         "next": _step_text(entry),
     }
 
@@ -388,12 +389,16 @@ _OMITTED_FIELDS = frozenset({"number", "batch"})
 
 
 def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object]]:
-    """Show the gateway's messages about a batch. Return those that a person must confirm, for the JSON summary."""
+    """Show the gateway's messages about a batch. Return those that a person must confirm, for the JSON summary.
+
+    Messages that hold a row are shown with its next step.
+    """
     _show_message_counts(say("Messages from the gateway about these rows"), status.evidence, screen)
+    shown_holds = {entry.row.row for entry in status.rows if entry.hold is not None}
     messages = status.waiting
-    if messages:
+    if unshown := [entry for entry in messages if entry.row not in shown_holds]:
         lines = []
-        for entry in messages[:MAX_SHOWN_LINES]:
+        for entry in unshown[:MAX_SHOWN_LINES]:
             template = _WAITING_REASONS.get(entry.finding)
             reason = state_label(entry.finding.value) if template is None else say(template)
             taken_at, reported_status = format_local_minute(entry.taken_at), entry.said or "-"
@@ -403,7 +408,7 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
             mark_all("row", "order id", "state", "details", "reason for waiting", "time"),
             lines,
         )
-        screen.say_omitted(len(messages))
+        screen.say_omitted(len(unshown))
         sentence = mark(
             "Ask the gateway whether they are true. Then record what happened to each row with `paygw-batch resolve "
             "row {batch} N --evidence TEXT --as paid` (or rejected, or not-received)."

@@ -356,8 +356,10 @@ _STEP_TEXTS: Mapping[RowStep, tuple[str, ...]] = {
 
 
 def _build_step(step: NextStep) -> StepView:
-    row, earlier_attempt = step.row, step.row.possible_duplicate_of
-    heading, *sentences = (say(text, order=row.sent_orderid or row.client_orderid) for text in _STEP_TEXTS[step.kind])
+    earlier_attempt = step.row.possible_duplicate_of
+    heading, *sentences = (say(text, order=step.orders) for text in _STEP_TEXTS[step.kind])
+    if step.hold is not None and step.row.state is State.REJECTED:
+        sentences.append(say("Then retry this row. It is not sent while it is held, and you can record what happened."))
     is_urgent = step.kind not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}
     if step.kind is RowStep.SEND and earlier_attempt is not None:
         sentences.append(

@@ -55,6 +55,7 @@ def show_settle_form(visit: Visit) -> Response:
         "settle.html",
         record=record,
         followed=row_history.followed,
+        step=row_history.step,
         choices=choices,
         meaning=_describe_consequence,
         why_shut=partial(_disabled_reason, visit),

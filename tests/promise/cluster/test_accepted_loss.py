@@ -197,10 +197,10 @@ def _due_after_each_decision(journal: PostgresJournal, *, suffix: bool) -> set[i
 @pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
 def test_attempt_resent_after_lost_decision_holds_row(lossy: Lossy, suffix: bool, known: OutcomeKind | None) -> None:
     accepted = _resend_by_lost_decisions(lossy, known, suffix=suffix)
-    assert (accepted.rows.in_doubt, accepted.rows.held, accepted.is_estimate) == (0, 1, False)
+    assert (accepted.rows.in_doubt, len(accepted.rows.held_orders), accepted.is_estimate) == (0, 1, False)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
     repeated = lossy.accepts()
-    assert (repeated.commits, repeated.rows.held) == (0, 0)
+    assert (repeated.commits, repeated.rows.held_orders) == (0, [])
     with closing(lossy.opens(SOUTH)) as journal:
         assert _due_after_each_decision(journal, suffix=suffix) == {2, 3, 4, 5, 6, 7, 8, 9}
         again = Intended("ORD-2-r2" if suffix else "ORD-2", "n", 1, None)
@@ -291,7 +291,7 @@ def test_repeated_acceptance_counts_held_row(lossy: Lossy, monkeypatch: pytest.M
         with pytest.raises(KeyboardInterrupt):
             _resend_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=True)
     again = lossy.accepts().rows
-    assert (again.in_doubt, again.held) == (0, 1)
+    assert (again.in_doubt, len(again.held_orders)) == (0, 1)
     assert lossy.query("SELECT count(*) FROM fact WHERE source = 'witness'") == [(1,)]
 
 
@@ -334,7 +334,7 @@ def test_estimated_loss_holds_rows_known_to_be_sent(lossy: Lossy, monkeypatch: p
         send_rows(journal, due_rows(journal, 1))
     lossy.restore(backup)
     accepted = lossy.accepts()
-    assert (accepted.is_estimate, accepted.rows.in_doubt, accepted.rows.held) == (True, 8, 1)
+    assert (accepted.is_estimate, accepted.rows.in_doubt, len(accepted.rows.held_orders)) == (True, 8, 1)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
     with closing(lossy.opens(SOUTH)) as journal:
         assert _due_after_each_decision(journal, suffix=True) == set()

@@ -118,11 +118,11 @@ def forge_rejections(scenario: "Scenario", journal: SqliteJournal, record: Batch
 
 def settle_truthfully(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord, *, everything: bool) -> None:
     """Settle rows in doubt, accepted or held with the truth, as far as it is known after a day."""
-    holds = journal.holds(record.number)
+    held = [row for row, hold in journal.holds(record.number).items() if hold.state is State.READY]
     words = [
         (row_of(row.client_orderid), Settlement(row.row, _truth(scenario, row), "statement"))
         for row in journal.rows(record.number)
-        if (row.state in UNSETTLED or row.row in holds) and (everything or scenario.rng.random() < 0.5)
+        if (row.state in UNSETTLED or row.row in held) and (everything or scenario.rng.random() < 0.5)
     ]
     if not everything and scenario.orders is not None and scenario.rng.random() < 0.6:
         scenario.orders.settle(journal, record, words)
