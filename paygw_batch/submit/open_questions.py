@@ -7,10 +7,11 @@ An unknown account in a corrected sheet may belong to a new or to a known person
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain, groupby
+from typing import NamedTuple
 
 import polars as pl
 
@@ -19,6 +20,7 @@ from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import state_label
 from paygw_batch.core.text import normalise_spelling
+from paygw_batch.countries.form_columns import STAFF_NUMBER
 from paygw_batch.errors import OpenSheetQuestion
 from paygw_batch.journal import BatchRecord, JournalReader, RepeatedBatch
 from paygw_batch.language import mark, say, say_count
@@ -117,8 +119,8 @@ def payment_lines(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the payments in a sheet's valid rows.
 
     `rows` has the columns of `Validated.rows`. The result has the columns `row` (UInt32) and, as strings, `order_id`,
-    `country`, `currency`, `amount`, `name`, `account` (or phone), and `stem`, a derived order id without its counter.
-    All payments to one payee have the same stem.
+    `country`, `currency`, `amount`, `name`, `account` (or phone), `staff` (number), and `stem`, a derived order id
+    without its counter. All payments to one payee have the same stem.
     """
     return rows.filter("valid").select(
         pl.col("row").cast(pl.UInt32),
@@ -126,6 +128,7 @@ def payment_lines(rows: pl.DataFrame) -> pl.DataFrame:
         *("country", "currency", "amount"),
         name=pl.col("account_name").fill_null(""),
         account=pl.coalesce("account_number", "phone"),
+        staff=pl.col(STAFF_NUMBER) if STAFF_NUMBER in rows.columns else pl.lit(None, pl.String),
         stem=pl.col("client_orderid").str.replace(r"-[0-9]+$", ""),
     )
 
@@ -163,6 +166,16 @@ def own_texts(rows: pl.DataFrame) -> pl.Series:
     return valid.select(own=pl.concat_str(texts, separator="\x1f").str.to_lowercase().str.strip_chars())["own"]
 
 
+class RepeatedRow(NamedTuple):
+    """A row that may repeat the payment in row `sheet_row` of `batch`, with both staff numbers, if any."""
+
+    row: int
+    batch: str
+    sheet_row: int
+    staff_before: str
+    staff: str
+
+
 @dataclass(frozen=True, slots=True)
 class UsedReference:
     """The earlier payments under a reference. `lines` are `batch_payment_lines`, with one line for each order id."""
@@ -184,12 +197,12 @@ class UsedReference:
     def days(self) -> str:
         return ", ".join(self.lines["day"].unique(maintain_order=True))
 
-    def conflicts(self, payments: pl.DataFrame, sheet_name: str) -> Sequence[tuple[int, Mapping[str, str]]]:
-        """Return rows that may pay someone again under another order id, each with the earlier payment.
+    def repeats(self, payments: pl.DataFrame, sheet_name: str) -> Sequence["RepeatedRow"]:
+        """Return rows that may pay someone again under another order id.
 
         This can happen if only one of the two sheets has staff numbers, or if both sheets are from the same workbook.
         """
-        columns = {f"before_{name}": name for name in (*_EARLIER_COLUMNS, "stem")}
+        columns = {f"before_{name}": name for name in ("row", "order_id", "batch", "staff", "stem")}
         earlier = self.lines.select("country", "account", "sheet", **columns)
         new = payments.filter(~pl.col("order_id").is_in(self.lines["order_id"].implode()))
         same_account = new.join(earlier, on=["country", "account"], maintain_order="left").filter(
@@ -204,10 +217,12 @@ class UsedReference:
         if sheet_name.endswith("]"):
             same_ids = payments.join(earlier, left_on="order_id", right_on="before_order_id", coalesce=False)
             for line in same_ids.iter_rows(named=True):
-                if _share_workbook(line["sheet"], sheet_name):
+                if share_workbook(line["sheet"], sheet_name):
                     by_row.setdefault(line["row"], line)
-        lines = sorted(by_row.items())
-        return [(row, {name: line[f"before_{name}"] for name in _EARLIER_COLUMNS}) for row, line in lines]
+        return [
+            RepeatedRow(row, line["before_batch"], line["before_row"], line["before_staff"] or "", line["staff"] or "")
+            for row, line in sorted(by_row.items())
+        ]
 
     def question(self, rows: pl.DataFrame, ids: pl.Series, due: Collection[int]) -> OpenQuestion | None:
         """Return the question about a reused reference, or None if the sheet contains the same payments as before.
@@ -319,10 +334,9 @@ _IS_NAMESAKE = mark(
     "{currency} {other_amount}, {when}) is already in it. Are they the same person?"
 )
 _UNPAID_STATES = frozenset({State.REJECTED, State.RETURNED, State.IN_DOUBT})
-_EARLIER_COLUMNS = ("row", "order_id", "name", "account", "currency", "amount", "batch", "day")
 
 
-def _share_workbook(first: str, second: str) -> bool:
+def share_workbook(first: str, second: str) -> bool:
     """Return whether two sheets are different worksheets of one workbook: `pay.xlsx [May]` and `pay.xlsx [June]`."""
     return first != second and first.endswith("]") and first.partition(" [")[0] == second.partition(" [")[0] != second
 

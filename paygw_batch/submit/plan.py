@@ -13,7 +13,6 @@ from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS, derived_referen
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import format_amount
-from paygw_batch.core.shown_states import state_label
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.quarantine import JournalClock, Quarantine
@@ -22,7 +21,6 @@ from paygw_batch.journal import (
     Amendment,
     BatchPart,
     BatchRecord,
-    Clash,
     Journal,
     JournalReader,
     KnownRow,
@@ -46,10 +44,11 @@ from paygw_batch.submit.compare_sheet import (
     split_look_alikes,
     warnings_by_batch,
 )
+from paygw_batch.submit.conflicts import CONFLICT, conflict_findings
 from paygw_batch.submit.open_questions import (
     OpenQuestion,
+    RepeatedRow,
     UsedReference,
-    batch_payment_lines,
     repeat_question,
     repeated_payee_question,
     sheet_payment_lines,
@@ -155,8 +154,7 @@ def plan_submission(
     if diff.amended:
         # If the clock is fast, a quarantine may seem to have ended while the old payment can still be made.
         clock.require_plausible()
-    others = (_respelled_id_defects(diff), _damaged_id_defects(diff, validated), *run.defects(diff))
-    if (defects := pl.concat([_conflict_defects(diff.conflicts, run, journal, cutoff, quarantine), *others])).height:
+    if (defects := _comparison_defects(diff, run, validated, journal, cutoff, quarantine)).height:
         validated = with_defects(validated, defects)
         # Without the rows with defects, this is another batch, which an earlier run may have opened.
         if existing := _find_existing_batch(validated, journal):
@@ -298,48 +296,40 @@ class _PaymentRun:
     past: UsedReference | None
     repeated_stems: frozenset[str]
     sheet_name: str
-    headers: Collection[str]
 
     @classmethod
     def from_sheet(cls, validated: Validated, journal: JournalReader) -> "_PaymentRun":
         reference = _derived_reference(validated) if "client_orderid" not in validated.sheet.headers else None
         if reference is None:
-            return cls(None, None, frozenset(), validated.sheet.name, validated.sheet.headers)
+            return cls(None, None, frozenset(), validated.sheet.name)
         rows, past = sheet_payment_lines(validated), UsedReference.read(journal, validated.sheet.operation, reference)
         stems = [rows["stem"]] if past is None else [rows["stem"], past.lines["stem"]]
         repeated_stems = {stem for column in stems for stem in column.filter(column.is_duplicated())}
-        return cls(rows, past, frozenset(repeated_stems), validated.sheet.name, validated.sheet.headers)
+        return cls(rows, past, frozenset(repeated_stems), validated.sheet.name)
 
     def pays_once(self, order_id: str) -> bool:
         """Return whether the payee of this order has no other row."""
         return order_id.rpartition("-")[0] not in self.repeated_stems
 
-    def defects(self, comparison: SheetComparison) -> Iterator[pl.DataFrame]:
-        """Yield defects for rows that could pay someone twice because their order ids are new."""
+    def pasted_row_defects(self, comparison: SheetComparison) -> pl.DataFrame:
+        """Return defects for rows whose order ids may be new only because another row of their payee changed."""
         if self.payments is None:
-            return
+            return empty_findings()
         clashing = {entry.client_orderid.rpartition("-")[0] for entry in comparison.conflicts} & self.repeated_stems
         compared_rows = {*(entry.row for entry in comparison.known), *(entry.row for entry in comparison.conflicts)}
         lines = self.payments.filter(pl.col("stem").is_in(list(clashing)) & ~pl.col("row").is_in(list(compared_rows)))
-        repeat_findings = [
-            (
-                row,
-                "amount",
-                amount,
-                CONFLICT,
-                say("{name} is in several rows, and one of them differs from the rows sent before.", name=name),
-            )
+        sentence = mark("{name} is in several rows, and one of them differs from the rows sent before.")
+        return build_findings(
+            (row, "amount", amount, CONFLICT, say(sentence, name=name))
             for row, name, amount in lines.select("row", "name", "amount").iter_rows()
-        ]
-        earlier_conflicts = [] if self.past is None else self.past.conflicts(self.payments, self.sheet_name)
-        names = dict(self.payments.select("row", "name").iter_rows())
-        refused_rows = {*(entry.row for entry in comparison.conflicts), *lines["row"]}
-        conflict_findings = [
-            (row, "account_number", before["account"], CONFLICT, f"{_earlier_payment_text(names[row], before)}.")
-            for row, before in earlier_conflicts
-            if row not in refused_rows
-        ]
-        yield build_findings([*repeat_findings, *conflict_findings])
+        )
+
+    def repeats(self, comparison: SheetComparison, refused_rows: Collection[int]) -> Sequence[RepeatedRow]:
+        """Return rows that could pay someone twice because their order ids are new, except those already refused."""
+        if self.payments is None or self.past is None:
+            return ()
+        refused = {*refused_rows, *(entry.row for entry in comparison.conflicts)}
+        return [entry for entry in self.past.repeats(self.payments, self.sheet_name) if entry.row not in refused]
 
     def questions(self, validated: Validated, comparison: SheetComparison) -> Iterator[OpenQuestion]:
         if self.payments is None or (rows := sheet_payment_lines(validated)).is_empty():
@@ -350,6 +340,22 @@ class _PaymentRun:
             yield repeat
         if self.past is not None and (question := self.past.question(rows, self.payments["order_id"], due)) is not None:
             yield question
+
+
+def _comparison_defects(
+    comparison: SheetComparison,
+    run: _PaymentRun,
+    validated: Validated,
+    journal: JournalReader,
+    cutoff: str,
+    quarantine: Quarantine,
+) -> pl.DataFrame:
+    """Return a defect for each row that may not be paid because of what is in the journal."""
+    pasted = run.pasted_row_defects(comparison)
+    clashes = {clash.row: (clash, run.pays_once(clash.client_orderid)) for clash in comparison.conflicts}
+    repeats = {repeat.row: repeat for repeat in run.repeats(comparison, set(pasted["row"]))}
+    conflicts = build_findings(conflict_findings(clashes, repeats, validated, journal, cutoff, quarantine))
+    return pl.concat([conflicts, _respelled_id_defects(comparison), _damaged_id_defects(comparison, validated), pasted])
 
 
 def _respelled_id_defects(comparison: SheetComparison) -> pl.DataFrame:
@@ -422,82 +428,3 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int,
         )
         lines.append((look_alike.row, "client_orderid", own_id, "row.look_alike", sentence))
     return build_findings(lines)
-
-
-CONFLICT = "client_orderid.conflict"
-_USED = mark(
-    "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}). Give this one its "
-    "own id"
-)
-_HELD = mark(
-    "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}), which is held: "
-    "the gateway may already have paid it. Settle that row first, and do not pay it under another id"
-)
-
-
-def _conflict_defects(
-    conflicts: Sequence[Clash], run: _PaymentRun, journal: JournalReader, cutoff: str, quarantine: Quarantine
-) -> pl.DataFrame:
-    lines = []
-    earlier_payments = _earlier_payments(conflicts, journal)
-    sheet_lines = {} if run.payments is None else {line["row"]: line for line in run.payments.iter_rows(named=True)}
-    for clash in conflicts:
-        earlier_payment = earlier_payments.get((clash.batch, clash.sheet_row))
-        values = {"order_id": clash.client_orderid, "day": clash.opened_at[:10], "batch": clash.batch}
-        details = {"row": clash.sheet_row, "state": state_label(clash.state.value)}
-        if clash.row in sheet_lines and earlier_payment is not None:
-            line = sheet_lines[clash.row]
-            column = next((name for name in ("amount", "name") if line[name] != earlier_payment[name]), "account")
-            sentence = _earlier_payment_text(line["name"], earlier_payment)
-            sheet_column = _SHEET_COLUMNS[column]
-            column, value = sheet_column if sheet_column in run.headers else "client_orderid", line[column]
-        else:
-            earlier_text = (
-                ""
-                if earlier_payment is None
-                else say(
-                    " ({name}: {currency} {amount} to {account})",
-                    **{name: earlier_payment[name] for name in ("name", "currency", "amount", "account")},
-                )
-            )
-            sentence = say(_HELD if clash.is_held else _USED, **values, **details, paid=earlier_text)
-            column, value = "client_orderid", clash.client_orderid
-        remedy = say(", or amend the other payment, so that this row replaces it.") if clash.is_amendable else "."
-        quarantined_since = clash.quarantined_since
-        if clash.is_amendable and quarantined_since is not None and not clash.is_replaceable(cutoff):
-            remedy = say(
-                ". A person, not the gateway, reported the other as rejected. It was sent at {time} and could still be "
-                "paid. This row can replace it from {opens} ({quarantine}).",
-                time=quarantined_since,
-                opens=timestamp(quarantine.ends_at(quarantined_since)),
-                quarantine=quarantine,
-            )
-        lines.append((clash.row, column, value, CONFLICT, sentence + remedy))
-    return build_findings(lines)
-
-
-_SHEET_COLUMNS = {"amount": "amount", "name": "account_name", "account": "account_number"}
-
-
-def _earlier_payment_text(name: str, payment: Mapping[str, str]) -> str:
-    """Describe an earlier payment to a person in the payment run. Ends without a full stop."""
-    return say(
-        "{name} is already in this payment run: {before_name}, {currency} {amount} to {account}, on {day} (order "
-        "{order_id}, row {row} of batch {batch}). Restore this row, and pay the difference in a separate payment run",
-        name=name,
-        before_name=payment["name"],
-        **{key: payment[key] for key in ("currency", "amount", "account", "day", "order_id", "row", "batch")},
-    )
-
-
-def _earlier_payments(clashes: Sequence[Clash], journal: JournalReader) -> Mapping[tuple[str, int], Mapping[str, str]]:
-    """Return the earlier payments that `clashes` refer to, by batch and row, except those to forgotten people."""
-    by_batch: dict[str, set[int]] = {}
-    for clash in clashes:
-        by_batch.setdefault(clash.batch, set()).add(clash.sheet_row)
-    payments = {}
-    for batch, rows in by_batch.items():
-        record = journal.batch(batch)
-        lines = [] if record is None else batch_payment_lines(journal, record).iter_rows(named=True)
-        payments.update({(batch, line["row"]): line for line in lines if line["row"] in rows})
-    return payments

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.choices import Choices
-from paygw_batch.core.lifecycle import State
+from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, OpenSheetQuestion, UsageError
 from paygw_batch.journal.facts import decode_batch
 from paygw_batch.journal.file_location import in_memory_journal
@@ -37,7 +38,16 @@ from paygw_batch.submit.open_questions import NEW_PAYEE, USED_REFERENCE
 from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
 from paygw_batch.submit.submission import preview_rows
 from paygw_batch.submit.submit_sheet import find_unfinished_batch
-from tests.support.journal_rows import AT, new_instruction, open_journal_at, open_sheet
+from tests.support.journal_rows import (
+    AT,
+    WORDS,
+    build_evidence,
+    new_instruction,
+    open_journal_at,
+    open_sheet,
+    resolved,
+    send,
+)
 from tests.support.long_part import example_count, share
 from tests.support.planned_sheets import MINOR_UNITS, RULES, plan, rows, sheet, submit
 from tests.support.scripted_scenario import NOW, ScriptedGateway, build_engine, reply, run
@@ -94,6 +104,78 @@ def test_reused_id_defect_shows_batch_and_date(journal: SqliteJournal, tmp_path:
     assert "2026-11-20" in clashing.defects["message"][0]
     assert clashing.rows["valid"].to_list() == [False, True]
     assert clashing.instructions["client_orderid"].to_list() == ["B"]
+
+
+@pytest.mark.parametrize("amend", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "resolution", "amount", "remedy"),
+    [
+        (
+            OutcomeKind.PAID,
+            None,
+            "150",
+            "Restore this row. To pay KES 50 more",
+        ),
+        (OutcomeKind.PAID, None, "50", "Restore this row."),
+        (OutcomeKind.ACCEPTED, None, "150.00", "Restore this row. To pay KES 50.00 more, add a row"),
+        (OutcomeKind.UNKNOWN, None, "150", "Settle it first"),
+        (
+            OutcomeKind.UNKNOWN,
+            Resolution.NOT_RECEIVED,
+            "150",
+            "will still be sent as it was, and this row can't replace",
+        ),
+        (OutcomeKind.UNKNOWN, Resolution.REJECTED, "150", "This row can replace it from"),
+        (OutcomeKind.REJECTED, None, "150", "or amend the earlier payment"),
+        (None, None, "150", "will still be sent as it was. Restore this row, or amend the earlier payment"),
+    ],
+)
+def test_conflict_remedy_follows_earlier_payment(
+    journal: SqliteJournal,
+    tmp_path: Path,
+    kind: OutcomeKind | None,
+    resolution: Resolution | None,
+    amount: str,
+    remedy: str,
+    *,
+    amend: bool,
+) -> None:
+    planned = plan(sheet(tmp_path, "A 100 001"), journal)
+    batch = open_planned_batch(planned, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    for due in send(journal, batch.number, kind, timestamp(NOW)) if kind is not None else ():
+        if resolution is not None:
+            journal.settle([resolved(due.number, 1, resolution, timestamp(NOW), Basis.PERSON)])
+    again = plan(sheet(tmp_path, f"A {amount} 001"), journal, amend=amend)
+    if amend and "or amend the earlier payment" in remedy:
+        assert again.amendments
+        return
+    (message,) = again.validated.defects["message"]
+    assert f"amount was 100 and is now {amount}." in message
+    assert remedy in message
+    assert message.count("own id") == message.count(" more, add a row for that amount")
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.REJECTED, None])
+def test_held_payment_is_settled_before_correction(
+    journal: SqliteJournal, tmp_path: Path, kind: OutcomeKind | None
+) -> None:
+    planned = plan(sheet(tmp_path, "A 100 001"), journal)
+    batch = open_planned_batch(planned, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    if kind is not None:
+        send(journal, batch.number, kind, timestamp(NOW))
+    journal.record_evidence([build_evidence(1, order_id="A", amount="100")], WORDS, at=timestamp(NOW))
+    (message,) = plan(sheet(tmp_path, "A 150 001"), journal, amend=True).validated.defects["message"]
+    assert ("now held" in message, "Settle it first" in message, "own id" in message) == (True, True, False)
+
+
+@pytest.mark.parametrize(("who", "is_other"), [("Jane 002", False), ("Otieno 001", False), ("Otieno 002", True)])
+def test_only_another_person_gets_own_id(journal: SqliteJournal, who: str, *, is_other: bool) -> None:
+    name, digits = who.split()
+    cells = {**KENYAN, "account_name": "Jane", "account_number": "254712345001"}
+    submit(plan(validate(build_sheet(cells), RULES), journal), journal)
+    cells |= {"account_name": name, "account_number": f"254712345{digits}"}
+    (message,) = plan(validate(build_sheet(cells), RULES), journal).validated.defects["message"]
+    assert message.endswith("Only if this row pays another person altogether, give it its own id instead.") is is_other
 
 
 def test_amended_payment_is_sent_as_next_attempt(journal: SqliteJournal, tmp_path: Path) -> None:
@@ -249,6 +331,33 @@ def pay(journal: SqliteJournal, plan: Plan) -> list[str]:
     gateway = ScriptedGateway()
     run(build_engine(journal, gateway), batch)
     return gateway.arrived
+
+
+@pytest.mark.parametrize(
+    ("changed", "column", "difference"),
+    [
+        ({"phone": "+254712345099"}, "phone", "phone was +254712345678 and is now +254712345099."),
+        ({"amount": "2000"}, "amount", "amount was 1500.50 and is now 2000."),
+        ({"staff_number": "7"}, "staff_number", "staff_number was empty and is now 7."),
+    ],
+)
+def test_conflict_shows_differing_column(
+    journal: SqliteJournal, changed: dict[str, str], column: str, difference: str
+) -> None:
+    cells = {name: value for name, value in KENYAN.items() if name != "client_orderid"}
+    for values in ({}, changed):
+        planned = plan(validate(build_sheet({**cells, **values}), RULES, reference="october"), journal)
+        if not values:
+            pay(journal, planned)
+    assert planned.validated.defects["column"].to_list() == [column]
+    assert difference in planned.validated.defects["message"][0]
+
+
+def test_conflict_with_other_worksheet_restores_nothing(journal: SqliteJournal) -> None:
+    pay(journal, plan_sheet_of(journal, "Jane 001 1000", name="pay.xlsx [May]"))
+    again = plan_sheet_of(journal, "Jane 001 1000", "Otieno 002 1100", name="pay.xlsx [June]")
+    (message,) = again.validated.defects["message"]
+    assert ("on another worksheet" in message, "Restore" in message) == (True, False)
 
 
 def test_payee_with_another_payees_staff_number_is_reported(journal: SqliteJournal) -> None:

@@ -158,7 +158,8 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "client_orderid.conflict": CodeMeaning(
             "order id used for another payment",
             "This order id was already used for a different payment.",
-            "Give the new payment a new id. To replace a payment that was rejected or never sent, use --amend.",
+            "Restore the row, or settle the earlier payment first if it is in doubt. Only a payment to another person "
+            "gets a new id. To replace a payment that was rejected or never sent, use --amend.",
         ),
         "row.fields": CodeMeaning(
             "wrong number of fields",
