@@ -154,7 +154,6 @@ class Clash:
     state: State
     is_amendable: bool
     quarantined_since: str | None = None
-    is_held: bool = False
 
     def is_replaceable(self, cutoff: str) -> bool:
         """Return whether an amended row may replace the payment now: it is amendable and not in quarantine."""

@@ -203,8 +203,6 @@ def conflict_findings(
         for row, order_id, country, currency, amount, form, fields in lines.iter_rows():
             (clash, is_only), (before, is_held) = clashes.get(row, (None, False)), earlier[places[row]]
             can_amend = clash is not None and clash.is_amendable and is_only
-            if clash is not None and before.state is State.REJECTED and not clash.is_amendable:
-                is_held = is_held or before.client_orderid == clash.client_orderid
             conflict = _Conflict(
                 Instruction(order_id, country, currency, amount, form, json.loads(fields)),
                 before,

@@ -118,7 +118,7 @@ class ModelJournal:
             is_held = one.is_contested and standing.state in HOLDABLE_STATES
             may_amend = is_its_own and is_amendable(standing) and not is_held
             details = (batch, one.new.row, opened_at, standing.state, may_amend)
-            clashes.append(Clash(row, order_id, one.number, *details, is_held=is_held))
+            clashes.append(Clash(row, order_id, one.number, *details))
         return known, clashes
 
     def append(self, entries: Sequence[Entry]) -> list[bool]:
