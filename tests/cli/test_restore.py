@@ -153,7 +153,7 @@ def test_restore_on_another_host_never_pays_twice(office: Office) -> None:
     assert (status["exit_code"], row["state"], row["held_orders"]) == (5, "rejected", ["BEFORE-2-r2"])
     assert "Do not pay it by other means" in row["next"]
     corrected = program.sheet(kenyan_rows(2, prefix="BEFORE", amount="901"), name="corrected.csv")
-    assert "Settle that row first" in " ".join(program.run("submit", corrected, "--amend").stdout.split())
+    assert "Settle it first" in " ".join(program.run("submit", corrected, "--amend").stdout.split())
     assert program.json("retry", before)["states"] == {"paid": 1, "ready": 1}
     assert program.json("resume", before)["exit_code"] == 5
     result = program.run("resolve", "row", before, "3", "--as", "paid", "--evidence", "Statement, as BEFORE-2-r2")
