@@ -85,4 +85,6 @@ def test_journal_processes_pending_notifications() -> None:
     journal.process_arrivals.return_value = Counter({Finding.MOVED: 1})
     found = asyncio.run(SingleRun(journal, lambda _: True).process_arrivals(WORDS, at=AT))
     assert found == {Finding.MOVED: 1}
-    assert journal.process_arrivals.call_args.kwargs["at_most"] is not None
+    (words,), options = journal.process_arrivals.call_args
+    assert (words, options["at"]) == (WORDS, AT)
+    assert options["at_most"] is not None

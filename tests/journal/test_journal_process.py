@@ -67,6 +67,15 @@ def test_same_process_cannot_open_journal_twice(place: Path) -> None:
     open_journal_at(place).close()
 
 
+def test_lock_names_listener(place: Path) -> None:
+    """Commands wait for it, and rows in flight are not shown as being sent by it."""
+    path = place / "a.lock"
+    listening = closing(RunLock(path, now=AT, command="listen", kind=HolderKind.LISTENER))
+    with listening, pytest.raises(JournalHeld) as raised:
+        RunLock(path, now=AT, command="a test")
+    assert raised.value.holder is HolderKind.LISTENER
+
+
 @contextmanager
 def hold_lock(path: Path, written: Mapping[str, object] | None) -> Iterator[None]:
     """Hold a lock in a file that names its holder."""

@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.message import Attempt
+from paygw_batch.gateway.sign import SignatureProfile
+from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.sandbox.form import FormCheck, Order, Request
 from paygw_batch.sandbox.verifier import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, VerifiedProfile, Verifier
 from tests.sandbox.sandbox_merchant import (
@@ -31,6 +34,7 @@ from tests.sandbox.sandbox_merchant import (
     parse_fields,
     require_refusal,
 )
+from tests.support.gateway_cases import RULES, instruction_for, signed, signer
 
 KENYA = GOOD["KE"]
 
@@ -55,6 +59,21 @@ def test_changed_signed_body_is_refused(make_verifier: MakeVerifier, merchant_ke
     for changed in (*changes, KENYA | {"amount": "1500.51"}, KENYA | {"amount": "1500.5"}):
         request = replace(build_request(merchant, KENYA), body=encode_body(changed))
         assert refused(make_verifier(merchant), request) == (401, "signature"), changed
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_sandbox_accepts_client_signature(merchant_key: RSAPrivateKey, profile: str) -> None:
+    """Names in several scripts are signed as UTF-8 by both."""
+    merchant, url = Merchant(merchant_key, profile), f"http://127.0.0.1:8080{PATH}"
+    client = signer(PrivateKey(merchant_key), SignatureProfile(profile), url=url)
+    pem, verified = merchant.public_key_pem(), VerifiedProfile(profile)
+    authenticator = Authenticator(consumer_key=client.consumer_key, public_key_pem=pem, profile=verified)
+    for number, (country, rule) in enumerate(RULES.items()):
+        instruction = instruction_for(country)
+        sent = signed(client, rule, Attempt(instruction, instruction.client_orderid, f"{number:032x}", NOW_S))
+        headers = (("host", "127.0.0.1:8080"), ("authorization", sent.authorization))
+        request = Request("1.1", "POST", PATH, "", headers, sent.body)
+        assert authenticator.check(request, parse_fields(sent.body), NOW_S) is None, country
 
 
 def test_signature_for_another_host_or_key_is_refused(verifier: Verifier, merchant: Merchant) -> None:

@@ -411,15 +411,15 @@ def _by_order(scenario: "Scenario", journal: SqliteJournal, chosen: ForgettableP
     order = sign_document(unsigned, key_of(MAKER))
     both = PEOPLE[1:]
     people = scenario.forgetting.choice(((), both[:1], both, both, both))
-    order, _ = approve_by(order, people, policy, now)
+    order, said_yes = approve_by(order, people, policy, now)
     try:
         found, decided, kept = verify_forget_order(
             order, journal, policy, now, by="amina", endpoint=ENDPOINT.name, cutoff=until, recent=""
         )
     except ApprovalError:
         return
-    if len(people) < policy.needed:
-        raise scenario.judge.found("I12", f"people are forgotten by the word of {people}")
+    if len(said_yes) < policy.needed:
+        raise scenario.judge.found("I12", f"people are forgotten by the word of {said_yes}")
     journal.forget(found, by=decided, at=scenario.at(), order=kept)
     if not is_recorded(journal, order):
         raise scenario.judge.found("I18", "an order to forget people is not kept")
