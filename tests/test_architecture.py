@@ -68,7 +68,7 @@ FLOORS = {
         "permissions passkey_access web_guard payout_counts payout_folder start_run",
         *("rendering visits check_payout sheet_process", "pages", "console_app", "console_command invite_command"),
     ),
-    "cli": ("invocation options signals help_texts", "screen", "send_batch sheet_questions", "commands", "main start"),
+    "cli": ("invocation options signals", "screen", "help_texts send_batch sheet_questions", "commands", "main start"),
 }
 """Rooms with floors: folders, or modules of the room itself, from the ground up. None imports from a floor above it."""
 

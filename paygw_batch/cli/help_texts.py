@@ -9,11 +9,14 @@ import inspect
 from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
+from typing import NoReturn
 
 import click
 from click import core, exceptions, parser, termui, types
 
+from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.language import gettext, mark, mark_all, mark_count, ngettext, say
+from paygw_batch.show.summary import ExitCode, Summary
 
 EXIT_CODES: Mapping[int, str] = MappingProxyType(
     {
@@ -56,8 +59,40 @@ def paragraphs(text: str | None) -> tuple[str, ...]:
     return tuple(" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n") if part.strip())
 
 
+JSON_REQUESTED = "paygw_batch.json_asked"
+"""The key in click's context under which --json is recorded, also if parsing fails."""
+
+
+def print_and_exit(ctx: click.Context, text: str) -> NoReturn:
+    """Print a text that a person asked for, as the message of the summary with --json, and exit.
+
+    The exit code is 2 if the text cannot be written. A reader may close the pipe early (`| head`).
+    """
+    output = standard_output()
+    if ctx.meta.get(JSON_REQUESTED):
+        from paygw_batch.cli.screen.screen import json_line  # noqa: PLC0415 (slow: imports rich)
+
+        text = json_line(Summary(ExitCode.DONE, text)).removesuffix("\n")
+    output.write(f"{text}\n")
+    if output.failure is None or output.is_pipe_closed:
+        ctx.exit()
+    standard_error().write(output.failure_message() + "\n")
+    ctx.exit(ExitCode.USAGE)
+
+
+def _show_help(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        print_and_exit(ctx, ctx.get_help())
+
+
 class HelpCommand(click.Command):
     """A command whose help is in the chosen language and ends with examples and exit codes."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the usage line. Only its first word is translated, because the rest is typed as shown."""

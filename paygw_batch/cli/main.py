@@ -5,13 +5,14 @@ import os
 import shutil
 import sys
 import traceback
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, TextIO
 
 import click
 
-from paygw_batch.cli.help_texts import HelpGroup, section_title, translate_click
+from paygw_batch.cli.help_texts import JSON_REQUESTED, HelpGroup, print_and_exit, section_title, translate_click
 from paygw_batch.cli.invocation import Invocation, accept_program_options, program_options, put_language_first
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import RETRY_HINT, interruption
@@ -26,8 +27,6 @@ from paygw_batch.show.summary import ExitCode, RunFailed, Summary, error_summary
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
 """How long polars' allocator keeps freed memory, in milliseconds (jemalloc's `MALLOC_CONF`)."""
 
-_JSON_REQUESTED = "paygw_batch.json_asked"
-"""The key in click's context under which --json is recorded, in case parsing fails."""
 COMMAND_GROUPS = {
     mark("Every day"): {
         "init": mark("Set up an endpoint, or the sandbox."),
@@ -132,20 +131,23 @@ class _CommandGroup(HelpGroup):
             option.is_eager = False  # `--lang` and PAYGW_LANG are processed before help is shown
         return option
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[JSON_REQUESTED] = "--json" in args
+        return super().parse_args(ctx, args)
+
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
         as_json = "--json" in args
         try:
             context = super().make_context(info_name, put_language_first(args), *rest, **extra)
         except click.UsageError as error:
             raise _prepare_usage_error(error, as_json=as_json) from None
-        context.meta[_JSON_REQUESTED] = as_json
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            as_json = bool(ctx.params.get("as_json")) or ctx.meta.get(_JSON_REQUESTED, False)
+            as_json = bool(ctx.params.get("as_json")) or ctx.meta.get(JSON_REQUESTED, False)
             raise _prepare_usage_error(error, as_json=as_json) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
@@ -224,9 +226,21 @@ def _trace_without_data(error: BaseException) -> str:
     return "\n".join(lines)
 
 
+def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        print_and_exit(ctx, f"paygw-batch, version {version('paygw-batch')}")
+
+
 @click.group(cls=_CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @program_options
-@click.version_option(package_name="paygw-batch")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def cli(
     ctx: click.Context, *, config: Path | None, journal: Path | None, as_json: bool, quiet: bool, verbose: bool
@@ -253,12 +267,12 @@ def run() -> None:
     try:
         code = cli.main(prog_name="paygw-batch", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        error.show(standard_error().file)
         code = error.exit_code
     except click.Abort:
         # Click raises this for an interrupt outside a command.
         if interruption.is_signalled:
             raise KeyboardInterrupt from None
-        click.echo("Aborted!", err=True)
+        click.echo("Aborted!", file=standard_error().file)
         code = 1
     sys.exit(code)

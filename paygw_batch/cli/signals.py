@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -123,11 +124,13 @@ interruption = Interruption()
 def exit_interrupted(sentence: str, hint: str, **values: Any) -> NoReturn:
     """Exit at once. `values` are those of the summary, with --json."""
     interruption.ignore()
-    os.write(2, f"{say('Error: ')}{sentence}\n{hint}\n".encode())
+    with suppress(OSError):
+        os.write(2, f"{say('Error: ')}{sentence}\n{hint}\n".encode())
     if "--json" in sys.argv[1:]:
         import json  # noqa: PLC0415 (only if a signal arrives)
 
         from paygw_batch.show.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
-        os.write(1, (json.dumps(Summary(ExitCode.INTERRUPTED, sentence, **values).as_json()) + "\n").encode())
+        with suppress(OSError):
+            os.write(1, (json.dumps(Summary(ExitCode.INTERRUPTED, sentence, **values).as_json()) + "\n").encode())
     os._exit(INTERRUPT_EXIT_CODE)

@@ -6,12 +6,14 @@ is released. The run then installs its own handlers (`cli/send_batch.py`).
 
 import sys
 
+from paygw_batch.cli.screen.streams import open_closed_streams
 from paygw_batch.cli.signals import RETRY_HINT, exit_interrupted, interruption, parse_command_name
 from paygw_batch.language import say
 
 
 def main() -> None:
     interruption.handle_signals()
+    open_closed_streams()
     if parse_command_name(sys.argv[1:]) == "work":  # a signal ends a worker normally, even during startup
         interruption.raise_on_second_signal()
     try:

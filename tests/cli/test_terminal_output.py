@@ -124,6 +124,23 @@ def test_unwritable_output_fails_query_and_keeps_rejections(program: Program) ->
     assert "2 rejected." in (program.home / "err").read_text()
 
 
+@pytest.mark.parametrize("words", ["submit --help", "--help", "--version", "completion bash"])
+def test_unwritable_help_is_error_without_trace(program: Program, words: str) -> None:
+    assert run_with_output(program, *words.split(), out=FULL) == 2
+    said = "Error: cannot write to standard output: no space left on device.\n"
+    assert (program.home / "err").read_text() == said
+    assert program.json(*words.split())["exit_code"] == 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_not_stop_run(program: Program, closed: str) -> None:
+    words = (sys.executable, "-m", "paygw_batch", "--config", program.config, "submit", program.sheet(kenyan_rows(1)))
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *map(str, words)]
+    environ = {**os.environ, **program.environ}
+    result = subprocess.run(shell, env=environ, cwd=program.home, capture_output=True, text=True, check=False)
+    assert (result.returncode, len(program.record()), "Trace" in result.stderr) == (0, 1, False)
+
+
 @pytest.mark.long
 def test_full_output_streams_keep_error_exit_code(program: Program) -> None:
     sheet = program.sheet(["KE,PAY-1,many,KES,Jane,254712345678,+254712345678"])

@@ -12,11 +12,10 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import get_completion_class
 
-from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
+from paygw_batch.cli.help_texts import HelpCommand, HelpGroup, print_and_exit
 from paygw_batch.cli.invocation import Invocation, PathType
 from paygw_batch.cli.options import complete_countries, force_option, settings_for
 from paygw_batch.cli.screen.screen import Screen, ask_for_text
-from paygw_batch.cli.screen.streams import standard_output
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.data import config_dir
 from paygw_batch.countries.load import find_country, load_operation, load_rules
@@ -516,4 +515,4 @@ def completion_command(ctx: click.Context, invocation: Invocation, *, shell: str
     screen = Screen(invocation, is_read_only=True)
     if screen.as_json:
         screen.finish(Summary(ExitCode.DONE, say("The script for {shell}.", shell=shell), extra={"script": script}))
-    standard_output().write(f"{script.strip()}\n")
+    print_and_exit(ctx, script.strip())

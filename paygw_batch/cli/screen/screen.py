@@ -307,8 +307,8 @@ class Screen:
             if summary.exit_code is not ExitCode.DONE:
                 self.say_if_quiet(summary.message)
         code = summary.exit_code
-        if (failure := self._output.failure) is not None and not (self._is_read_only and self._output.is_pipe_closed):
+        if self._output.failure is not None and not (self._is_read_only and self._output.is_pipe_closed):
             self.err.print_line(summary.message)
-            self.err.print_line(say("Error: cannot write to standard output: {failure}.", failure=failure))
+            self.err.print_line(self._output.failure_message())
             code = ExitCode.USAGE if code is ExitCode.DONE else code
         raise click.exceptions.Exit(int(code))

@@ -44,6 +44,9 @@ class Stream(io.TextIOBase):
                 _discard_output(self._target)
         return len(text)
 
+    def failure_message(self) -> str:
+        return say("Error: cannot write to standard output: {failure}.", failure=self.failure)
+
     def flush(self) -> None:
         """Do nothing, because each write is flushed."""
 
@@ -73,6 +76,21 @@ def _discard_output(target: TextIO) -> None:
     null_device = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(null_device, descriptor)
     os.close(null_device)
+
+
+def open_closed_streams() -> None:
+    """Open the null device for each standard stream that is closed, as by `>&-` or a service manager.
+
+    Otherwise the next file, such as the journal, would get the stream's descriptor, and with it the stream's output.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null_device = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null_device, number)
+            os.set_inheritable(number, True)
+            if null_device != number:
+                os.close(null_device)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def standard_output() -> Stream:
