@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from tests.console.checking import check_in_process
 from tests.console.serving import free_listener, serve_pages
 from tests.support.browsers import HOW_TO_GET_IT, PATIENCE_MS, Desk, chromium
+from tests.support.clocks import ManualClock
 from tests.support.people import APPROVER, MAKER, House, Person, create_sandbox
 from tests.support.program import Program, sandbox_toml
 
@@ -70,6 +71,16 @@ def program(tmp_path: Path) -> Program:
     config = tmp_path / "paygw.toml"
     config.write_text(sandbox_toml())
     return Program(tmp_path, config)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite3"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture

@@ -2,20 +2,17 @@
 
 import io
 import re
-import time
 from html import unescape
 
 import openpyxl
 
 from paygw_batch.console.payout_folder import PayoutFolder
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.people import MAKER, House, Person, parse_forms
 from tests.support.program import Program
 
 NO_APPROVAL = '[approval.from_amount]\nKES = "100000000"\n'
 HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
-
-
 HEADER = "Country,Amount,Currency,Account name,account_number,phone"
 ROW = "KE,100.00,KES,A\xefcha Traor\xe9,254712345678,254712345678"
 
@@ -28,34 +25,16 @@ def waive_approval(program: Program) -> str:
 
 
 def row(n: int, **wrong: str) -> str:
-    cells = {
-        "country": "KE",
-        "id": f"P-{n}",
-        "amount": f"{100 + n}.00",
-        "currency": "KES",
-        "name": f"Jane {n}",
-        "account": f"254712345{n:03}",
-    } | wrong
-    return (
-        f"{cells['country']},{cells['id']},{cells['amount']},{cells['currency']},{cells['name']},{cells['account']},"
-        f"+254712345{n:03},T{n % 3}"
-    )
+    cells = {"country": "KE", "id": f"P-{n}", "amount": f"{100 + n}.00", "currency": "KES", "name": f"Jane {n}"}
+    return ",".join([*({**cells, "account": f"254712345{n:03}"} | wrong).values(), f"+254712345{n:03}", f"T{n % 3}"])
 
 
-EIGHT_DEFECTS = {
-    3: {"amount": '"1,250.00"'},
-    4: {"amount": "12-Jan"},
-    5: {"country": "Kenya"},
-    6: {"name": ""},
-    7: {"currency": "USD"},
-    8: {"amount": "=SUM(A1)"},
-    10: {"id": "P-9"},
-}
+EIGHT_DEFECTS = {3: {"amount": '"1,250.00"'}, 4: {"amount": "12-Jan"}, 5: {"country": "Kenya"}, 6: {"name": ""}}
+EIGHT_DEFECTS |= {7: {"currency": "USD"}, 8: {"amount": "=SUM(A1)"}, 10: {"id": "P-9"}}
 
 
 def sheet(count: int = 12, wrong: "dict[int, dict[str, str]] | None" = None) -> bytes:
-    lines = [HEADING, *(row(n, **(wrong or {}).get(n, {})) for n in range(1, count + 1))]
-    return "\n".join(lines).encode()
+    return "\n".join([HEADING, *(row(n, **(wrong or {}).get(n, {})) for n in range(1, count + 1))]).encode()
 
 
 def upload_sheet(person: Person, content: bytes, name: str = "payroll-november.csv") -> str:
@@ -82,14 +61,10 @@ def payable_count(page: str) -> str:
 
 def wait_until_finished(person: Person, place: str) -> str:
     """Wait until the payout's run has ended, and return its page."""
-    for _ in range(1200):
-        answer = person.get(f"{place}/plan")
-        if answer.status_code == 303:
-            page = person.get(answer.headers["location"]).text
-            if "Finished" in page or "Paused" in page:
-                return page
-        time.sleep(0.1)
-    raise AssertionError(answer.text)
+    wait_until(lambda: person.get(f"{place}/plan").status_code == 303, "the payout does not start")
+    payout = person.get(f"{place}/plan").headers["location"]
+    wait_until(lambda: re.search("Finished|Paused", person.get(payout).text), "the payout does not end")
+    return person.get(payout).text
 
 
 PAYROLL = """Staff list of October,,,,,,
@@ -105,9 +80,8 @@ def open_payout_folder(house: House, place: str) -> PayoutFolder:
 
 def submit_sheet(program: Program, folder: PayoutFolder) -> tuple[int, str]:
     """Submit the sheet of a payout from the command line, and return the exit code and output."""
-    run = program.run(
-        "submit", folder.sheet, "--mended", folder.corrections_file, "--plan", folder.plan_file, "--skip-invalid"
-    )
+    given = ("--mended", folder.corrections_file, "--plan", folder.plan_file)
+    run = program.run("submit", folder.sheet, *given, "--skip-invalid")
     return run.exit_code, " ".join(run.output.split())
 
 
@@ -185,11 +159,9 @@ def build_workbook(*titles: str) -> bytes:
     book.worksheets[0].title = "Cover"
     for number, title in enumerate(titles, 1):
         sheet = book.create_sheet(title)
-        for line in (
-            f"client_orderid,{HEADER}",
-            f"{title},{ROW}".replace("100.00", f"{number}00.00").replace("5678", f"567{number}"),
-        ):
-            sheet.append(line.split(","))
+        line = f"{title},{ROW}".replace("100.00", f"{number}00.00").replace("5678", f"567{number}")
+        sheet.append(f"client_orderid,{HEADER}".split(","))
+        sheet.append(line.split(","))
     kept = io.BytesIO()
     book.save(kept)
     return kept.getvalue()

@@ -23,8 +23,6 @@ fault = "garbage"
 amount_whole = 9008
 fault = "drop_before"
 """
-
-
 TICKET = "Ticket 7 <b>"
 
 

@@ -1,10 +1,12 @@
 """Tests downloads, the search for a person, and the audit trail."""
 
+import io
 from pathlib import Path
 
+import openpyxl
 import pytest
 
-from tests.console.preparing import waive_approval
+from tests.console.preparing import sheet, upload_sheet, waive_approval
 from tests.support.people import ADMINISTRATOR, AUDITOR, MAKER, House, Person, audit_entries, create_sandbox
 
 HEADING = "country,client_orderid,amount,currency,account_name,account_number,phone,note"
@@ -72,3 +74,21 @@ def test_search_finds_person_and_offers_remittance_advice(house: House, ada: Per
     assert "No payment matches" in ada.get("/payees?text=nobody").text
     masked = house.person(AUDITOR).get("/payees?text=halima").text
     assert ("254712345002" in masked, "...002" in masked) == (False, True)
+
+
+def test_unreadable_file_shows_only_file_error(ada: Person) -> None:
+    page = ada.get(upload_sheet(ada, b"%PDF-1.4 not a sheet", "scan.csv")).text
+    assert "We cannot read this sheet yet" in page
+    assert "cannot be paid yet" not in page
+    assert ada.get(upload_sheet(ada, HEADING.encode())).text.count("no rows below it") == 1
+
+
+def test_marked_workbook_requires_unchanged_file(house: House, ada: Person) -> None:
+    place = upload_sheet(ada, sheet(2, {1: {"amount": "abc"}}))
+    book = ada.get(f"{place}/marked").content
+    assert [line[0].value for line in openpyxl.load_workbook(io.BytesIO(book))["Payees"]["A2:A3"]] == [2, 3]
+    (house.console.directory / place.rpartition("/")[2] / "sheet" / "payroll-november.csv").write_bytes(b"other")
+    answer = ada.get(f"{place}/marked")
+    assert answer.status_code == 409
+    assert "This sheet has no marked workbook" in answer.text
+    assert not list(house.console.directory.glob(".download-*"))

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -31,17 +31,12 @@ from tests.console.checking import check_in_process
 from tests.console.preparing import build_workbook, open_payout_folder, sheet, sign_sheet, upload_sheet, waive_approval
 from tests.console.settling import DECLINES, draft_order, pay_rows, settle
 from tests.support.clocks import SetClock, shifted_clock
-from tests.support.keyed_people import FROM_PAGES, KEYS, PasskeyHouse, key_form
+from tests.support.keyed_people import FROM_PAGES, KEYS, TOKEN, PasskeyHouse, key_form
 from tests.support.patience import wait_until
 from tests.support.people import APPROVER, MAKER, ORIGIN, House, Person, audit_entries, create_sandbox, parse_forms
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 WRONG = {3: {"amount": '"1,250.00"'}, 4: {"amount": '"2,250.00"'}}
-
-
-@pytest.fixture
-def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    return shifted_clock(monkeypatch)
 
 
 def send_form(person: Person, path: str, form: dict[str, str]) -> Response:
@@ -112,15 +107,23 @@ class RecordedForm:
         return self
 
 
+def withdraw(house: House, document: SignedDocument | None) -> None:
+    """Withdraw a document as from a terminal, without using the pages."""
+    assert document is not None
+    withdraw_document(house.console.settings, document, withdraw_on_page(document, APPROVER, utc_now()))
+
+
+def drafted_order(house: House, order: str) -> SignedDocument | None:
+    folder = find_order_folder(house.console.directory / "orders", order.rpartition("/")[2])
+    return None if folder is None else folder.order
+
+
 class Desk:
     """The people of a house, who record forms of every kind."""
 
     def __init__(self, house: House, set_clock: SetClock) -> None:
         self.house, self.set_clock = house, set_clock
         self.ada, self.ben = house.person(MAKER), house.person(APPROVER)
-
-    def new_upload(self) -> RecordedForm:
-        return RecordedForm(self.ada, "/new").with_content(sheet(3), sheet(4))
 
     def sheet_form(self, act: str, **typed: str) -> RecordedForm:
         place = upload_sheet(self.ada, sheet(5, WRONG))
@@ -129,10 +132,9 @@ class Desk:
         return RecordedForm(self.ada, f"{place}/{act}", typed, make_stale)
 
     def form_of_corrected_row(self, act: str, **typed: str) -> RecordedForm:
-        form_case = self.sheet_form(act, **typed)
-        correction = {"row": "4", "column": "amount", "text": "66.00"}
-        form_case.make_stale = partial(self.ada.post, form_case.path.replace(act, "mend"), **correction)
-        return form_case
+        recorded = self.sheet_form(act, **typed)
+        recorded.make_stale = partial(self.ada.post, recorded.path.replace(act, "mend"), **MEND | {"text": "66.00"})
+        return recorded
 
     def worksheets_form(self) -> RecordedForm:
         place = upload_sheet(self.ada, build_workbook("October", "November"), "pay.xlsx")
@@ -147,7 +149,7 @@ class Desk:
         if act == "start":
             self.ben.post(f"{place}/approve")
         if act == "sign-again":
-            self.withdraw(open_payout_folder(self.house, place).plan)
+            withdraw(self.house, open_payout_folder(self.house, place).plan)
 
         def make_stale() -> None:
             self.ada.post(f"{place}/mend", row="2", column="amount", text="701.00")
@@ -156,18 +158,12 @@ class Desk:
         by = self.ada if act in {"sign", "sign-again", "withdraw"} else self.ben
         return RecordedForm(by, f"{place}/{act}", typed, make_stale)
 
-    def withdraw(self, document: SignedDocument | None) -> None:
-        """Withdraw a document as from a terminal, without using the pages."""
-        assert document is not None
-        withdraw_document(self.house.console.settings, document, withdraw_on_page(document, APPROVER, utc_now()))
-
     def order_form(self, act: str, **typed: str) -> RecordedForm:
         order = draft_order(self.ada, pay_rows(self.house, "9006.00"), 2)
         if act != "sign":
             self.ada.post(f"{order}/sign")
         if act == "sign-again":
-            order_folder = find_order_folder(self.house.console.directory / "orders", order.rpartition("/")[2])
-            self.withdraw(None if order_folder is None else order_folder.order)
+            withdraw(self.house, drafted_order(self.house, order))
         if act == "carry-out":
             path = lock_path(self.house.console.settings.journal_path())
             with closing(RunLock(path, now="2026-11-22T00:00:00.000Z", command="submit")):
@@ -175,9 +171,8 @@ class Desk:
         make_stale = partial(self.ada.post, f"{order}/take-back")
         if act == "take-back":
             make_stale = partial(self.ben.post, f"{order}/send-back", reason="It is another ticket")
-        return RecordedForm(
-            self.ben if act in {"agree", "send-back"} else self.ada, f"{order}/{act}", typed, make_stale
-        )
+        by = self.ben if act in {"agree", "send-back"} else self.ada
+        return RecordedForm(by, f"{order}/{act}", typed, make_stale)
 
     def settle_form(self, said: str) -> RecordedForm:
         place = f"/payouts/{pay_rows(self.house, '9006.00')}/rows/2/settle"
@@ -212,8 +207,7 @@ class Desk:
         self.ben.post(f"{order}/agree")
 
         def make_stale() -> None:
-            run = last_run(self.house.console.runs, batch)
-            if run is not None:
+            if (run := last_run(self.house.console.runs, batch)) is not None:
                 os.kill(run.pid, signal.SIGKILL)
                 wait_until(lambda: not run.is_alive, "the run lives on")
             assert self.ben.post(f"/payouts/{batch}/continue").status_code == 303
@@ -223,12 +217,14 @@ class Desk:
         return RecordedForm(self.ada, f"/payouts/{batch}/{act}", {}, make_stale)
 
 
+PLAN_ACTS = ("start", "sign", "sign-again", "approve", "withdraw")
+ORDER_ACTS = ("sign", "take-back", "sign-again", "agree", "carry-out")
 MEND = {"row": "4", "column": "amount", "text": "55.00"}
 FORM_CASES: dict[str, Callable[[Desk], RecordedForm]] = {
     "/sign-in": lambda desk: RecordedForm(desk.ada, "/sign-in", {"name": MAKER}),
     "/language": lambda desk: RecordedForm(desk.ada, "/language", {"language": "fr", "back": "/people"}),
     "/sign-out": lambda desk: RecordedForm(desk.ada, "/sign-out"),
-    "/new": Desk.new_upload,
+    "/new": lambda desk: RecordedForm(desk.ada, "/new").with_content(sheet(3), sheet(4)),
     "/sheets/{sheet}/again": lambda desk: desk.sheet_form("again").with_content(sheet(6), sheet(6)),
     "/sheets/{sheet}/reading": lambda desk: desk.sheet_form("reading", reference="payroll-2026-11"),
     "/sheets/{sheet}/worksheets": Desk.worksheets_form,
@@ -240,16 +236,14 @@ FORM_CASES: dict[str, Callable[[Desk], RecordedForm]] = {
     "/sheets/{sheet}/leave-out": lambda desk: desk.sheet_form("leave-out", row="4", out="yes"),
     "/sheets/{sheet}/leave-out corrected": lambda desk: desk.form_of_corrected_row("leave-out", row="4", out="yes"),
     "/sheets/{sheet}/remove": lambda desk: desk.sheet_form("remove"),
-    **{f"/sheets/{{sheet}}/{act}": partial(Desk.plan_form, act=act) for act in ("start", "sign", "sign-again")},
-    **{f"/sheets/{{sheet}}/{act}": partial(Desk.plan_form, act=act) for act in ("approve", "withdraw")},
+    **{f"/sheets/{{sheet}}/{act}": partial(Desk.plan_form, act=act) for act in PLAN_ACTS},
     "/payouts/{batch}/retry": Desk.retry_form,
     "/sheets/{sheet}/send-back": lambda desk: desk.plan_form("send-back", reason="One is wrong"),
     "/payouts/{batch}/rows/{row:int}/settle": lambda desk: desk.settle_form("paid"),
     "/payouts/{batch}/rows/{row:int}/settle by two": lambda desk: desk.settle_form("rejected"),
     "/payouts/{batch}/statement": lambda desk: desk.statement_form("upload"),
     **{f"/statements/{{statement}}/{act}": partial(Desk.statement_form, act=act) for act in ("remove", "carry-out")},
-    **{f"/orders/{{order}}/{act}": partial(Desk.order_form, act=act) for act in ("sign", "take-back", "sign-again")},
-    **{f"/orders/{{order}}/{act}": partial(Desk.order_form, act=act) for act in ("agree", "carry-out")},
+    **{f"/orders/{{order}}/{act}": partial(Desk.order_form, act=act) for act in ORDER_ACTS},
     "/orders/{order}/send-back": lambda desk: desk.order_form("send-back", reason="It is another ticket"),
     **{f"/payouts/{{batch}}/{act}": partial(Desk.run_form, act=act) for act in ("pause", "continue")},
     "/people/check": lambda desk: RecordedForm(desk.ada, "/people/check", {"check": "verify"}),
@@ -266,9 +260,7 @@ def test_every_form_is_tested() -> None:
 
 
 @pytest.fixture
-def desk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, set_clock: SetClock
-) -> Iterator[Desk]:
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Desk]:
     """Return the people of a house in which a started run only waits."""
     check_in_process(monkeypatch)
     house = House(create_sandbox(tmp_path, behaviour=DECLINES))
@@ -278,11 +270,10 @@ def desk(
     waits = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(300)"
     house.console = replace(house.console, program=(sys.executable, "-S", "-c", waits))
     house.app = console_app(house.console)
-    yield Desk(house, set_clock)
+    yield Desk(house, shifted_clock(monkeypatch))
     runs = (folder.glob("*.json") for folder in (house.console.runs, house.console.directory / HEALTH_FOLDER))
     for record in chain.from_iterable(runs):
-        run = last_run(record.parent, record.stem.partition(".")[0])
-        if run is not None and run.is_alive:
+        if (run := last_run(record.parent, record.stem.partition(".")[0])) is not None and run.is_alive:
             os.kill(run.pid, signal.SIGKILL)
 
 
@@ -292,8 +283,7 @@ def console_state(house: House) -> tuple[object, ...]:
     if not house.console.settings.journal_path().exists():
         return (files,)
     with journal_for_planning(house.console.settings) as journal:
-        records = journal.batches()
-        history = [journal.history(record.number) for record in records]
+        history = [journal.history(record.number) for record in journal.batches()]
         return files, journal.head().seq, list(journal.withdrawals()), history
 
 
@@ -341,11 +331,9 @@ def test_repeated_sign_in_response_signs_in_once(tmp_path: Path) -> None:
 
 
 def test_repeated_invitation_form_shows_same_line(tmp_path: Path) -> None:
-    house = PasskeyHouse(create_sandbox(tmp_path))
-    token = "T" * 43
-    house.console.access.invitations.invite(APPROVER, token, house.console.now())
-    form = key_form(KEYS[APPROVER], token=token)
-    path = f"/invitation/{token}"
+    house, path = PasskeyHouse(create_sandbox(tmp_path)), f"/invitation/{TOKEN}"
+    house.console.access.invitations.invite(APPROVER, TOKEN, house.console.now())
+    form = key_form(KEYS[APPROVER])
     first, second = (house.stranger().ask("POST", path, data=form, headers=FROM_PAGES) for _ in range(2))
     assert (first.status_code, second.status_code, first.text) == (200, 200, second.text)
     assert [act for _, act, *_ in audit_entries(house)] == ["make a passkey"]
@@ -378,22 +366,20 @@ def test_withdrawn_plan_is_reported_and_not_approved(house: House, ada: Person) 
     sign_sheet(ada, place)
     folder = open_payout_folder(house, place)
     form, plan = ben.shown(f"{place}/approve"), folder.plan
-    assert plan is not None
-    withdraw_document(house.console.settings, plan, withdraw_on_page(plan, APPROVER, utc_now()))
+    withdraw(house, plan)
     assert send_form(ben, f"{place}/approve", form).status_code == 409
     assert folder.plan == plan
     page = ben.get(f"{place}/plan").text
-    assert f"{APPROVER} withdrew the " in page
-    assert f"{place}/approve" not in page
+    assert (f"{APPROVER} withdrew the " in page, f"{place}/approve" in page) == (True, False)
     assert f"{APPROVER} withdrew the " in ada.get("/").text
     # Its maker signs another plan of the same payments on the page.
     again = ada.post(f"{place}/sign-again")
     assert (again.status_code, again.headers["location"]) == (303, f"{place}/plan")
     sign_sheet(ada, place)
     renewed = folder.plan
+    assert plan is not None
     assert renewed is not None
-    assert renewed.content == plan.content
-    assert renewed.digest() != plan.digest()
+    assert (renewed.content == plan.content, renewed.digest() == plan.digest()) == (True, False)
     assert ben.post(f"{place}/approve").status_code == 303
     assert "Start the payout" in ben.get(f"{place}/plan").text
 
@@ -403,13 +389,9 @@ def test_withdrawn_order_is_signed_again_on_page(house: House, ada: Person) -> N
     batch, ben = pay_rows(house, "9006.00"), house.person(APPROVER)
     place = draft_order(ada, batch, 2)
     ada.post(f"{place}/sign")
-    folder = find_order_folder(house.console.directory / "orders", place.rpartition("/")[2])
-    assert folder is not None
-    order = folder.order
-    assert order is not None
-    withdraw_document(house.console.settings, order, withdraw_on_page(order, APPROVER, utc_now()))
-    assert f"{APPROVER} withdrew the " in ben.get(place).text
-    assert f"{place}/agree" not in ben.get(place).text
+    withdraw(house, drafted_order(house, place))
+    page = ben.get(place).text
+    assert (f"{APPROVER} withdrew the " in page, f"{place}/agree" in page) == (True, False)
     assert ada.post(f"{place}/sign-again").status_code == 303
     assert ada.post(f"{place}/sign").status_code == 303
     assert ben.post(f"{place}/agree").status_code == 303
@@ -419,9 +401,9 @@ def test_withdrawn_order_is_signed_again_on_page(house: House, ada: Person) -> N
 def test_unfinished_requests_do_not_block_other_visitors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.console.console_app.HEAD_LIMIT_S", 0.3)
 
-    async def app(_scope: object, _receive: object, send: Callable[..., object]) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[misc]
-        await send({"type": "http.response.body", "body": b"here"})  # type: ignore[misc]
+    async def app(_scope: object, _receive: object, send: Callable[..., Awaitable[None]]) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"here"})
 
     async def drip_head(port: int) -> None:
         """Open a connection that never finishes its head, until the server closes it."""

@@ -16,7 +16,7 @@ from paygw_batch.approval.plan_document import PlanDocument, read_plan
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.start_run import last_run, start_run
 from tests.console.preparing import digest, open_payout_folder, sheet, sign_sheet, upload_sheet, wait_until_finished
-from tests.support.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, hidden_value, signature_fields
+from tests.support.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, hidden_value
 from tests.support.patience import PATIENCE_S
 from tests.support.people import APPROVER, MAKER, House, Person, create_sandbox
 from tests.support.software_passkey import SoftwarePasskey, passkey
@@ -55,7 +55,7 @@ def sign_other_payout(forgeries: Forgeries) -> dict[str, str]:
 def copy_maker_signature(forgeries: Forgeries) -> dict[str, str]:
     own = plan_of(forgeries.house, forgeries.place).signature
     assert isinstance(own, PasskeySignature)
-    return signature_fields(own)
+    return own.model_dump()
 
 
 ELSEWHERE = passkey("p-ben", RelyingParty("https://pay.example.evil.test"))
@@ -116,8 +116,8 @@ def approve_without_form(person: PasskeyPerson, house: PasskeyHouse, place: str)
     """Approve with a genuine signature although the page does not ask for one."""
     assert person.key is not None
     plan, approved_at = plan_of(house, place), timestamp(utc_now())
-    signature = person.key.sign(plan.approval_text(person.key.public, approved_at))
-    form = {"digest": plan.digest(), "approved_at": approved_at, **signature_fields(signature)}
+    signature = person.key.sign(plan.approval_text(person.key.public, approved_at)).model_dump()
+    form = {"digest": plan.digest(), "approved_at": approved_at, **signature}
     return person.post(f"{place}/approve", **form).status_code
 
 
@@ -174,27 +174,21 @@ def test_signed_text_contains_every_shown_figure(house: House, ada: Person, ben:
     main = page.partition("<main")[2].partition("</main>")[0]
     main = re.sub(r'(?s)<ol class="steps">.*?</ol>|<span class="code">.*?</span>', "", main)
     shown = html.unescape(re.sub(r"<[^>]*>", " ", main))
-    text = plan_of(house, place).signed_text().decode()
+    plan = plan_of(house, place)
+    text = plan.signed_text().decode()
     figures = {re.sub("[,\u202f]", "", figure) for figure in FIGURE.findall(TIME.sub("", shown))}
     assert {"7123.45", "102.00"} <= figures
     assert {figure for figure in figures if figure not in text} == set()
     assert [part in text for part in ('"becomes":"7123.45"', '"value":"102.00"')] == [True, True]
     # The number of people follows from the rows of the signed text.
-    content = plan_of(house, place).content
-    people = [int(count.replace("\u202f", "")) for count in re.findall(r"to ([\d\u202f]+) people</p>", main)]
-    assert people == [content.rows] == [6]
+    assert re.findall(r"to ([\d\u202f]+) people</p>", main) == [str(plan.content.rows)] == ["6"]
 
 
 def run_simultaneously(*calls: Callable[[], int]) -> list[int]:
     """Make calls at the same time, each from its own thread."""
     gate = threading.Barrier(len(calls))
-
-    def run(call: Callable[[], int]) -> int:
-        gate.wait()
-        return call()
-
     with ThreadPoolExecutor(len(calls)) as pool:
-        return [*pool.map(run, calls)]
+        return [*pool.map(lambda call: (gate.wait(), call())[1], calls)]
 
 
 def test_simultaneous_correction_discards_approval(house: House, ada: Person, ben: Person) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.routing import Route
 
 from paygw_batch.console import web_guard
 from paygw_batch.console.console_app import ROUTES, console_app
@@ -33,7 +32,6 @@ from tests.support.people import (
 from tests.support.software_passkey import passkey
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
-MIB = 1 << 20
 OWN = b"127.0.0.1:8460"
 STRANGERS, EVERYONE = "nobody is signed in here", f"everyone: {', '.join(Role)}"
 WHO_MAY = {
@@ -82,11 +80,10 @@ def test_every_route_has_access_rule(house: House) -> None:
         allowed = {role for role in Role if action is not None and may(Member("x", frozenset({role})), action)}
         assert allowed == {role for role in Role if role in RULES[route]}, route
     app: Any = console_app(house.console)
-    served = app._app.routes
-    pages = [page for page in served if isinstance(page, Route)]
-    methods = {f"{method} {page.path}" for page in pages for method in page.methods or ()}
+    *pages, static = app._app.routes
+    methods = {f"{method} {page.path}" for page in pages for method in page.methods}
     assert methods == set(RULES) | {rule.replace("GET ", "HEAD ") for rule in RULES}
-    assert [page.path for page in served if page not in pages] == ["/static"]
+    assert static.path == "/static"
 
 
 @pytest.mark.parametrize("role", PEOPLE)
@@ -171,9 +168,14 @@ def snapshot(house: House, place: str) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_unexpected_http_methods_change_nothing(house: House, ada: Person) -> None:
-    place = upload_sheet(ada, sheet(1))
-    before = snapshot(house, place)
+def test_get_and_unexpected_methods_change_nothing(house: House, ada: Person) -> None:
+    """An image on another site can send a GET request, so viewing a page must change nothing."""
+    place = upload_sheet(ada, sheet(2))
+    token, before = ada.token("/"), snapshot(house, place)
+    for route in ROUTES:
+        path = address(route).replace("0" * 16, place.rpartition("/")[2])
+        ada.get(f"{path}?row=2&column=amount&text=9.00&csrf={token}")
+    assert snapshot(house, place) == before
     for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "HEAD"):
         for path in (place, f"{place}/mend", f"{place}/remove", "/sign-out", "/new"):
             assert ada.ask(method, path).status_code in {200, 404, 405}, (method, path)
@@ -192,8 +194,7 @@ def test_csrf_form_without_session_token_changes_nothing(house: House, ada: Pers
     for token in tokens:
         answer = ada.ask("POST", f"{place}/mend", data=form | token, headers={"origin": ORIGIN})
         assert answer.status_code == 403, token
-    in_the_address = ada.ask("POST", f"{place}/mend?csrf={own}", data=form, headers={"origin": ORIGIN})
-    assert in_the_address.status_code == 403
+    assert ada.ask("POST", f"{place}/mend?csrf={own}", data=form, headers={"origin": ORIGIN}).status_code == 403
     for kind in ("text/plain", "application/json"):
         headers = {"origin": ORIGIN, "content-type": kind}
         assert ada.ask("POST", f"{place}/mend", content=f"csrf={own}", headers=headers).status_code == 403
@@ -220,17 +221,6 @@ def test_csrf_forms_require_own_origin_and_token(house: House, role: Role) -> No
     assert len(refusals) == asked
     assert {(entry.who, entry.result) for entry in refusals} == {(person.name, "refused")}
     assert person.get("/").status_code == 200  # None of them signed the person out.
-
-
-def test_get_requests_change_nothing(house: House, ada: Person) -> None:
-    """An image on another site can send a GET request, so viewing a page must change nothing."""
-    place = upload_sheet(ada, sheet(2))
-    token = ada.token("/")
-    before = snapshot(house, place)
-    for route in ROUTES:
-        path = address(route).replace("0" * 16, place.rpartition("/")[2])
-        ada.get(f"{path}?row=2&column=amount&text=9.00&csrf={token}")
-    assert snapshot(house, place) == before
 
 
 def test_stolen_stored_session_values_are_useless(house: House, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -318,15 +308,12 @@ def test_sign_in_brute_force_is_recorded_without_lockout(tmp_path: Path) -> None
 
 
 FORGED = {
+    **dict.fromkeys(("x-forwarded-for", "x-real-ip"), "192.0.2.1"),
+    **dict.fromkeys(("x-forwarded-user", "remote-user"), MAKER),
+    **dict.fromkeys(("x-original-url", "x-rewrite-url"), "/people"),
     "x-forwarded-host": "evil.example",
     "x-forwarded-proto": "https",
-    "x-forwarded-for": "192.0.2.1",
     "x-forwarded-prefix": "/evil",
-    "x-forwarded-user": MAKER,
-    "x-real-ip": "192.0.2.1",
-    "remote-user": MAKER,
-    "x-original-url": "/people",
-    "x-rewrite-url": "/people",
     "x-http-method-override": "POST",
     "forwarded": 'host="evil.example";proto=https',
 }
@@ -337,8 +324,7 @@ def test_forged_proxy_headers_are_ignored(house: House) -> None:
     for path in ("/", "/people", "/sign-in", "/nothing"):
         plain, forged = person.get(path), person.get(path, **FORGED)
         assert (forged.status_code, forged.text) == (plain.status_code, plain.text)
-    stranger = house.stranger().get("/", **FORGED)
-    assert (stranger.status_code, stranger.headers["location"]) == (303, "/sign-in")
+    assert house.stranger().get("/", **FORGED).headers["location"] == "/sign-in"
     answer = house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": ORIGIN, **FORGED})
     assert "Secure" not in answer.headers["set-cookie"]
     headers = {**FORGED, "origin": "https://evil.example"}
@@ -347,7 +333,7 @@ def test_forged_proxy_headers_are_ignored(house: House) -> None:
 
 def test_wrong_or_repeated_host_header_is_refused(house: House) -> None:
     wrong = [[b""], [b"evil.example"], [b"127.0.0.1"], [b"127.0.0.1:1"], [OWN, b"evil.example"], [OWN] * 2]
-    for hosts in (*wrong, list[bytes]()):
+    for hosts in (*wrong, []):
         assert send_request(house.app, headers=[(b"host", host) for host in hosts])[0] == 421, hosts
 
 
@@ -377,27 +363,24 @@ def send_request(app: Any, *, headers: Any, method: str = "GET", path: str = "/s
     return sent[0]["status"], taken
 
 
-def test_upload_bomb_is_refused_by_content_length(house: House) -> None:
-    sizes = [("/new", str(10 * 1024 * MIB)), ("/sign-out", str(MAX_FORM_BYTES + 1))]
+def test_upload_bomb_is_refused_or_aborted(house: House) -> None:
+    sizes = [("/new", str(10 << 30)), ("/sign-out", str(MAX_FORM_BYTES + 1))]
     sizes += [("/new", length) for length in ("-1", "1e9", "0x10", "1, 2", "")]
     for path, length in sizes:
         headers = [(b"host", OWN), (b"content-length", length.encode())]
         assert send_request(house.app, headers=headers, method="POST", path=path) == (413, 0), length
-
-
-def upload_headers(house: House, kind: bytes) -> list[tuple[bytes, bytes]]:
-    cookie = house.person(MAKER).client.cookies["payouts"].encode()
-    given = {b"host": OWN, b"cookie": b"payouts=" + cookie, b"origin": ORIGIN.encode(), b"content-type": kind}
-    return [*given.items()]
-
-
-def test_upload_bomb_without_length_is_aborted(house: House) -> None:
     body = repeat({"type": "http.request", "body": b"x" * 65_536, "more_body": True})
     headers = [*upload_headers(house, b"application/x-www-form-urlencoded"), (b"transfer-encoding", b"chunked")]
     answer = send_request(house.app, headers=headers, method="POST", path="/sign-out", body=body)
     assert answer == (413, MAX_FORM_BYTES // 65_536 + 1)
     newest = newest_entries(house.console.settings, limit=1)[0]
     assert (newest.who, newest.act, newest.result) == (MAKER, "sign out", "refused")
+
+
+def upload_headers(house: House, kind: bytes) -> list[tuple[bytes, bytes]]:
+    cookie = house.person(MAKER).client.cookies["payouts"].encode()
+    given = {b"host": OWN, b"cookie": b"payouts=" + cookie, b"origin": ORIGIN.encode(), b"content-type": kind}
+    return [*given.items()]
 
 
 def test_slow_upload_leaves_no_file(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,8 +394,7 @@ def test_slow_upload_leaves_no_file(house: House, monkeypatch: pytest.MonkeyPatc
 def test_form_bomb_with_many_fields_is_refused(ada: Person) -> None:
     form = "&".join(f"a{n}=" for n in range(3_000)) + f"&csrf={ada.token('/')}"
     headers = {"origin": ORIGIN, "content-type": "application/x-www-form-urlencoded"}
-    answer = ada.ask("POST", "/sign-out", content=form, headers=headers)
-    assert answer.status_code == 403
+    assert ada.ask("POST", "/sign-out", content=form, headers=headers).status_code == 403
     assert ada.get("/").status_code == 200
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from httpx import ASGITransport, AsyncClient, Response
 
-from paygw_batch.approval.approval_keys import PasskeySignature, RelyingParty, to_base64url
+from paygw_batch.approval.approval_keys import RelyingParty, to_base64url
 from paygw_batch.console.passkey_access import invitation_challenge, sign_in_text
 from tests.support.people import APPROVER, MAKER, House, Person
 from tests.support.software_passkey import SoftwarePasskey, passkey
@@ -34,7 +34,7 @@ class PasskeyPerson(Person):
     def sign_in(self, key: SoftwarePasskey, earlier_nonce: str | None = None) -> Response:
         """Sign in by passkey. `earlier_nonce` is the nonce of an earlier sign-in page."""
         nonce = earlier_nonce or self.begin_sign_in()
-        parts = signature_fields(key.sign(sign_in_text(nonce))) | {"nonce": nonce, "credential": key.credential_id}
+        parts = key.sign(sign_in_text(nonce)).model_dump() | {"nonce": nonce, "credential": key.credential_id}
         return self.ask("POST", "/sign-in/passkey", data=parts, headers={"origin": self.origin})
 
     def signature_for(self, page: str, key: SoftwarePasskey | None = None) -> dict[str, str]:
@@ -42,8 +42,7 @@ class PasskeyPerson(Person):
         signing = key or self.key
         assert signing is not None
         challenge = re.findall(r'data-challenge="([^"]+)"', page)[0]
-        collected = signing.client_data(challenge, "webauthn.get", {})
-        return signature_fields(signing.sign(b"", client_data=collected))
+        return signing.sign(b"", client_data=signing.client_data(challenge, "webauthn.get", {})).model_dump()
 
     def prepared(self, content: bytes, name: str) -> str:
         """Upload a sheet, sign it as its maker, and return its address."""
@@ -52,14 +51,6 @@ class PasskeyPerson(Person):
         answer = self.post(f"{place}/sign", digest=hidden_value(page, "digest"), **self.signature_for(page))
         assert answer.status_code == 303, answer.text
         return str(place)
-
-
-def signature_fields(signature: PasskeySignature) -> dict[str, str]:
-    return {
-        "client_data": signature.client_data,
-        "authenticator_data": signature.authenticator_data,
-        "signature": signature.signature,
-    }
 
 
 def hidden_value(page: str, name: str) -> str:
@@ -93,17 +84,12 @@ class PasskeyHouse(House):
 
 
 ADA, CLEO, STRANGER = passkey("p-ada"), passkey("r-cleo"), passkey("p-stranger")
-
-
 TOKEN = "T" * 43
-
-
-AT_AND_MORE = 0x45
 
 
 def key_form(key: SoftwarePasskey = ADA, *, token: str = TOKEN, kind: str = "webauthn.create") -> dict[str, str]:
     return {
         "client_data": to_base64url(key.client_data(invitation_challenge(token), kind, {})),
-        "authenticator_data": to_base64url(key.authenticator_data(AT_AND_MORE, more=b"\0" * 100)),
+        "authenticator_data": to_base64url(key.authenticator_data(0x45, more=b"\0" * 100)),
         "public_key": to_base64url(key.public.material),
     }

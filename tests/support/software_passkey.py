@@ -12,14 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from paygw_batch.approval.approval_keys import (
-    PasskeySignature,
-    PublicKey,
-    RelyingParty,
-    encode_public_key,
-    passkey_challenge,
-    to_base64url,
-)
+from paygw_batch.approval import approval_keys
+from paygw_batch.approval.approval_keys import PasskeySignature, PublicKey, RelyingParty, to_base64url
 
 PRESENT_AND_VERIFIED = 0x05
 
@@ -33,7 +27,7 @@ class SoftwarePasskey:
 
     @cached_property
     def public(self) -> PublicKey:
-        return encode_public_key(self._key.public_key())
+        return approval_keys.encode_public_key(self._key.public_key())
 
     @cached_property
     def credential_id(self) -> str:
@@ -59,12 +53,12 @@ class SoftwarePasskey:
         more: Mapping[str, object] | None = None,
     ) -> PasskeySignature:
         """Sign `data` as a browser does. The other parameters replace parts of the assertion."""
-        collected = self.client_data(passkey_challenge(data), kind, more or {}) if client_data is None else client_data
+        if client_data is None:
+            client_data = self.client_data(approval_keys.passkey_challenge(data), kind, more or {})
         output = self.authenticator_data() if authenticator_data is None else authenticator_data
-        plain = self.raw_signature(output + hashlib.sha256(collected).digest())
-        return PasskeySignature(
-            client_data=to_base64url(collected), authenticator_data=to_base64url(output), signature=to_base64url(plain)
-        )
+        plain = self.raw_signature(output + hashlib.sha256(client_data).digest())
+        parts = {"client_data": client_data, "authenticator_data": output, "signature": plain}
+        return PasskeySignature(**{name: to_base64url(part) for name, part in parts.items()})
 
     def raw_signature(self, data: bytes) -> bytes:
         match self._key:
@@ -77,8 +71,6 @@ class SoftwarePasskey:
 
 
 CONSOLE = RelyingParty("https://payouts.example.com")
-
-
 ELSEWHERE = RelyingParty("https://payouts.example.com.evil.test")
 
 
