@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_payout_shows_decisions_counts_and_rows_by_state(house: House) -> None:
     assert ben.get(f"/payouts/{batch}/progress?seen={first.headers['x-seen']}").status_code == 204
 
 
-def test_payout_rows_are_paginated(house: House) -> None:
+def test_payout_rows_are_paginated_and_unsent_ones_listed(house: House) -> None:
     batch = pay_rows(house, *["100.00"] * 60)
     person = house.person(MAKER)
     seen, address = [], f"/payouts/{batch}"
@@ -78,6 +79,9 @@ def test_payout_rows_are_paginated(house: House) -> None:
         address = f"/payouts/{batch}?after={len(seen) + 1}"
     assert seen == list(range(1, 61))
     assert "Next page" not in page
+    result = house.program.json("submit", house.program.sheet(kenyan_rows(6), "later.csv"), "--first", "2")
+    assert "Paused: 4 rows are not sent yet" in person.get(f"/payouts/{result['batch']}").text
+    assert "Not sent yet (4)" in person.get(f"/payouts/{result['batch']}?state=ready").text
 
 
 def test_row_in_flight_becomes_in_doubt_after_run(house: House) -> None:
@@ -106,20 +110,10 @@ def test_reading_lock_holder_does_not_block_run(house: House) -> None:
     pay_rows(house, "100.00")
     journal = load_settings(house.program.config, environ={}).journal_path()
     assert journal_holder(journal) is None  # The file still names the last run.
-    lock = RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit")
-    held = journal_holder(journal)
+    with closing(RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit")):
+        held = journal_holder(journal)
     assert held is not None
     assert (held.pid, held.command, held.kind) == (os.getpid(), "submit", HolderKind.RUN)
-    lock.close()
     for _ in range(50):  # A shared lock taken by a reader would make one of these fail.
         assert journal_holder(journal) is None
         RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit").close()
-
-
-def test_unsent_rows_are_listed(house: House) -> None:
-    program = house.program
-    pay_rows(house, "100.00")
-    result = program.json("submit", program.sheet(kenyan_rows(6), "later.csv"), "--first", "2")
-    person = house.person(MAKER)
-    assert "Paused: 4 rows are not sent yet" in person.get(f"/payouts/{result['batch']}").text
-    assert "Not sent yet (4)" in person.get(f"/payouts/{result['batch']}?state=ready").text

@@ -20,10 +20,8 @@ from tests.support.ports import free_port, wait_for_server
 from tests.support.program import Program
 
 PROXIES = Path(__file__).resolve().parents[2] / "docs" / "proxies"
-NGINX, CADDY = (
-    shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/usr/local/bin:/bin")
-    for name in ("nginx", "caddy")
-)
+FOLDERS = "/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/usr/local/bin:/bin"
+NGINX, CADDY = (shutil.which(name, path=FOLDERS) for name in ("nginx", "caddy"))
 NAME = "payouts.example.com"
 
 
@@ -99,13 +97,6 @@ def program(tmp_path: Path, home: Path, ports: tuple[int, int]) -> Iterator[Prog
         yield program
 
 
-def test_nginx_accepts_shipped_configuration(home: Path) -> None:
-    command = [str(NGINX), "-t", "-q", "-e", str(home / "nginx.log"), "-p", str(home), "-c", str(home / "nginx.conf")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "warn" not in done.stderr
-
-
 def test_nginx_serves_only_its_host_over_tls(program: Program, home: Path, ports: tuple[int, int]) -> None:
     origin = f"https://localhost:{ports[1]}"
     trusted = ssl.create_default_context(cafile=str(home / "ca.pem"))
@@ -127,7 +118,7 @@ def test_nginx_serves_only_its_host_over_tls(program: Program, home: Path, ports
         plain = httpx.get(f"http://localhost:{ports[0]}/new?x=1", follow_redirects=False)
         assert (plain.status_code, plain.headers["location"]) == (301, "https://localhost/new?x=1")
     assert not [path for folder in ("body", "proxy") for path in (home / folder).rglob("*") if path.is_file()]
-    assert "/new" not in (home / "nginx.log").read_text()
+    assert not re.search(r"/new|\[warn\]", (home / "nginx.log").read_text())
     assert program.record() == []
 
 
@@ -141,10 +132,7 @@ def test_caddy_accepts_shipped_configuration() -> None:
 def test_proxy_files_share_socket_and_limits() -> None:
     nginx, caddy = (PROXIES / name for name in ("paygw-console.nginx.conf", "Caddyfile"))
     unit = (PROXIES.parent / "systemd" / "paygw-console.service").read_text()
-    for text in (nginx.read_text(), caddy.read_text()):
-        assert "/run/paygw-console/pages.sock" in text
-        assert NAME in text
-        assert "620s" in text
-        assert "65" in text  # The default of max_upload_mib is 64.
+    for text in (nginx.read_text(), caddy.read_text()):  # The default of max_upload_mib is 64.
+        assert [part for part in ("/run/paygw-console/pages.sock", NAME, "620s", "65") if part not in text] == []
     assert "RuntimeDirectory=paygw-console\n" in unit
     assert '[console] socket = "/run/paygw-console/pages.sock"' in unit

@@ -1,9 +1,11 @@
 """Tests the pages of people, health and workers, and that actions and refusals are audited or not done."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -45,6 +47,11 @@ def shown_trail(page: str) -> list[tuple[str, str, str]]:
     return [(act, about, result) for _, _, act, about, result, _ in cells]
 
 
+def replace_program(house: House, script: str) -> None:
+    house.console = replace(house.console, program=("/bin/sh", "-c", script, "paygw-batch"))
+    house.app = console_app(house.console)
+
+
 def test_audit_page_shows_sheet_row_and_column(house: House, ada: Person) -> None:
     place = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS), "november.csv")
     ada.post(f"{place}/mend", row="4", column="amount", text="1250.00")
@@ -67,8 +74,7 @@ def test_audit_trail_shows_refused_start(house: House, ada: Person, ben: Person)
     place = upload_sheet(ada, sheet(2), "november.csv")
     sign_sheet(ada, place)
     ben.post(f"{place}/approve", digest=digest(ben, place))
-    house.console = replace(house.console, program=("/bin/sh", "-c", "exit 8", "paygw-batch"))
-    house.app = console_app(house.console)
+    replace_program(house, "exit 8")
     ben = house.person(APPROVER)
     assert ben.post(f"{place}/start", digest=digest(ben, place)).status_code == 303
     refused = "refused: the signatures are invalid or out of date"
@@ -87,20 +93,18 @@ def test_people_page_shows_last_backup(house: House, ada: Person) -> None:
 
 
 def test_health_page_runs_check_and_shows_result(house: House) -> None:
-    summary = '{"exit_code": 2, "message": "1 of 2 checks failed.", "checks": ['
-    summary += '{"check": "disk space", "state": "wrong", "found": "The disk is full."}, '
-    summary += '{"check": "clock", "state": "ok", "found": "it is noon"}]}'
-    house.console = replace(house.console, program=("/bin/sh", "-c", f"echo '{summary}'", "paygw-batch"))
-    house.app = console_app(house.console)
+    checks = [("disk space", "wrong", "The disk is full."), ("clock", "ok", "it is noon")]
+    found = [dict(zip(("check", "state", "found"), check, strict=True)) for check in checks]
+    summary = json.dumps({"exit_code": 2, "message": "1 of 2 checks failed.", "checks": found})
+    replace_program(house, f"echo '{summary}'")
     tom = house.person(ADMINISTRATOR)
     assert tom.post("/people/check", check="doctor").status_code == 303
     run = last_run(house.console.directory / HEALTH_FOLDER, "doctor")
     assert run is not None
     wait_until(lambda: not run.is_alive)
     page = tom.get("/people").text
-    assert "1 of 2 checks failed." in page
-    assert "<strong>disk space</strong>: The disk is full." in page
-    assert "it is noon" not in page
+    texts = ("1 of 2 checks failed.", "<strong>disk space</strong>: The disk is full.", "it is noon")
+    assert [text in page for text in texts] == [True, True, False]
     assert tom.post("/people/check", check="submit").status_code == 404
     assert "Check now" not in house.person(AUDITOR).get("/people").text
 
@@ -125,11 +129,9 @@ def test_action_is_refused_without_audit_trail(house: House, monkeypatch: pytest
     person = house.person(MAKER)
     token = person.token("/")
 
-    def raise_unwritable(*_: object) -> None:
-        raise AuditUnwritable("The audit trail cannot be written. Nothing was done.")
-
+    unwritable = Mock(side_effect=AuditUnwritable("The audit trail cannot be written. Nothing was done."))
     with monkeypatch.context() as patched:
-        patched.setattr(JournalLocation, "add_audit_entry", raise_unwritable)
+        patched.setattr(JournalLocation, "add_audit_entry", unwritable)
         answer = person.post("/sign-out", csrf=token)
         assert (answer.status_code, "Nothing was done" in answer.text) == (409, True)
         form = {"name": MAKER}
@@ -154,21 +156,14 @@ def test_workers_page_averages_rate_since_worker_start() -> None:
 
 
 def test_timetable_jobs_are_described_by_task() -> None:
-    settings = Settings.model_validate(
-        {
-            "journal": {"url": "postgresql://db/paygw", "replication": "none"},
-            "timetable": {"time_zone": "Africa/Nairobi", "pick_up": [{"folder": "/srv/in", "at": "0 * * * *"}]},
-        }
-    )
+    timetable = {"time_zone": "Africa/Nairobi", "pick_up": [{"folder": "/srv/in", "at": "0 * * * *"}]}
+    journal = {"url": "postgresql://db/paygw", "replication": "none"}
+    settings = Settings.model_validate({"journal": journal, "timetable": timetable})
     names = ("verify", pick_up_name(Path("/srv/in")), pick_up_name(Path("/srv/other")))
     jobs = [TimetableJob(name, False, 0, None, "nairobi-1", None, timestamp(NOW), 0) for name in names]
     page = people_page.page_values(SharedWork([], [], GATE), jobs, settings, NOW)
-    assert [about for about, _ in page["jobs"]] == [
-        "Verify the whole journal",
-        "Pay the sheets in the folder in",
-        "Pay the sheets in a folder on another machine",
-    ]
-    assert [job for _, job in page["jobs"]] == jobs
+    folders = ("Pay the sheets in the folder in", "Pay the sheets in a folder on another machine")
+    assert page["jobs"] == list(zip(("Verify the whole journal", *folders), jobs, strict=True))
 
 
 def test_workers_page_shows_running_worker(tmp_path: Path, postgres_server: PostgresServer) -> None:

@@ -12,8 +12,7 @@ from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, House
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 NewDesk = Callable[..., Desk]
-
-
+Prepare = Callable[[House], dict[str, list[str]]]
 T = TypeVar("T")
 
 
@@ -43,9 +42,8 @@ def prepare_sheets(house: House) -> dict[str, list[str]]:
     wrong = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS), f"{LONG}.csv"[-90:])
     ada.post(f"{wrong}/mend", row="4", column="amount", text="1250.00")
     ada.post(f"{wrong}/leave-out", row="5")
-    most = upload_sheet(
-        ada, sheet(14, {n: {"amount": f'"{n},000.00"', "name": LONG} for n in range(1, 13)}), "most.csv"
-    )
+    defects = {n: {"amount": f'"{n},000.00"', "name": LONG} for n in range(1, 13)}
+    most = upload_sheet(ada, sheet(14, defects), "most.csv")
     alike = upload_sheet(ada, sheet(4, {2: {"account": "254712345001", "amount": "101.00"}}).replace(b"P-", b"L-"))
     other = ada.upload("/new", "totals.csv", sheet(3).replace(b"P-", b"T-"), stated_rows="4", stated_sums="UGX 5")
     unread = upload_sheet(ada, PAYROLL.encode(), "unread.csv")
@@ -55,10 +53,8 @@ def prepare_sheets(house: House) -> dict[str, list[str]]:
     to_sign = upload_sheet(ada, sheet(2, {1: {"amount": "5"}}).replace(b"P-", b"S-"), "sign.csv")
     ada.post(f"{to_sign}/mend", row="2", column="amount", text="6")
     waiting, approved, sent_back = (
-        upload_sheet(
-            ada, sheet(2).replace(b"P-", name.encode()).replace(b"2547123450", b"2547123" + digits), f"{name}.csv"
-        )
-        for name, digits in (("W-", b"451"), ("A-", b"452"), ("B-", b"453"))
+        upload_sheet(ada, sheet(2).replace(b"P-", name).replace(b"2547123450", b"2547123" + digits), "waiting.csv")
+        for name, digits in ((b"W-", b"451"), (b"A-", b"452"), (b"B-", b"453"))
     )
     for place in (waiting, approved, sent_back):
         sign_sheet(ada, place)
@@ -103,17 +99,16 @@ def prepare_payouts(house: House) -> dict[str, list[str]]:
     preview = ada.upload(f"{place}/statement", "answers.csv", lines, words="By mail").headers["location"]
     return {
         MAKER: [
+            *("/", place, f"{place}?state=in_doubt", f"{place}?state=ready", *rows, f"{rows[2]}/settle"),
             *(
-                "/",
-                place,
-                f"{place}?state=in_doubt",
-                f"{place}?state=ready",
-                *rows,
-                f"{rows[2]}/settle",
                 preview,
                 known,
+                f"{place}/retry",
+                f"{place}/statement",
+                "/payees",
+                "/payees?text=nobody",
+                "/payees?text=Uchukuzi",
             ),
-            *(f"{place}/retry", f"{place}/statement", "/payees", "/payees?text=nobody", "/payees?text=Uchukuzi"),
         ],
         AUDITOR: [place, rows[2]],
         ADMINISTRATOR: ["/people"],
@@ -122,15 +117,8 @@ def prepare_payouts(house: House) -> dict[str, list[str]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("language", ["en", "fr"])
-def test_story_18_preparation_screens_are_accessible(
-    house: House, address: str, new_desk: NewDesk, language: str
+@pytest.mark.parametrize(("prepare", "scheme"), [(prepare_sheets, "light"), (prepare_payouts, "dark")])
+def test_story_18_screens_are_accessible(
+    house: House, address: str, new_desk: NewDesk, prepare: Prepare, scheme: str, language: str
 ) -> None:
-    show_screens(new_desk, address, language, prepare_in_thread(prepare_sheets, house))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("language", ["en", "fr"])
-def test_story_18_dark_payout_screens_are_accessible(
-    house: House, address: str, new_desk: NewDesk, language: str
-) -> None:
-    show_screens(new_desk, address, language, prepare_in_thread(prepare_payouts, house), color_scheme="dark")
+    show_screens(new_desk, address, language, prepare_in_thread(prepare, house), color_scheme=scheme)

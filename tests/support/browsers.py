@@ -60,14 +60,20 @@ class Desk:
         output = {"authenticatorId": self.authenticator, "isUserVerified": is_owner}
         self.devtools.send("WebAuthn.setUserVerified", output)
 
-    def passkeys(self) -> int:
-        result = self.devtools.send("WebAuthn.getCredentials", {"authenticatorId": self.authenticator})
-        return len(result["credentials"])
-
     def check_page(self) -> None:
-        """Fail if axe-core finds a violation, or if content overflows a narrow screen."""
+        """Fail if axe-core finds a violation, or if content overflows a phone's screen.
+
+        Then no amount, name or button needs scrolling. Tables on pages that are files are scrolled sideways.
+        """
         self.require_accessible()
-        require_narrow(self.page)
+        size = self.page.viewport_size
+        assert size is not None
+        for width in (375, 320):
+            self.page.set_viewport_size({"width": width, "height": 667})
+            beyond = self.page.evaluate(_BEYOND)
+            assert not beyond, (self.page.url, width, beyond[:5])
+            assert self.page.evaluate("document.documentElement.scrollWidth") <= width, (self.page.url, width)
+        self.page.set_viewport_size(size)
 
     def require_accessible(self) -> None:
         """Fail for each violation that axe-core finds on the current page."""
@@ -81,21 +87,6 @@ _BEYOND = """() => [...document.querySelectorAll("main *")].filter(one => {
     if (one.closest(".table:not(.stack)") || box.width <= 1 || box.height <= 1) return false;
     return box.right > innerWidth + 1 || box.left < -1;
 }).map(one => one.outerHTML.slice(0, 200))"""
-
-
-def require_narrow(page: Page) -> None:
-    """Fail if content overflows a phone's screen, so that no amount, name or button needs scrolling.
-
-    Tables on pages that are files are excluded, because they are scrolled sideways.
-    """
-    size = page.viewport_size
-    assert size is not None
-    for width in (375, 320):
-        page.set_viewport_size({"width": width, "height": 667})
-        beyond = page.evaluate(_BEYOND)
-        assert not beyond, (page.url, width, beyond[:5])
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, (page.url, width)
-    page.set_viewport_size(size)
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,10 @@ def origin_of(listener: socket) -> str:
 
 def configure_origin(program: Program, listener: socket, *, with_keys: bool) -> Program:
     """Add the origin of the pages to the configuration, with or without the folder of the sandbox's keys."""
-    keys = 'sandbox_keys = "keys"'
-    origin = f'origin = "{origin_of(listener)}"'
+    keys, origin = 'sandbox_keys = "keys"', f'origin = "{origin_of(listener)}"'
     text = program.config.read_text().replace(keys, f"{origin}\n{keys}" if with_keys else origin)
     program.config.write_text(text)
     return program
-
-
-def make_passkey(program: Program, desk: Desk, name: str) -> str:
-    """Have an invited person create a passkey, and return its line for the configuration."""
-    desk.page.goto(program.json("invite", name)["link"])
-    desk.page.get_by_role("button", name="Create my passkey").click()
-    expect(desk.page.get_by_role("button", name="Copy")).to_be_visible()
-    return str(desk.page.locator("#line").inner_text())
 
 
 def configuration_line(program: Program, name: str) -> str:
@@ -38,11 +29,15 @@ def configuration_line(program: Program, name: str) -> str:
 
 def give_passkeys(program: Program, listener: socket, desks: Mapping[str, Desk]) -> None:
     """Have each person create a passkey, and replace their key with it, as the administrator does."""
+    text = program.config.read_text()
     with serve_pages(program, listener):
-        lines = {name: make_passkey(program, desk, name) for name, desk in desks.items()}
-    for name, line in lines.items():
-        text = program.config.read_text()
-        program.config.write_text(text.replace(configuration_line(program, name), f'"{name}" = "{line}"'))
+        for name, desk in desks.items():
+            desk.page.goto(program.json("invite", name)["link"])
+            desk.page.get_by_role("button", name="Create my passkey").click()
+            expect(desk.page.get_by_role("button", name="Copy")).to_be_visible()
+            line = desk.page.locator("#line").inner_text()
+            text = text.replace(configuration_line(program, name), f'"{name}" = "{line}"')
+    program.config.write_text(text)
 
 
 def use_passkey(desk: Desk, origin: str) -> None:

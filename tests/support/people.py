@@ -130,9 +130,8 @@ class Person:
         others += [f"{place}{item}" for item in re.findall(r'href="(\?kind=[^"#]+)', first)]
         for page in chain([first], (self.get(other).text for other in dict.fromkeys(others))):
             for action, fields in parse_forms(page):
-                if action == path and all(
-                    typed.get(name, fields[name]) == fields[name] for name in _CHOICES & {*fields}
-                ):
+                chosen = _CHOICES & {*fields} & {*typed}
+                if action == path and all(typed[name] == fields[name] for name in chosen):
                     return fields
         return {} if self.house is None or "row" not in typed else self.house.row_fields(place, **typed)
 
