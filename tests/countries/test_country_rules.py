@@ -178,9 +178,7 @@ def test_operator_terms_override_rule_defaults() -> None:
     ],
 )
 def test_impossible_terms_error_shows_setting(code: str, terms: dict[str, Any], sentence: str) -> None:
-    exact: dict[str, Any] = {
-        name: Decimal(value) if name.endswith("_amount") else value for name, value in terms.items()
-    }
+    exact: dict[str, Any] = {key: Decimal(value) if key.endswith("_amount") else value for key, value in terms.items()}
     assert re.search(sentence, load_or_message({code: OperatorTerms(**exact)})[1])
 
 

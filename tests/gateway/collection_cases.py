@@ -73,12 +73,10 @@ def constants(form: AmountForm = AmountForm.NUMBER, control: ControlProfile = PR
     return BodyConstants(URLS, form, control)
 
 
-def prepare_golden_request(
-    key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
-) -> PreparedRequest:
+def prepare_golden_request(key: PrivateKey, profile: SignatureProfile, code: str, form: AmountForm) -> PreparedRequest:
     signs = replace(signer(key, profile, url=URL), constants=constants(form))
-    instruction = instruction_for(country)
-    return signed(signs, RULES[country], Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S))
+    instruction = instruction_for(code)
+    return signed(signs, RULES[code], Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S))
 
 
 EVERY_REQUEST = {

@@ -175,9 +175,7 @@ def gateway_in_thread(said: Gateway, tls: ssl.SSLContext | None, *, receive_buff
         serving_thread.join()
 
 
-def deliver_to(
-    new_loop: NewLoop, url: str, channel: Channel, count: int = 1, size: int = 20
-) -> list[RawReply | TransportFault]:
+def deliver_to(new_loop: NewLoop, url: str, channel: Channel, count: int = 1, size: int = 20) -> list[Any]:
     async def scenario() -> list[RawReply | TransportFault]:
         async with PayoutTransport(settings_for(url, ca_bundle=channel.get("ca_bundle"))) as at_work:
             body = b'{"client_orderid":"PAY-1"}'.ljust(size)

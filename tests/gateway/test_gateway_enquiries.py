@@ -149,9 +149,7 @@ def test_enquiry_silence_and_total_time_are_bounded() -> None:
     assert summary(run_test(ask_once(drip))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
-async def test_enquiry_reports_no_connection(
-    server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA
-) -> None:
+async def test_enquiry_tells_no_connection(server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA) -> None:
     async def client_at(url: str, **changes: Any) -> tuple[FaultKind, bool] | bytes:
         async with EnquiryClient(settings_for(url, ca_bundle=ca_bundle, **changes)) as client:
             return summary(await client.ask(build_request(url)))

@@ -28,14 +28,7 @@ from paygw_batch.gateway.signing.signers import (
     signers_for,
     usable_cores,
 )
-from tests.support.gateway_cases import (
-    KEY_FILE,
-    RULES,
-    instruction_for,
-    prepare_golden_request,
-    private_test_key,
-    signer,
-)
+from tests.support.gateway_cases import RULES, instruction_for, prepare_golden_request, private_test_key, signer
 from tests.support.patience import wait_until
 
 TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in range(100)]
@@ -130,7 +123,7 @@ async def sign():
 asyncio.run(sign())
 """
     private_test_key(tmp_path)
-    command = [sys.executable, "-c", run, str(tmp_path / KEY_FILE.name)]
+    command = [sys.executable, "-c", run, *map(str, tmp_path.iterdir())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]

@@ -229,9 +229,7 @@ async def test_finished_connection_is_closed(version: ssl.TLSVersion, authority:
 
 # Sessions.
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_later_connection_resumes_session(
-    version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
-) -> None:
+async def test_next_connection_resumes_session(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path) -> None:
     context = server_context(authority.issue_cert("localhost"), version)
     resumed: list[bool] = []
 

@@ -29,11 +29,8 @@ from tests.support.gateway_cases import (
 
 PAYIN_RULES = load_rules("payin", {code: OperatorTerms(purpose=f"OPERATOR-{code}") for code in ("KE", "GH")})
 PAYIN_URL = operation_url(BASE_URL, load_operation("payin"), ENDPOINT_ID)
-OWN_URLS = {
-    "redirect_url": "https://shop.example/thanks",
-    "server_callback_url": CALLBACK_URL,
-    "site_url": "https://shop.example",
-}
+SHOP = "https://shop.example"
+OWN_URLS = {"redirect_url": f"{SHOP}/thanks", "server_callback_url": CALLBACK_URL, "site_url": SHOP}
 VECTORS = Path(__file__).resolve().parents[2] / "docs" / "signing-vectors.json"
 PAGE = VECTORS.with_name("signing.md")
 

@@ -178,17 +178,14 @@ def build_request(
     return Request("1.1", "POST", path, "", tuple((n, v) for n, v in all_headers.items() if v is not None), sent)
 
 
-def raw_request(
-    merchant: Merchant, base_url: str, fields: Mapping[str, str], *, close: bool = True, now_s: float | None = None
-) -> bytes:
+def raw_request(merchant: Merchant, base_url: str, fields: Mapping[str, str], *, close: bool = True) -> bytes:
     body = encode_body(fields)
-    now_s = time.time() if now_s is None else now_s
     head = [
         f"POST {PATH} HTTP/1.1",
         f"Host: {base_url.removeprefix('http://')}",
         "Content-Type: application/json",
         "Accept: application/json",
-        f"Authorization: {merchant.authorization(base_url + PATH, fields, body, now_s=now_s)}",
+        f"Authorization: {merchant.authorization(base_url + PATH, fields, body, now_s=time.time())}",
         f"Content-Length: {len(body)}",
         f"Connection: {'close' if close else 'keep-alive'}",
     ]

@@ -2,21 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.form import Order
-from paygw_batch.sandbox.reply import (
-    Answer,
-    AnswerChooser,
-    Behaviour,
-    Fault,
-    Rule,
-    load_behaviour,
-    parse_behaviour,
-    shipped_behaviour,
-)
+from paygw_batch.sandbox.reply import Answer, AnswerChooser, load_behaviour, parse_behaviour, shipped_behaviour
 from paygw_batch.sandbox.verifier import MAX_BODY_BYTES
 from tests.support.checkout import ROOT
 
@@ -31,7 +23,7 @@ def parse_choice(text: str) -> AnswerChooser:
 
 @pytest.mark.parametrize("decimals", ["", ".0", ".99"])
 @pytest.mark.parametrize("rule", shipped_behaviour().rule, ids=lambda rule: str(rule.amount_whole))
-def test_shipped_rules_use_integer_part_of_amount(rule: Rule, decimals: str) -> None:
+def test_shipped_rules_use_integer_part_of_amount(rule: Any, decimals: str) -> None:
     answer = AnswerChooser(shipped_behaviour()).choose(build_order(f"{rule.amount_whole}{decimals}"))
     assert answer == rule
 
@@ -39,19 +31,15 @@ def test_shipped_rules_use_integer_part_of_amount(rule: Rule, decimals: str) -> 
 @pytest.mark.parametrize("amount", ["1", "900.1", "9000.99", "9013", "90010", "19001", "999999999999999"])
 def test_shipped_rules_approve_other_amounts(amount: str) -> None:
     assert AnswerChooser(shipped_behaviour()).choose(build_order(amount)) == Answer()
-    assert AnswerChooser(Behaviour()).choose(build_order()) == Answer(status="approved", http_status=200, commits=True)
-    assert parse_behaviour("", name="behaviour.toml") == Behaviour()
+    assert parse_choice("").choose(build_order()) == Answer(status="approved", http_status=200, commits=True)
 
 
 def test_first_matching_rule_determines_answer() -> None:
-    rules = (
-        'country = "UG"\nstatus = "first"',
-        'order_id = "A-.*"\nstatus = "second"',
-        'order_id = "A-1"\nstatus = "third"',
-    )
-    chosen = parse_choice("".join(f"[[rule]]\n{rule}\n" for rule in rules) + '[default]\nstatus = "default"\n')
+    rules = enumerate(('country = "UG"', 'order_id = "A-.*"', 'order_id = "A-1"'))
+    text = "".join(f"[[rule]]\n{rule}\nstatus = '{number}'\n" for number, rule in rules)
+    chosen = parse_choice(text + '[default]\nstatus = "default"\n')
     orders = build_order(country="UG"), build_order(), build_order(order_id="B-1")
-    assert [chosen.choose(order).status for order in orders] == ["first", "second", "default"]
+    assert [chosen.choose(order).status for order in orders] == ["0", "1", "default"]
 
 
 KENYA = 'country = "KE"\n'
@@ -100,7 +88,7 @@ def test_behaviour_file_supports_every_answer_field() -> None:
         "http_status": 503,
         "delay_s": 1.5,
         "drip_interval_s": 2,
-        "fault": Fault.SLOW_DRIP,
+        "fault": "slow_drip",
         "headers": {"Retry-After": "7"},
         "error_code": "E1",
         "message": "Later.",

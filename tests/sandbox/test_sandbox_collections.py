@@ -54,7 +54,7 @@ def good_collection(code: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def collection_verifier(merchant: Merchant) -> Verifier:
+def verifier(merchant: Merchant) -> Verifier:
     return verifier_of(merchant, "payin", RULES, Expectations(amount_is_text=False, control=CONTROL))
 
 
@@ -63,16 +63,16 @@ def verify_refused(verifier: Verifier, merchant: Merchant, fields: dict[str, str
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
-def test_collection_needs_all_country_fields(collection_verifier: Verifier, merchant: Merchant, code: str) -> None:
+def test_collection_needs_all_country_fields(verifier: Verifier, merchant: Merchant, code: str) -> None:
     fields = good_collection(code)
-    order = collection_verifier.verify(build_request(merchant, fields, path=PATH))
+    order = verifier.verify(build_request(merchant, fields, path=PATH))
     payer = fields.get("cell_phone", fields["phone"])
     purpose = fields.get("purpose")
     callback = fields["server_callback_url"]
     assert order == Order(f"COL-{code}", code, RULES[code].currency, fields["amount"], payer, purpose, callback)
     for name in good_collection(code).keys() - {"country", "currency"}:
         fields = {each: value for each, value in good_collection(code).items() if each != name}
-        assert verify_refused(collection_verifier, merchant, fields) == name
+        assert verify_refused(verifier, merchant, fields) == name
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_collection_needs_all_country_fields(collection_verifier: Verifier, merc
     ],
 )
 def test_field_unused_by_country_is_refused(
-    collection_verifier: Verifier, merchant: Merchant, code: str, further: dict[str, str]
+    verifier: Verifier, merchant: Merchant, code: str, further: dict[str, str]
 ) -> None:
-    assert verify_refused(collection_verifier, merchant, good_collection(code) | further) == "body"
+    assert verify_refused(verifier, merchant, good_collection(code) | further) == "body"
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_field_unused_by_country_is_refused(
     ],
 )
 def test_refused_collection_value_is_reported_with_field(
-    collection_verifier: Verifier, merchant: Merchant, name: str, value: str, code: str
+    verifier: Verifier, merchant: Merchant, name: str, value: str, code: str
 ) -> None:
-    assert verify_refused(collection_verifier, merchant, good_collection("KE") | {name: value}) == code
+    assert verify_refused(verifier, merchant, good_collection("KE") | {name: value}) == code
 
 
-def test_collection_on_payout_path_is_refused(collection_verifier: Verifier, merchant: Merchant) -> None:
+def test_collection_on_payout_path_is_refused(verifier: Verifier, merchant: Merchant) -> None:
     for path, code in ((f"/paynet/api/v4/payout/{ENDPOINT_ID}", "path"), ("/paynet/api/v2/sale-form/9", "endpoint")):
-        assert verify_refused(collection_verifier, merchant, good_collection("KE"), path) == code
+        assert verify_refused(verifier, merchant, good_collection("KE"), path) == code

@@ -79,9 +79,8 @@ def test_sandbox_keys_are_created_once_and_private(tmp_path: Path) -> None:
 def test_published_key_verifies_notifications(tmp_path: Path, algorithm: SignatureAlgorithm, encoding: str) -> None:
     proof = NotificationHeader("X-Signature", encoding, "v1=", rsa_signer(algorithm, ensure_gateway_key(tmp_path)))
     public = (tmp_path / "sandbox-gateway-public.pem").read_bytes()
-    check = HeaderSignature(
-        SignedHeader("X-Signature", HeaderEncoding(encoding), "v1="), parse_gateway_key(public, algorithm, name="it")
-    )
+    header = SignedHeader("X-Signature", HeaderEncoding(encoding), "v1=")
+    check = HeaderSignature(header, parse_gateway_key(public, algorithm, name="it"))
     for body, forged, expected in ((b"{}", False, Proof.PROVEN), (b"{}", True, Proof.FORGED)):
         name, value = proof.header(body, forged=forged)
         received = IncomingRequest("POST", "application/json", "", body, ((name.lower(), value),))

@@ -165,24 +165,20 @@ def test_invalid_authorization_is_refused(verifier: Verifier, merchant: Merchant
         ({"path": "/paynet/api/v2/sale-form/1000"}, (404, "path")),
     ],
 )
-def test_wrong_method_or_path_is_refused(
-    verifier: Verifier, merchant: Merchant, change: Any, answer: tuple[int, str]
-) -> None:
+def test_wrong_method_or_path_is_refused(verifier: Verifier, merchant: Merchant, change: Any, answer: Any) -> None:
     assert refused(verifier, replace(build_request(merchant, KENYA), **change)) == answer
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "http_status"),
+    ("name", "value", "status"),
     [
         *(("content-type", value, 415) for value in (None, "application/json; charset=utf-8", "text/json")),
         *(("content-encoding", "gzip", 415), ("accept", None, 406), ("accept", "*/*", 406)),
         *(("host", None, 400), ("authorization", None, 401)),
     ],
 )
-def test_wrong_header_is_refused(
-    verifier: Verifier, merchant: Merchant, name: str, value: Any, http_status: int
-) -> None:
-    assert refused(verifier, build_request(merchant, KENYA, headers={name: value})) == (http_status, name)
+def test_wrong_header_is_refused(verifier: Verifier, merchant: Merchant, name: str, value: Any, status: int) -> None:
+    assert refused(verifier, build_request(merchant, KENYA, headers={name: value})) == (status, name)
     request = build_request(merchant, KENYA)
     twice = replace(request, headers=(*request.headers, (name, dict(request.headers).get(name, "gzip"))))
     assert refused(verifier, twice)[1] == name
@@ -271,7 +267,7 @@ def test_refusal_names_wrong_field(verifier: Verifier, merchant: Merchant, code:
 
 
 @pytest.mark.parametrize(
-    ("sent", "instead", "code"),
+    ("old", "new", "code"),
     [
         *(('"KES"', f'"{currency}"', "currency") for currency in ("EUR", "kes", "", "XOF")),
         ('"KES"', '"UGX"', "amount"),
@@ -279,11 +275,9 @@ def test_refusal_names_wrong_field(verifier: Verifier, merchant: Merchant, code:
         ('"254712345678"', "254712345678", "account_number"),
     ],
 )
-def test_wrong_currency_or_type_is_refused(
-    verifier: Verifier, merchant: Merchant, sent: str, instead: str, code: str
-) -> None:
-    body = BODY.replace(sent.encode(), instead.encode())
-    fields = KENYA | {"currency": instead.strip('"')} if sent == '"KES"' else KENYA
+def test_wrong_currency_or_type_refused(verifier: Verifier, merchant: Merchant, old: str, new: str, code: str) -> None:
+    body = BODY.replace(old.encode(), new.encode())
+    fields = KENYA | {"currency": new.strip('"')} if old == '"KES"' else KENYA
     assert refused(verifier, build_request(merchant, fields, body=body)) == (422, code)
 
 

@@ -23,10 +23,10 @@ from tests.support.journal_rows import (
     at,
     due_rows,
     intent,
+    journal_of,
     memory_journal,
     new_instruction,
     open_sheet,
-    outcome_of,
     send,
 )
 from tests.support.signed_plans import ADA
@@ -207,9 +207,7 @@ def test_unlisted_status_settles_nothing(said: Mapping[str, Any], sentence: str)
     ],
 )
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.PAID])
-def test_different_amount_in_statement_is_reported(
-    money: Mapping[str, Any], expected: list[str], kind: OutcomeKind
-) -> None:
+def test_different_amount_in_statement_is_reported(money: Any, expected: list[str], kind: OutcomeKind) -> None:
     matched = match(sent_journal(kind), line(**money))
     assert sentences(matched) == expected
     assert len(matched.settlements) == (not expected and kind is OutcomeKind.UNKNOWN)
@@ -217,10 +215,8 @@ def test_different_amount_in_statement_is_reported(
 
 def test_repeated_or_missing_order_id_is_reported() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
-    for order_id, sentence in (
-        ("ORD-2", "The statement has 2 lines for ORD-2. Which one is right?"),
-        ("", "The line has no order id."),
-    ):
+    repeated, missing = "The statement has 2 lines for ORD-2. Which one is right?", "The line has no order id."
+    for order_id, sentence in (("ORD-2", repeated), ("", missing)):
         matched = match(journal, line(order_id), line(order_id, "declined", 3))
         differences = [(one.line, one.order_id, one.sentence) for one in matched.differences]
         assert (differences, matched.settlements) == ([(number, order_id, sentence) for number in (2, 3)], [])
@@ -247,10 +243,8 @@ def test_statement_time_may_be_ten_minutes_ahead() -> None:
         assert only_settlement(sent_journal(OutcomeKind.UNKNOWN), line(time=time)).resolution is Resolution.PAID
 
 
-@pytest.mark.parametrize(
-    ("word", "said"), [("approved", [Resolution.PAID]), ("declined", [Resolution.REJECTED]), ("processing", [])]
-)
-def test_only_dated_line_settles_resent_row(word: str, said: list[Resolution]) -> None:
+@pytest.mark.parametrize(("word", "said"), [("approved", ["paid"]), ("declined", ["rejected"]), ("processing", [])])
+def test_only_dated_line_settles_resent_row(word: str, said: list[str]) -> None:
     journal, instant = twice_sent_journal(), "2026-11-21T08:10:00.000Z"
     plain, dated = line(status=word), line(status=word, time=instant)
     for one, as_of in ((plain, ""), (line(status=word, time="2026-11-21"), ""), (plain, "2026-11-21")):
@@ -326,10 +320,9 @@ def test_file_of_another_batch_never_settles_later_attempt() -> None:
     assert only_difference(journal, line("ORD-3", time=LATER), batch=2)
 
 
-@pytest.mark.parametrize(
-    ("attempts", "finding"), [({}, Finding.MOVED), ({1: 1}, Finding.MOVED), ({1: 0}, Finding.SUPERSEDED)]
-)
-def test_claim_from_file_read_before_attempt_is_superseded(attempts: dict[int, int], finding: Finding) -> None:
+@pytest.mark.parametrize(("attempts", "is_moved"), [({}, True), ({1: 1}, True), ({1: 0}, False)])
+def test_claim_from_file_read_before_attempt_is_superseded(attempts: dict[int, int], *, is_moved: bool) -> None:
+    finding = Finding.MOVED if is_moved else Finding.SUPERSEDED
     journal = sent_journal(OutcomeKind.UNKNOWN)
     claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True, attempts=attempts)
     assert getattr(assess_claim(claim, journal.candidates("ORD-2"), WORDS), "finding", None) is finding
@@ -526,17 +519,15 @@ def test_undated_answer_is_recorded_with_its_status() -> None:
 
 def test_statement_of_order_does_not_settle_later_attempt() -> None:
     """The order settles row 2 alone. The file also names row 3, which is sent afterwards."""
-    journal = memory_journal()
-    batch = open_sheet(journal, new=2)
-    journal.append([intent(due_rows(journal, 1)[0], at(1)), outcome_of(1, 1, OutcomeKind.UNKNOWN, at(1))])
+    journal = journal_of(OutcomeKind.UNKNOWN, None)
     lines = (line(time=LATER), line("ORD-3", time=LATER))
     matched = match(journal, *lines)
     assert [settlement.row for settlement in matched.settlements] == [2]
     decisions, of_file = [Decision.from_settlement(matched.settlements[0])], statement(*lines)
     more: Mapping[str, Any] = {"endpoint": "gateway.example/1", "statement": of_file, "attempts": matched.attempts}
-    order = unsigned_order(row_content(journal, batch, decisions, **more), ADA.public, NOW)
+    order = unsigned_order(row_content(journal, journal.batches()[0], decisions, **more), ADA.public, NOW)
     carried, now = order.statement_note("amina"), datetime.fromisoformat(at(3))
-    settle(journal, batch, order.settlements, by="amina", now=lambda: now, statement_note=carried)
+    settle(journal, journal.batches()[0], order.settlements, by="amina", now=lambda: now, statement_note=carried)
     assert journal.first_reading(SHA).attempts == {1: 1, 2: 0}
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     assert not match(journal, *lines).settlements

@@ -21,15 +21,7 @@ from paygw_batch.gateway.message import ExpectedReply, FaultKind, RawReply, Tran
 from paygw_batch.journal import decode_notification
 from paygw_batch.journal.file_location import in_memory_journal
 from paygw_batch.settle import refresh
-from paygw_batch.settle.refresh import (
-    MAX_ENQUIRIES,
-    Clock,
-    EnquiryLimits,
-    FollowUp,
-    Refresh,
-    RefreshResult,
-    instructions_to_ask_about,
-)
+from paygw_batch.settle.refresh import Clock, EnquiryLimits, FollowUp, Refresh, instructions_to_ask_about
 from tests.support.journal_rows import WORDS, new_instruction, open_sheet, send, states
 
 START = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -70,7 +62,7 @@ class Scenario:
         came_back = self._script(expected.order_id, [order_id for _, order_id in self.asked].count(expected.order_id))
         return parse_answer(came_back, expected, WORDS, OPERATION, not_found=["no-such-order"], now=START)
 
-    def run(self, limit_s: float = 1800.0) -> RefreshResult:
+    def run(self, limit_s: float = 1800.0) -> refresh.RefreshResult:
         self.refresh = Refresh(
             self.journal,
             self.batch,
@@ -130,11 +122,9 @@ def test_invalid_enquiry_answer_changes_nothing(reply: RawReply | TransportFault
     assert scenario.kept() == {}
 
 
-@pytest.mark.parametrize(
-    ("order_id", "further"), [("PAY-9", {}), ("PAY-2", {"amount": "1.00"}), ("PAY-2", {"currency": "UGX"})]
-)
-def test_answer_about_another_payout_stops_refresh(order_id: str, further: dict[str, Any]) -> None:
-    scenario = Scenario(lambda *_: replied("approved", order_id, **further), rows=1)
+@pytest.mark.parametrize("said", [{"order_id": "PAY-9"}, {"amount": "1.00"}, {"currency": "UGX"}])
+def test_answer_about_another_payout_stops_refresh(said: dict[str, Any]) -> None:
+    scenario = Scenario(lambda *_: replied("approved", **{"order_id": "PAY-2", **said}), rows=1)
     done = scenario.run()
     assert states(scenario.journal) == [State.ACCEPTED]
     assert "different payout" in (done.stop_reason or "")
@@ -300,7 +290,7 @@ def test_enquiry_answer_changes_only_its_attempt(status: str, intended_at: str, 
 def test_enquiry_is_repeated_until_answer_or_limit() -> None:
     no_answer = EnquiryAnswer(None, "connect.refused", ContinueRun(), has_replied=False)
     scenario = FollowUpScenario(no_answer, answer("processing"), no_answer)
-    scenario.run(lambda: len(scenario.asked) == MAX_ENQUIRIES, claim())
+    scenario.run(lambda: len(scenario.asked) == refresh.MAX_ENQUIRIES, claim())
     assert scenario.kept == []
     scenario = FollowUpScenario(no_answer, answer("processing"), answer("not-found", is_not_found=True))
     scenario.run(lambda: bool(scenario.kept), claim(), claim("declined"), claim())  # the order is queued once

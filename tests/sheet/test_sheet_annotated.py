@@ -372,18 +372,16 @@ def test_own_path_or_changed_sheet_is_refused(annotator: Annotator) -> None:
     assert not (annotator.folder / "changed.xlsx").exists()
 
 
-@pytest.mark.parametrize(
-    ("source", "target"), [("bad.xlsx", "r.csv"), ("bad.csv", "r.xlsx"), ("bad.xlsx", "r.parquet")]
-)
-def test_refused_rows_of_other_formats_become_table(annotator: Annotator, source: str, target: str) -> None:
+@pytest.mark.parametrize(("source", "copy"), [("bad.xlsx", "r.csv"), ("bad.csv", "r.xlsx"), ("bad.xlsx", "r.parquet")])
+def test_refused_rows_of_other_formats_become_table(annotator: Annotator, source: str, copy: str) -> None:
     path = annotator.folder / source
     if source.endswith(".csv"):
         path.write_text(f"{HEADER}\n{GOOD.replace('1500.50', '0')}\n")
     else:
         annotator.write()
     validated = validate(read_sheet(path, ReadOptions()), annotator.rules)
-    assert write_rejects(validated, path, ReadOptions(), annotator.folder / target) == RejectsFile(is_workbook=False)
-    again = read_sheet(annotator.folder / target, ReadOptions())
+    assert write_rejects(validated, path, ReadOptions(), annotator.folder / copy) == RejectsFile(is_workbook=False)
+    again = read_sheet(annotator.folder / copy, ReadOptions())
     assert again.frame.height == (~validated.rows["valid"]).sum()
 
 
@@ -414,9 +412,7 @@ def test_refused_csv_rows_are_corrected_in_marked_workbook(annotator: Annotator)
     assert {sheet.cell(3, column).number_format for column in range(2, len(headings) + 1)} == {"@"}
     assert all(cell.data_type != "f" for row in sheet.iter_rows() for cell in row)
     listed = [
-        (line[0].value, line[1].hyperlink.location, line[2].value)
-        for line in problems.iter_rows()
-        if line[1].hyperlink is not None
+        (row.value, to.hyperlink.location, name.value) for row, to, name, *_ in problems.iter_rows() if to.hyperlink
     ]
     at = f"'Refused rows'!{next(place for place in colour_red if colour_red[place].row == 3)}"
     assert (4, at, "currency") in listed, "the row of the sender's sheet, and the cell of this workbook"

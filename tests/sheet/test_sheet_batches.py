@@ -80,16 +80,11 @@ def test_look_alike_id_defect_names_other_row(rules: Rules) -> None:
     assert validated.instructions["client_orderid"].to_list() == ["José-2"]
     defects = validate(rows_with_ids("A-1", "A-1", "a-1"), rules).defects
     twice, look_alike = "client_orderid.duplicate", "client_orderid.look_alike"
-    assert sorted(codes(defects)) == [
-        *((row, code) for row in (2, 3) for code in (twice, look_alike)),
-        (4, look_alike),
-    ]
+    assert sorted(codes(defects)) == [*((row, code) for row in (2, 3) for code in (twice, look_alike)), (4, look_alike)]
 
 
 @settings(deadline=None, max_examples=example_count(60))
-@given(
-    st.lists(st.none() | st.sampled_from(["a", "A", "b", "B", "é", "É", "E\u0301"]) | st.text(max_size=6), max_size=40)
-)
+@given(st.lists(st.none() | st.sampled_from([*"aAbBéÉ", "E\u0301"]) | st.text(max_size=6), max_size=40))
 def test_every_repeated_or_similar_id_is_found(ids: list[str | None]) -> None:
     twice = [row for row, name in enumerate(ids) if name is not None and ids.count(name) > 1]
     assert sorted(duplicate_ids(frame_of_ids(ids))["row"]) == twice
@@ -193,13 +188,11 @@ def test_added_defects_invalidate_rows_and_change_batch(rules: Rules) -> None:
 # Sheets in several pieces
 def large_sheet(count: int) -> Sheet:
     number = pl.int_range(count)
-    is_kenyan = number % 3 == 0
-    account = pl.when(is_kenyan).then(pl.lit("254712")).otherwise(pl.lit("233231")) + number.cast(pl.String).str.zfill(
-        6
-    )
+    kenyan = number % 3 == 0
+    account = pl.when(kenyan).then(pl.lit("254712")).otherwise(pl.lit("233231")) + number.cast(pl.String).str.zfill(6)
     frame = pl.select(
         row=number.cast(pl.UInt32) + 2,
-        country=pl.when(is_kenyan).then(pl.lit("KE")).otherwise(pl.lit("GH")),
+        country=pl.when(kenyan).then(pl.lit("KE")).otherwise(pl.lit("GH")),
         client_orderid=pl.format("N-{}", number),
         amount=(number % 900 + 10).cast(pl.String),
         account_name=pl.lit("Ama Mensah"),

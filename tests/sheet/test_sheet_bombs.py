@@ -174,10 +174,8 @@ def test_uncalculated_or_deeply_nested_workbook_is_refused(tmp_path: Path) -> No
 
 def long_texts(rows: int) -> Parts:
     texts = (b"%d" % n + b"y" * 30_000 for n in range(3, rows))
-    cells = (
-        b'<row r="%d"><c t="inlineStr"><is><t>%s</t></is></c></row>' % (n, text) for n, text in enumerate(texts, 3)
-    )
-    return workbook(first=worksheet(ROWS, *cells))
+    made = (b'<row r="%d"><c t="inlineStr"><is><t>%s</t></is></c></row>' % (n, text) for n, text in enumerate(texts, 3))
+    return workbook(first=worksheet(ROWS, *made))
 
 
 @pytest.mark.long

@@ -53,9 +53,7 @@ def test_every_check_code_has_catalogued_meaning() -> None:
     assert {"account_number.operator", "first_name.placeholder"} <= warnings
 
 
-@pytest.mark.parametrize(
-    "meaning", [*DEFECTS.values(), *WARNINGS.values()], ids=[*DEFECTS, *map("{}?".format, WARNINGS)]
-)
+@pytest.mark.parametrize("meaning", [*DEFECTS.values(), *WARNINGS.values()], ids=[*DEFECTS, *WARNINGS])
 def test_meaning_has_label_sentence_and_suggestion(meaning: CodeMeaning) -> None:
     assert meaning.label
     assert not meaning.label.endswith(".")

@@ -44,10 +44,11 @@ def save_book(book: openpyxl.Workbook) -> bytes:
     return file.getvalue()
 
 
+Style = Callable[[Worksheet], object]
+
+
 def workbook(
-    *rows: list[Any],
-    more: dict[str, list[list[object]]] | None = None,
-    style: Callable[[Worksheet], object] = lambda _: None,
+    *rows: list[Any], more: dict[str, list[list[object]]] | None = None, style: Style = lambda _: None
 ) -> bytes:
     """Return a workbook, after `style` has changed how its cells are displayed."""
     book = openpyxl.Workbook()
@@ -376,9 +377,7 @@ PAID_BY = ["country", "client_orderid", "amount"]
 PAID: list[Any] = ["KE", "P-1", 250000]
 
 
-def warning_codes(
-    sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any] = PAID
-) -> list[tuple[int, str]]:
+def warning_codes(sheet: MakeSheet, style: Style, row: list[Any] = PAID) -> list[tuple[int, str]]:
     return codes(sheet(workbook(PAID_BY, row, PAID, style=style), "pay.xlsx").warnings)
 
 
@@ -399,12 +398,9 @@ def warning_codes(
 def test_only_differently_displayed_amount_gets_warning(
     sheet: MakeSheet, is_warned: bool, amount: object, formats: tuple[str, ...]
 ) -> None:
+    expected = [(2, "amount.shown_otherwise")] if is_warned else []
     for code in formats:
-
-        def style(worksheet: Worksheet, code: str = code) -> None:
-            worksheet["C2"].number_format = code
-
-        expected = [(2, "amount.shown_otherwise")] if is_warned else []
+        style: Style = lambda page: setattr(page["C2"], "number_format", code)  # noqa: B023, E731 (called at once)
         assert warning_codes(sheet, style, ["KE", "P-1", amount]) == expected, code
 
 
@@ -531,8 +527,5 @@ RULES: dict[str, tuple[Rule, str]] = {
 def test_conditional_formatting_gets_one_warning(sheet: MakeSheet, name: str) -> None:
     rule, code = RULES[name]
     for area, warnings in (("C2:C9 C12", [(0, code)] if code else []), ("C1", []), ("D1:F9", []), ("E2:E3", [])):
-
-        def style(worksheet: Worksheet, area: str = area) -> None:
-            worksheet.conditional_formatting.add(area, rule)
-
+        style: Style = lambda page: page.conditional_formatting.add(area, rule)  # noqa: B023, E731 (called at once)
         assert warning_codes(sheet, style) == warnings, area

@@ -96,8 +96,7 @@ def test_statement_delimiter_is_taken_from_header(tmp_path: Path, delimiter: str
 
 
 @pytest.mark.parametrize(
-    "above",
-    ["sep=;\n", "Statement; November 2026\n\n", "amount in KES\nPage 1, of 1\n\n\n", "x\n" * (HEADER_ROWS - 1)],
+    "above", ["sep=;\n", "Statement; November 2026\n\n", "amount in KES\nPage 1, of 1\n\n\n", "x\n" * (HEADER_ROWS - 1)]
 )
 def test_titles_above_text_header_are_skipped(tmp_path: Path, above: str) -> None:
     text = "order_id;amount;currency;status\nA-1;7;KES;ok\n"
@@ -168,15 +167,8 @@ HEADER = ("order_id", "amount", "currency", "status")
 
 
 def test_workbook_header_must_be_among_first_rows(tmp_path: Path) -> None:
-    path = write_workbook(
-        tmp_path,
-        ("November",),
-        (),
-        (*HEADER, None, "time"),
-        ("A-1", "1500.50", "kes"),
-        (None,),
-        ("A-2", 7, "KES", "ok"),
-    )
+    rows = (("November",), (), (*HEADER, None, "time"), ("A-1", "1500.50", "kes"), (None,), ("A-2", 7, "KES", "ok"))
+    path = write_workbook(tmp_path, *rows)
     result = [(one.line, one.order_id, one.amount_text, one.currency, one.status) for one in read_file(path).lines]
     assert result == [(4, "A-1", "1500.50", "KES", ""), (6, "A-2", "7", "KES", "ok")]
     titles = [("x",)] * (HEADER_ROWS - 1)

@@ -150,9 +150,7 @@ def test_sheet_in_pieces_matches_whole_sheet(tmp_path: Path, rules: Rules, case:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("case", ["findings of every kind", "another country at the end", "good"])
-def test_findings_of_pieces_match_whole(
-    tmp_path: Path, rules: Rules, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_findings_of_pieces_match(tmp_path: Path, rules: Rules, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "pay.csv"
     previous = results_in_pieces(path, CASES[case].encode(), rules)
     for module in (findings, row_checker):

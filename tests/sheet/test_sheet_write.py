@@ -32,13 +32,12 @@ FRAME = pl.DataFrame(
 
 def test_table_is_written_privately_in_every_format(tmp_path: Path) -> None:
     for extension in ("csv", "parquet", "xlsx"):
-        write_frame(FRAME, tmp_path / f"out.{extension}")
-        assert stat.S_IMODE((tmp_path / f"out.{extension}").stat().st_mode) == 0o600
-        recognise = table_format(tmp_path / f"out.{extension}").recognise
-        assert recognise(
-            tmp_path / f"out.{extension}", ["row", "name", "'=note" if extension == "csv" else "=note", "n"]
-        )
-        assert not recognise(tmp_path / f"out.{extension}", ["row", "amount"])
+        path = tmp_path / f"out.{extension}"
+        write_frame(FRAME, path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        recognise = table_format(path).recognise
+        assert recognise(path, ["row", "name", "'=note" if extension == "csv" else "=note", "n"])
+        assert not recognise(path, ["row", "amount"])
     assert sorted(os.listdir(tmp_path)) == ["out.csv", "out.parquet", "out.xlsx"]  # noqa: PTH208 (hidden files too)
     assert pl.read_parquet(tmp_path / "out.parquet").equals(FRAME)
     assert (tmp_path / "out.csv").read_text() == "row,name,'=note,n\n2,Aïssatou,'=1+1,1.5\n3,,007,2.0\n"
