@@ -259,7 +259,6 @@ def test_invalid_approval_shows_reason() -> None:
 
 
 # People and their keys, compared by their meaning, not their spelling.
-
 LINE = ADA.public.text
 
 
@@ -302,9 +301,8 @@ def test_signed_documents_need_canonical_key_text() -> None:
 
 
 def test_keys_under_similar_names_belong_to_one_person() -> None:
-    people = build_people(
-        {"Ada": LINE, "BEN": BEN.public.text}, {"ada ": [SECOND.public.text, LINE], "ben": BEN.public.text}
-    )
+    text = BEN.public.text
+    people = build_people({"Ada": LINE, "BEN": text}, {"ada ": [SECOND.public.text, LINE], "ben": text})
     ada, ben = people.listed
     assert (ada.name, ada.keys) == ("Ada", frozenset({ADA.public, SECOND.public}))
     finders = (people.find_owner, people.find_maker, people.find_approver)
@@ -333,8 +331,6 @@ def test_fingerprint_matches_openssl_and_sha256sum() -> None:
 
 
 # Plans: the payments they name, the amounts that need one, and approved plans that are refused.
-
-
 def check(document: PlanDocument, content: PlanContent | None = None, *, needed: int = 1) -> PlanApproval:
     return check_plan(document, content or document.content, policy(needed), NOW, opened_batch=None)
 

@@ -121,12 +121,9 @@ def test_country_without_purpose_reports_missing_setting(code: str) -> None:
 
 @pytest.mark.parametrize("code", XOF_ZONE)
 def test_xof_country_needs_form_and_purpose(code: str) -> None:
-    for terms, missing in (
-        (OperatorTerms(), ["form", "purpose"]),
-        (OperatorTerms(form="account"), ["purpose"]),
-        (OperatorTerms(purpose="INVENTED"), ["form"]),
-    ):
-        rule = load_rules("payout", {code: terms})[code]
+    cases: Any = (({}, ["form", "purpose"]), ({"form": "account"}, ["purpose"]), ({"purpose": "INVENTED"}, ["form"]))
+    for terms, missing in cases:
+        rule = load_rules("payout", {code: OperatorTerms(**terms)})[code]
         assert (rule.form, rule.required) == (None, frozenset())
         assert FACTS[code].name in rule.unusable
         assert "does not cover payouts" in rule.unusable
@@ -187,14 +184,6 @@ def test_all_wrong_terms_are_reported_together() -> None:
     _, message = load_or_message({**wrong, "TZ": OperatorTerms(form="account", ipaddress="here")})
     settings = [line.split(":")[0].removeprefix("countries.") for line in message.splitlines()]
     assert settings == ["XX", "TZ.payout.form", "TZ.payout.ipaddress", "ZA.payout.purpose"]
-
-
-def test_payout_operation_matches_documented_interface() -> None:
-    operation = load_operation("payout")
-    reply = operation.reply
-    assert operation.path == "/paynet/api/v4/payout/{endpoint_id}"
-    assert (reply.order_id[0], reply.amount[0], reply.currency[0]) == ("client_orderid", "amount", "currency")
-    assert (reply.reference[0], bool(reply.error_code), bool(reply.message)) == ("paynet-order-id", True, True)
 
 
 @pytest.mark.parametrize("load", [load_operation, lambda name: load_rules(name, {})], ids=["operation", "rules"])

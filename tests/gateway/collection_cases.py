@@ -10,33 +10,20 @@ from paygw_batch.gateway.encode import BodyConstants, ControlAmount, ControlPart
 from paygw_batch.gateway.message import Attempt, PreparedRequest
 from paygw_batch.gateway.sign import SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
-from tests.support.gateway_cases import (
-    BANK,
-    BASE_URL,
-    CALLBACK_URL,
-    ENDPOINT_ID,
-    GOLDEN,
-    NONCE,
-    TIMESTAMP_S,
-    signed,
-    signer,
-)
+from tests.support import gateway_cases as cases
 from tests.support.operator_terms import complete_rules
 
 OPERATION = load_operation("payin")
-URL = operation_url(BASE_URL, OPERATION, ENDPOINT_ID)
-RULES = complete_rules("PAYIN", "payin", NG=BANK)
+URL = operation_url(cases.BASE_URL, OPERATION, cases.ENDPOINT_ID)
+RULES = complete_rules("PAYIN", "payin", NG=cases.BANK)
 PROFILE = ControlProfile(
     (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY, ControlPart.SECRET),
     "|",
     ControlAmount.TWO_DECIMALS,
     "a secret of the tests",
 )
-URLS = {
-    "redirect_url": "https://merchant.example/thanks?a=1&b=2",
-    "server_callback_url": CALLBACK_URL,
-    "site_url": "https://merchant.example",
-}
+SITE = "https://merchant.example"
+URLS = {"redirect_url": f"{SITE}/thanks?a=1&b=2", "server_callback_url": cases.CALLBACK_URL, "site_url": SITE}
 
 
 def sample_amount(country: str) -> str:
@@ -74,13 +61,14 @@ def constants(form: AmountForm = AmountForm.NUMBER, control: ControlProfile = PR
 
 
 def prepare_golden_request(key: PrivateKey, profile: SignatureProfile, code: str, form: AmountForm) -> PreparedRequest:
-    signs = replace(signer(key, profile, url=URL), constants=constants(form))
+    signs = replace(cases.signer(key, profile, url=URL), constants=constants(form))
     instruction = instruction_for(code)
-    return signed(signs, RULES[code], Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S))
+    attempt = Attempt(instruction, instruction.client_orderid, cases.NONCE, cases.TIMESTAMP_S)
+    return cases.signed(signs, RULES[code], attempt)
 
 
 EVERY_REQUEST = {
-    GOLDEN / "payin" / f"{profile.value}-{form.value}-{country}.http": (profile, country, form)
+    cases.GOLDEN / "payin" / f"{profile.value}-{form.value}-{country}.http": (profile, country, form)
     for profile, form in (
         (SignatureProfile.JSON_PARAMS, AmountForm.NUMBER),
         (SignatureProfile.RAW_BODY, AmountForm.TWO_DECIMALS),

@@ -42,7 +42,6 @@ def classify_fault(kind: FaultKind, *, left: bool, written: int = 0) -> Verdict:
     return classify(TransportFault(kind, left, written), OURS, WORDS, OPERATION)
 
 
-# Faults.
 UNTRUSTWORTHY = {
     FaultKind.TLS_UNTRUSTED: "The gateway's certificate is not trusted.",
     FaultKind.EARLY_REPLY: "The gateway replied before we sent a request, so its replies can't be trusted.",
@@ -171,13 +170,11 @@ def test_reply_about_other_payout_stops_run(echo: dict[str, Any], http_status: i
     assert verdict.advice == StopRun("The gateway's answer was about a different payout.")
 
 
-@pytest.mark.parametrize(
-    ("order_id", "echoed", "is_ours"), [("20261121", 20261121, True), ("20261121", 20261122, False), ("007", 7, False)]
-)
-def test_numeric_order_id_may_be_echoed_as_number(order_id: str, echoed: int, *, is_ours: bool) -> None:
-    reply = {"status": "approved", "client_orderid": echoed}
-    outcome = classify_reply(reply, expected=ExpectedReply(order_id, Decimal(1), "KES")).outcome
-    assert (outcome.kind is OutcomeKind.PAID, outcome.conflict) == (is_ours, not is_ours)
+def test_numeric_order_id_may_be_echoed_as_number() -> None:
+    for order_id, echoed, is_ours in (("20261121", 20261121, True), ("20261121", 20261122, False), ("007", 7, False)):
+        reply = {"status": "approved", "client_orderid": echoed}
+        outcome = classify_reply(reply, expected=ExpectedReply(order_id, Decimal(1), "KES")).outcome
+        assert (outcome.kind is OutcomeKind.PAID, outcome.conflict) == (is_ours, not is_ours), echoed
 
 
 @pytest.mark.parametrize("echo", [{}, {"client_orderid": None}, {"amount": "1500.50", "currency": "KES"}])
@@ -188,7 +185,6 @@ def test_reply_on_reused_connection_must_have_order_id(echo: dict[str, Any]) -> 
     assert classify_reply(named, reused=True).outcome.kind is OutcomeKind.PAID
 
 
-# Evidence.
 def test_outcome_has_first_usable_code_and_message() -> None:
     body = {"status": "declined", "paynet-order-id": 987654321, "reference": "not this one"}
     result = classify_reply({**body, "error-code": "51", "error-message": "Insufficient balance"}, 422).outcome
@@ -278,7 +274,6 @@ def test_gateway_time_is_the_only_date_header(headers: tuple[tuple[str, str], ..
     assert result is None or result.tzinfo is UTC
 
 
-# Whatever comes.
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -349,9 +344,7 @@ def test_first_configured_name_in_reply_is_used() -> None:
         (AmountUnit.UNCHECKED, "1480.00", OURS, True),
     ],
 )
-def test_echoed_amount_is_compared_in_configured_unit(
-    unit: AmountUnit, repeated: object, expected: ExpectedReply, *, is_ours: bool
-) -> None:
+def test_echo_is_compared_in_configured_unit(unit: AmountUnit, repeated: Any, expected: Any, *, is_ours: bool) -> None:
     members = {"status": "approved", "amount": repeated, "currency": expected.currency}
     operation = configured_operation(amount_unit=unit)
     assert classify_reply(members, expected=expected, operation=operation).outcome.conflict is not is_ours

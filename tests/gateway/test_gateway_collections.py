@@ -21,19 +21,10 @@ from paygw_batch.gateway.encode import ControlAlgorithm, ControlAmount, ControlP
 from paygw_batch.gateway.message import ExpectedReply, RawReply
 from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.sandbox.form import ControlRule, has_valid_control
-from tests.gateway.collection_cases import (
-    EVERY_REQUEST,
-    OPERATION,
-    PROFILE,
-    RULES,
-    URLS,
-    constants,
-    instruction_for,
-    prepare_golden_request,
-    sample_amount,
-)
+from tests.gateway import collection_cases as cases
 from tests.support.gateway_cases import GOLDEN, request_bytes, split_request
 
+OPERATION, RULES, URLS = cases.OPERATION, cases.RULES, cases.URLS
 WORDS = {"approved": OutcomeKind.PAID}
 EXPECTED = ExpectedReply("COL-1", Decimal("1500.5"), "KES", tuple(URLS.values()))
 
@@ -46,10 +37,10 @@ EVERYWHERE = [
 ]
 
 
-@pytest.mark.parametrize("path", EVERY_REQUEST, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", cases.EVERY_REQUEST, ids=lambda path: path.name)
 def test_golden_collection_has_fields_and_control_hash(key: PrivateKey, path: Path) -> None:
-    profile, country, form = EVERY_REQUEST[path]
-    request = request_bytes(prepare_golden_request(key, profile, country, form))
+    profile, country, form = cases.EVERY_REQUEST[path]
+    request = request_bytes(cases.prepare_golden_request(key, profile, country, form))
     assert request == path.read_bytes()
     first, _, body = split_request(request)
     assert first == "POST /paynet/api/v2/sale-form/1234 HTTP/1.1"
@@ -58,8 +49,8 @@ def test_golden_collection_has_fields_and_control_hash(key: PrivateKey, path: Pa
     more = {"KE": ["merchant_data"], "RW": ["account_name"]}.get(country, [])
     assert [name for name, _ in pairs] == [name for name in EVERYWHERE if name != never] + more
     values = dict(pairs)
-    amount = f"{Decimal(sample_amount(country)):.2f}"
-    assert values["amount"] == (amount if form is AmountForm.TWO_DECIMALS else Decimal(sample_amount(country)))
+    amount = f"{Decimal(cases.sample_amount(country)):.2f}"
+    assert values["amount"] == (amount if form is AmountForm.TWO_DECIMALS else Decimal(cases.sample_amount(country)))
     hashed = f"COL-{country}-0001|{amount}|{values['currency']}|a secret of the tests"
     assert values["control"] == hashlib.sha256(hashed.encode()).hexdigest()
     assert values.get("purpose") == RULES[country].purpose
@@ -69,7 +60,7 @@ def test_golden_collection_has_fields_and_control_hash(key: PrivateKey, path: Pa
 
 
 def test_every_country_has_golden_collection_request() -> None:
-    assert {*(GOLDEN / "payin").glob("*.http")} == {*EVERY_REQUEST}
+    assert {*(GOLDEN / "payin").glob("*.http")} == {*cases.EVERY_REQUEST}
 
 
 @given(
@@ -95,9 +86,9 @@ def test_sandbox_computes_same_control_hash(
     units = RULES[country].minor_units
     amount = str(cents) if units == 0 else f"{cents // 100}.{cents % 100:02}"
     profile = ControlProfile(order, separator.encode("utf-8", "replace").decode(), control_amount, secret, algorithm)
-    instruction = instruction_for(country, amount)
-    given_constants = constants(form, profile)
-    encoded = encode_body(RULES[country], instruction, order_id=instruction.client_orderid, constants=given_constants)
+    instruction = cases.instruction_for(country, amount)
+    sent = cases.constants(form, profile)
+    encoded = encode_body(RULES[country], instruction, order_id=instruction.client_orderid, constants=sent)
     fields = dict(encoded.params)
     keyed = algorithm is ControlAlgorithm.HMAC_SHA256
     rule = ControlRule(tuple(part.value for part in order), profile.separator, control_amount.value, secret, keyed)
@@ -117,7 +108,7 @@ def test_sandbox_computes_same_control_hash(
 )
 def test_control_hash_covers_amount_in_configured_format(control_amount: ControlAmount, text: str) -> None:
     order = (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY)
-    profile, instruction = ControlProfile(order, ",", control_amount), instruction_for("KE", "1500.5")
+    profile, instruction = ControlProfile(order, ",", control_amount), cases.instruction_for("KE", "1500.5")
     given_parts: dict[str, Any] = {"order_id": "COL-1", "amount_sent": "1500.5", "minor_units": 2}
     assert profile.text(instruction, **given_parts) == text
     assert profile.control(instruction, **given_parts) == hashlib.sha256(text.encode()).hexdigest()
@@ -127,9 +118,9 @@ def test_control_hash_covers_amount_in_configured_format(control_amount: Control
 
 
 def test_collection_hides_secret_and_refuses_extra_decimals() -> None:
-    assert "a secret of the tests" not in repr(PROFILE)
-    assert "a secret of the tests" not in repr(constants())
-    three_decimals, sent = instruction_for("KE", "1.005"), constants(AmountForm.TWO_DECIMALS)
+    assert "a secret of the tests" not in repr(cases.PROFILE)
+    assert "a secret of the tests" not in repr(cases.constants())
+    three_decimals, sent = cases.instruction_for("KE", "1.005"), cases.constants(AmountForm.TWO_DECIMALS)
     with pytest.raises(InternalError):
         encode_body(RULES["KE"], three_decimals, order_id="COL-1", constants=sent)
 

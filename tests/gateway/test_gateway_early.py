@@ -114,9 +114,6 @@ async def test_bytes_arriving_before_write_prevent_request(
     assert not result.first_byte_sent
 
 
-# While the request leaves.
-
-
 @pytest.mark.parametrize("said", [REPLY, NO, REPLY[:1]], ids=["yes", "no", "byte"])
 @pytest.mark.parametrize("reads_on", [True, False])
 def test_reply_beginning_during_request_is_in_doubt(channel: Channel, said: bytes, *, reads_on: bool) -> None:

@@ -182,52 +182,36 @@ Send = Callable[..., Coroutine[Any, Any, RawReply | TransportFault]]
 
 
 @either_client
-@pytest.mark.parametrize(
-    "variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
-)
+@pytest.mark.parametrize("proxies", ["HTTP_PROXY HTTPS_PROXY ALL_PROXY", "http_proxy https_proxy all_proxy"])
 async def test_proxy_variables_are_ignored(
-    send: Send, variable: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
+    send: Send, proxies: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(expect_no_data) as proxy:
-        monkeypatch.setenv(variable, proxy.url)
+        for variable in proxies.split():
+            monkeypatch.setenv(variable, proxy.url)
         assert summary(await send(answer, **channel)) == BODY
         assert proxy.peers == []
 
 
+UNSAFE = ("NO_PROXY=*", "no_proxy=*", "PYTHONHTTPSVERIFY=0", "HTTPX_LOG_LEVEL=trace")
+
+
 @either_client
-@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
-def test_authority_variables_are_ignored(
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", *UNSAFE])
+def test_environment_affects_no_trust_and_keeps_no_secret(
     send: Send,
     variable: str,
     server_tls: ssl.SSLContext,
     ca_bundle: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(variable, str(ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle))
-    assert summary(run_test(send(expect_no_data, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
-    monkeypatch.setenv(variable, str(tmp_path))
-    assert summary(run_test(send(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
-
-
-@either_client
-@pytest.mark.parametrize("variable", ["NO_PROXY=*", "no_proxy=*", "PYTHONHTTPSVERIFY=0", "HTTPX_LOG_LEVEL=trace"])
-def test_environment_cannot_disable_certificate_checks(
-    send: Send,
-    variable: str,
-    server_tls: ssl.SSLContext,
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv(*variable.split("="))
+    name, _, value = variable.partition("=")
+    monkeypatch.setenv(name, value or str(ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle))
     assert summary(run_test(send(expect_no_data, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
-    assert capfd.readouterr() == ("", "")
-
-
-@either_client
-def test_sslkeylogfile_variable_is_ignored(
-    send: Send, server_tls: ssl.SSLContext, ca_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    monkeypatch.setenv(name, value or str(tmp_path))
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys.log"))
     assert summary(run_test(send(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
     assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")

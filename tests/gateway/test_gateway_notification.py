@@ -72,13 +72,10 @@ def test_only_json_in_utf8_is_read(content_type: str, cause: str | None) -> None
 
 # A keyed hash in a header
 @pytest.mark.parametrize("encoding", list(HeaderEncoding))
-@pytest.mark.parametrize(
-    ("algorithm", "digest"), [(HashAlgorithm.HMAC_SHA256, "sha256"), (HashAlgorithm.HMAC_SHA512, "sha512")]
-)
+@pytest.mark.parametrize("digest", ["sha256", "sha512"])
 @pytest.mark.parametrize("prefix", ["", "v1="])
-def test_keyed_hash_over_raw_body_proves_notification(
-    encoding: HeaderEncoding, algorithm: HashAlgorithm, digest: str, prefix: str
-) -> None:
+def test_keyed_hash_over_raw_body_proves_notification(encoding: HeaderEncoding, digest: str, prefix: str) -> None:
+    algorithm = HashAlgorithm[f"HMAC_{digest.upper()}"]
     created = hmac.new(SECRET, BODY, digest).digest()
     text = prefix + (created.hex() if encoding is HeaderEncoding.HEX else base64.b64encode(created).decode())
     check = HeaderHash(algorithm, SignedHeader("X-Signature", encoding, prefix), SECRET)
@@ -133,11 +130,8 @@ def test_rsa_signature_over_raw_body_proves_notification(algorithm: SignatureAlg
 
 def test_invalid_gateway_key_error_names_key() -> None:
     short = public_pem(rsa.generate_private_key(65537, 1024))  # noqa: S505 (it is to be refused)
-    unreadable = "does not contain a readable public key"
-    for pem, problem in (
-        (short, "is not an RSA key of at least 2048 bits"),
-        *((junk, unreadable) for junk in (b"", b"junk", public_pem()[:-40])),
-    ):
+    weak, unreadable = "is not an RSA key of at least 2048 bits", "does not contain a readable public key"
+    for pem, problem in ((short, weak), *((junk, unreadable) for junk in (b"", b"junk", public_pem()[:-40]))):
         with pytest.raises(ConfigurationError, match=rf"key\.pem {problem}"):
             parse_gateway_key(pem, SignatureAlgorithm.RSA_SHA256, name="key.pem")
 
@@ -162,7 +156,6 @@ def test_hashed_value_containing_separator_is_forged() -> None:
         assert read_proof(build_post(json.dumps(output).encode()), check) is proof
 
 
-# Headers
 def test_only_relevant_headers_without_secrets_are_stored() -> None:
     received = build_post(
         x_signature="s" * 2000,

@@ -86,7 +86,6 @@ class ScriptedTls:
         self.peer.writer.write(data)
 
 
-# Trust.
 @pytest.mark.parametrize("case", ["unknown authority", "self-signed", "expired", "other name", "default authorities"])
 def test_invalid_certificate_is_untrusted_and_nothing_sent(case: str, authority: trustme.CA, ca_bundle: Path) -> None:
     yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
@@ -227,7 +226,6 @@ async def test_finished_connection_is_closed(version: ssl.TLSVersion, authority:
     assert summary(await deliver_over_tls(script, ca_bundle)) == BODY
 
 
-# Sessions.
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_next_connection_resumes_session(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path) -> None:
     context = server_context(authority.issue_cert("localhost"), version)

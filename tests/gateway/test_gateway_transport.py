@@ -209,11 +209,7 @@ async def test_silent_connection_is_reused_and_marked(channel: Channel) -> None:
     assert all("connection" not in head for head in heads)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [REPLY.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), REPLY + b"\r\n"],
-    ids=["asked to close", "blank line behind"],
-)
+@pytest.mark.parametrize("reply", [REPLY.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), REPLY + b"\r\n"])
 async def test_connection_closes_after_reply_asking_for_it(channel: Channel, reply: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer(reply)
@@ -291,7 +287,6 @@ async def test_fault_closes_connection(channel: Channel) -> None:
         assert not (await deliver(line)).reused_connection
 
 
-# Giving up.
 async def cancel(delivery: asyncio.Task[Any]) -> None:
     delivery.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -399,7 +394,6 @@ async def test_closing_transport_never_hangs(monkeypatch: pytest.MonkeyPatch) ->
     await transport.aclose()
 
 
-# Time.
 @pytest.mark.parametrize(
     ("pieces", "pause_s", "comes"),
     [

@@ -50,11 +50,8 @@ def test_sandbox_maps_statuses_and_has_no_key(settings: Settings) -> None:
     }
     assert settings.gateway.private_key is None
     assert settings.journal_path().resolve() == FILE.parent.parent / "sandbox-state" / "journal.sqlite3"
-
-
-@pytest.mark.parametrize("profile", VerifiedProfile)
-def test_sandbox_accepts_every_signature_profile(profile: VerifiedProfile) -> None:
-    assert load_settings(FILE, environ={"PAYGW_SIGNATURE_PROFILE": profile}).gateway.signature_profile == profile
+    for profile in VerifiedProfile:
+        assert load_settings(FILE, environ={"PAYGW_SIGNATURE_PROFILE": profile}).gateway.signature_profile == profile
 
 
 def test_sandbox_keys_are_created_once_and_private(tmp_path: Path) -> None:
@@ -92,15 +89,8 @@ def test_concurrent_processes_create_one_sandbox_key(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from paygw_batch.sandbox.throw_away_key import ensure_sandbox_key\n"
         "sys.stdin.readline(); sys.stdout.write(ensure_sandbox_key(Path(sys.argv[1])).read_text())\n"
     )
-    makers = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path / "state")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
+    command, pipe = [sys.executable, "-c", program, str(tmp_path / "state")], subprocess.PIPE
+    makers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
     for maker in makers:  # all have started, and none may continue before the last
         assert maker.stdin is not None
         maker.stdin.write("\n")

@@ -1,6 +1,7 @@
 """The sandbox's record, and its comparison with a reconciliation."""
 
 import csv
+import os
 import stat
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.errors import ConfigurationError
+from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.sandbox.compare import compare, main
 from paygw_batch.sandbox.record import Record, RecordLine, _csv_line, read_record, strip_formula_guard
 from tests.support.patience import PATIENCE_S
@@ -31,9 +32,8 @@ def test_record_is_private_and_kept_across_runs(tmp_path: Path) -> None:
         with Record(path) as record:
             record.append(line)
             assert read_record(path) == lines[:number]  # before the record is closed
-    assert path.read_text().splitlines()[0] == (
-        "received_at,client_orderid,country,currency,amount,account_number,purpose,answer,committed,reference"
-    )
+    names = "received_at,client_orderid,country,currency,amount,account_number,purpose,answer,committed,reference"
+    assert path.read_text().splitlines()[0] == names
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
     assert LINE.account_number not in repr(LINE)
@@ -92,28 +92,17 @@ def test_incomplete_linked_or_misplaced_record_is_refused(tmp_path: Path) -> Non
             Record(place)
 
 
-def test_full_disk_ends_sandbox_record(tmp_path: Path) -> None:
-    program = (
-        "import resource, signal, sys; from pathlib import Path\n"
-        "from paygw_batch.sandbox.record import Record, RecordLine\n"
-        "from paygw_batch.errors import OutputError\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "record = Record(Path(sys.argv[1]))\n"
-        "unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (200, unlimited[1]))\n"
-        "results = []\n"
-        "for number in range(4):\n"
-        "    try:\n"
-        "        record.append(RecordLine('t', str(number), *['x' * 8] * 8)); results.append('written')\n"
-        "    except OutputError:\n"
-        "        results.append('refused')\n"
-        "        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)\n"
-        "print(*results)\n"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / "record.csv")]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout == "written refused refused refused\n"
-    assert (tmp_path / "record.csv").stat().st_size <= 200
+def test_full_disk_ends_sandbox_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, record = os.write, Record(tmp_path / "record.csv")
+    record.append(LINE)
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:20]))
+        with pytest.raises(OutputError):
+            record.append(LINE)
+    size = (tmp_path / "record.csv").stat().st_size
+    with pytest.raises(OutputError, match="An earlier write"):
+        record.append(LINE)
+    assert (tmp_path / "record.csv").stat().st_size == size
 
 
 TAKEN, DECLINED = [LINE], [replace(LINE, committed="no", answer="declined")]

@@ -255,22 +255,17 @@ def test_unwritable_record_accepts_no_order(
 ) -> None:
     config = make_config(tmp_path / "record.csv")
     with running_sandbox(config) as base_url:
-        make_unwritable(config.operations[0].record_path)
+        for link in Path("/proc/self/fd").iterdir():  # the sandbox's next write to the record fails
+            if os.path.realpath(link) == str(config.operations[0].record_path.resolve()):
+                reading = os.open(os.devnull, os.O_RDONLY)
+                os.dup2(reading, int(link.name))
+                os.close(reading)
         reply, body = post(merchant, base_url, payout_fields("LOST"))
     assert (reply.status, body) == (500, b"Internal Server Error")
     assert read_record(config.operations[0].record_path) == []
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "LOST" not in caplog.text
     assert "254712345678" not in caplog.text
-
-
-def make_unwritable(path: Path) -> None:
-    """Close the descriptor that this process has for `path`, so that the sandbox's next write fails."""
-    for link in Path("/proc/self/fd").iterdir():
-        if os.path.realpath(link) == str(path.resolve()):
-            reading = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(reading, int(link.name))
-            os.close(reading)
 
 
 def test_busy_port_or_odd_profile_is_refused(make_config: MakeConfig, sandbox: RunningSandbox, tmp_path: Path) -> None:

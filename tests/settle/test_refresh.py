@@ -177,8 +177,6 @@ def test_enquiry_expects_only_requested_order() -> None:
 
 
 # Enquiries about unproven notifications.
-
-
 def candidate(state: State = State.ACCEPTED, *, intended_at: str = "2026-11-22T03:59:00.000Z") -> Candidate:
     standing = Standing(state, 1, 1, None)
     return Candidate(7, "PAY-1", "1500.50", "KES", standing, "PAY-1", was_sent_once=True, intended_at=intended_at)

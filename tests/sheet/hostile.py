@@ -104,7 +104,7 @@ def hostile_sheet(seed: int) -> HostileSheet:
             return _hostile_parquet(chance, header, rows)
 
 
-def _has_visible_text(row: list[str]) -> bool:
+def has_visible_text(row: list[str]) -> bool:
     return any(unicodedata.category(c)[0] not in "CZ" for cell in row for c in cell)
 
 
@@ -118,7 +118,7 @@ def _hostile_csv(chance: Random, header: list[str], rows: list[list[str]]) -> Ho
     encoding = chance.choice(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16"])
     how = chance.random()
     if how < 0.15:
-        return HostileSheet(".csv", lines.encode(encoding), sum(map(_has_visible_text, rows)))
+        return HostileSheet(".csv", lines.encode(encoding), sum(map(has_visible_text, rows)))
     if how < 0.3:
         return HostileSheet(".csv", _damage_bytes(chance, lines.encode(encoding), 0), None)
     content = _damage_bytes(chance, lines.encode(), below)
@@ -129,7 +129,7 @@ def _hostile_csv(chance: Random, header: list[str], rows: list[list[str]]) -> Ho
     # Count the lines below the header that have more than delimiters and quotation marks.
     signs = str.maketrans("", "", f'"{delimiter}')
     below_header = records(text_after, delimiter, len(header))
-    return HostileSheet(".csv", content, sum(_has_visible_text([line.translate(signs)]) for line in below_header))
+    return HostileSheet(".csv", content, sum(has_visible_text([line.translate(signs)]) for line in below_header))
 
 
 def records(text: str, delimiter: str, columns: int) -> list[str]:
@@ -186,7 +186,7 @@ def _hostile_workbook(chance: Random, header: list[str], rows: list[list[str]]) 
     how = chance.random()
     if how < 0.3:
         printable = [["".join(c for c in cell if c.isprintable()) for cell in row] for row in rows]
-        return HostileSheet(".xlsx", content, sum(map(_has_visible_text, printable)))
+        return HostileSheet(".xlsx", content, sum(map(has_visible_text, printable)))
     if how < 0.6:
         return HostileSheet(".xlsx", _flip_bits(chance, content), None)
     return HostileSheet(".xlsx", _damage_part(chance, content), None)
@@ -230,7 +230,7 @@ def _hostile_parquet(chance: Random, header: list[str], rows: list[list[str]]) -
     frame.write_parquet(file, compression=chance.choice(["uncompressed", "zstd", "snappy"]))
     if chance.random() < 0.4:
         kept = frame.select(pl.all().cast(pl.String).fill_null("")).rows()
-        return HostileSheet(".parquet", file.getvalue(), sum(_has_visible_text(list(row)) for row in kept))
+        return HostileSheet(".parquet", file.getvalue(), sum(has_visible_text(list(row)) for row in kept))
     return HostileSheet(".parquet", _flip_bits(chance, file.getvalue()), None)
 
 

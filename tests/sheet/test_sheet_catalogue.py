@@ -8,7 +8,7 @@ import pytest
 
 from paygw_batch.approval.plan_document import NAMED_ENCODING, SPELLED_COLUMN
 from paygw_batch.countries.form_columns import sheet_columns
-from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, code_meaning
+from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, code_meaning
 from paygw_batch.sheet.read.xlsx_cells import Doubt
 from tests.support.checkout import ROOT, import_script
 
@@ -53,15 +53,11 @@ def test_every_check_code_has_catalogued_meaning() -> None:
     assert {"account_number.operator", "first_name.placeholder"} <= warnings
 
 
-@pytest.mark.parametrize("meaning", [*DEFECTS.values(), *WARNINGS.values()], ids=[*DEFECTS, *WARNINGS])
-def test_meaning_has_label_sentence_and_suggestion(meaning: CodeMeaning) -> None:
-    assert meaning.label
-    assert not meaning.label.endswith(".")
-    assert meaning.sentence.endswith(".")
-    assert meaning.suggestion.endswith(".")
-
-
-def test_meanings_name_columns_and_match_document() -> None:
+def test_meanings_are_complete_and_match_document() -> None:
+    for code, meaning in (*DEFECTS.items(), *WARNINGS.items()):
+        assert meaning.label, code
+        texts = (meaning.label, meaning.sentence, meaning.suggestion)
+        assert [text.endswith(".") for text in texts] == [False, True, True], code
     assert code_meaning("receiver_email.missing").label == "receiver_email is missing"
     with pytest.raises(KeyError):
         code_meaning("receiver_email.no_such_code")

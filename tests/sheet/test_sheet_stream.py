@@ -108,12 +108,8 @@ CASES = {
     "bad rows": lines(*(row.replace(",1500.50", ",1e3") if n % 3 else row for n, row in enumerate(ROWS))),
     "nameless columns": lines(*(f"{row},,{'x' * (n == 28)}" for n, row in enumerate(ROWS)), header=HEADER + ",,"),
     "nameless columns that hold nothing": lines(*(row + ",," for row in ROWS), header=HEADER + ",,"),
-    "an unknown column, first filled at the end": lines(
-        *(f"{row},{'late' * (n > 25)}" for n, row in enumerate(ROWS)), header=HEADER + ",note"
-    ),
-    "a known column, first filled at the end": lines(
-        *(f"{row},{'Salary' * (n > 25)}" for n, row in enumerate(ROWS)), header=HEADER + ",order_desc"
-    ),
+    "late notes": lines(*(f"{row},{'late' * (n > 25)}" for n, row in enumerate(ROWS)), header=HEADER + ",note"),
+    "late texts": lines(*(f"{row},{'Pay' * (n > 25)}" for n, row in enumerate(ROWS)), header=HEADER + ",order_desc"),
     "a control character at the end": lines(*ROWS, good_rows(1, 50)[0].replace("Kamau", "Kam\x07au")),
     "U+2028 at the end": lines(*ROWS, good_rows(1, 50)[0].replace("Kamau", "Kam\u2028au")),
     "a lone CR": lines(*ROWS, good_rows(1, 50)[0].replace("Kamau", "Kam\rau")),
@@ -125,9 +121,7 @@ CASES = {
     "a comma too many in most rows": lines(*(row + "," for row in ROWS), *good_rows(5, 60)),
     "headings without a name": lines(*ROWS, header=HEADER + ",,"),
     "the end of a DOS file": lines(*ROWS) + "\x1a",
-    "damaged names": lines(
-        *(row.replace("Wanjiru", "W\xc3\xa9" if n % 3 else "W\ufffd") for n, row in enumerate(ROWS))
-    ),
+    "damage": lines(*(row.replace("Wanjiru", "W\xc3\xa9" if n % 3 else "W\ufffd") for n, row in enumerate(ROWS))),
     "apostrophes that guard": lines(*(row.replace("Wanjiru", "'=Wanjiru") for row in ROWS)),
     "no order ids and an open quotation mark": lines(
         *(row.replace(f"A-{n},", "") for n, row in enumerate(ROWS, 1)),

@@ -3,6 +3,7 @@
 import codecs
 import io
 import re
+from typing import Any
 
 import openpyxl
 import polars as pl
@@ -237,7 +238,7 @@ def test_unusual_amount_gets_suggestion(sheet: MakeSheet, rules: Rules, amount: 
 
 
 @pytest.mark.parametrize(
-    ("country", "amount", "proposal"),
+    ("code", "amount", "right"),
     [
         *(("KE", "45833.3333", "45833.33"), ("KE", "45833.335", "45833.34"), ("KE", "1500.5000", "1500.50")),
         *(("UG", "45833.5", "45834"), ("UG", "45833.49999", "45833"), ("UG", "1500.00", "1500")),
@@ -245,14 +246,12 @@ def test_unusual_amount_gets_suggestion(sheet: MakeSheet, rules: Rules, amount: 
         ("KE", "45.833", None),  # it could mean 45,833
     ],
 )
-def test_excess_decimals_suggest_amount_rounded_half_up(
-    sheet: MakeSheet, rules: Rules, country: str, amount: str, proposal: str | None
-) -> None:
+def test_excess_decimals_round_half_up(sheet: MakeSheet, rules: Rules, code: str, amount: str, right: Any) -> None:
     row = GOOD.replace("1500.50", amount)
-    row = row if country == "KE" else row.replace("KE,", "UG,").replace("KES", "UGX").replace("2547", "2567")
+    row = row if code == "KE" else row.replace("KE,", "UG,").replace("KES", "UGX").replace("2547", "2567")
     validated = validate(sheet(lines(row)), rules)
     result = validated.defects.filter(pl.col("code") == "amount.decimals").select("value", "correction").rows()
-    assert (result, validated.payable_count) == ([(amount, proposal)], 0)
+    assert (result, validated.payable_count) == ([(amount, right)], 0)
 
 
 @pytest.mark.parametrize("amount", ["10", "1500.5", "1500.50", "250000", " 1500 ", "\u200b1500"])

@@ -108,8 +108,6 @@ def test_writability_check_creates_no_file(tmp_path: Path) -> None:
         write_frame(pl.DataFrame({"a": pl.repeat("x", 1_048_576, eager=True)}), tmp_path / "out.xlsx")
 
 
-# Rejects
-
 MIXED = lines(
     GOOD + ',"=1+1, x"',
     'KE,A-2,0,KES,Jane Doe,0712345678,\'+254 712 345 678,"=HYPERLINK(1)"'.replace('"=H', "'=H").replace('1)"', "1)"),
