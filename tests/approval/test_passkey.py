@@ -191,9 +191,7 @@ def test_passkey_signature_with_invalid_property_is_refused(what: str) -> None:
 
 ACCEPTED: dict[str, Callable[[], PasskeySignature]] = {
     "as it is": build_page_data,
-    "members nobody has heard of": lambda: build_page_data(
-        other_keys_can_be_added_here="do not compare with a template"
-    ),
+    "members nobody has heard of": lambda: build_page_data(other_keys_can_be_added_here="do not compare with any"),
     "without crossOrigin": lambda: build_client_data(f"{{{GOOD}}}"),
     "in another order": lambda: build_client_data(f'{{"origin":"{CONSOLE.origin}",{GOOD.rpartition(",")[0]}}}'),
     "a passkey that may be copied": lambda: build_authenticator_data(0x0D),

@@ -357,11 +357,21 @@ def test_approved_plan_names_maker_approvers_and_answers() -> None:
     assert PlanApproval("", ()) == NO_APPROVAL
 
 
-def test_unapproved_plan_cannot_open_batch() -> None:
+def test_unapproved_or_used_plan_opens_no_batch() -> None:
     with pytest.raises(ApprovalError, match="The plan needs 1 valid approval but has 0"):
         check(plan())
     with pytest.raises(ApprovalError, match="needs 2 valid approvals but has 1"):
         check(approve(plan(), CLEO, policy(2), NOW), needed=2)
+    document, batch = approve(plan(), CLEO, policy(), NOW), "b" * 16
+    opened_batch = BatchRecord(1, batch, "payout", "payroll.csv", "c" * 64, 2, 0, "2026-11-21T08:30:00.000Z")
+    with pytest.raises(ApprovalError) as result:
+        check_plan(document, document.content, policy(), NOW, opened_batch=opened_batch)
+    used = f"The plan was already used for batch {batch} (payroll.csv) at 2026-11-21T08:30:00.000Z."
+    assert result.value.message == f"{used} A plan can be used only once."
+    assert result.value.hint == (
+        f"Nothing was sent. To continue that batch, run `paygw-batch resume {batch}`. "
+        "To pay anything else, make a new plan and have it approved."
+    )
 
 
 CHANGED = "a row, a payee or an option has changed since the plan was made"
@@ -384,19 +394,6 @@ def test_plan_with_different_content_is_refused(changes: dict[str, object], sent
     document = approve(plan(), CLEO, policy(), NOW)
     message = refusal_message(document, document.content.model_copy(update=changes))
     assert message == f"The plan does not match: {sentence}."
-
-
-def test_used_plan_opens_no_second_batch() -> None:
-    document, batch = approve(plan(), CLEO, policy(), NOW), "b" * 16
-    opened_batch = BatchRecord(1, batch, "payout", "payroll.csv", "c" * 64, 2, 0, "2026-11-21T08:30:00.000Z")
-    with pytest.raises(ApprovalError) as result:
-        check_plan(document, document.content, policy(), NOW, opened_batch=opened_batch)
-    used = f"The plan was already used for batch {batch} (payroll.csv) at 2026-11-21T08:30:00.000Z."
-    assert result.value.message == f"{used} A plan can be used only once."
-    assert result.value.hint == (
-        f"Nothing was sent. To continue that batch, run `paygw-batch resume {batch}`. "
-        "To pay anything else, make a new plan and have it approved."
-    )
 
 
 @pytest.mark.parametrize(

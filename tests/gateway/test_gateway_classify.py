@@ -185,7 +185,7 @@ def test_reply_on_reused_connection_must_have_order_id(echo: dict[str, Any]) -> 
     assert classify_reply(named, reused=True).outcome.kind is OutcomeKind.PAID
 
 
-def test_outcome_has_first_usable_code_and_message() -> None:
+def test_evidence_is_first_usable_and_printable_text() -> None:
     body = {"status": "declined", "paynet-order-id": 987654321, "reference": "not this one"}
     result = classify_reply({**body, "error-code": "51", "error-message": "Insufficient balance"}, 422).outcome
     evidence: dict[str, Any] = {"gateway_reference": "987654321", "error_code": "51", "message": "Insufficient balance"}
@@ -194,9 +194,6 @@ def test_outcome_has_first_usable_code_and_message() -> None:
     outcome = classify_reply({"status": "odd", "id": "abc", "message": "what?", **unusable}, 500).outcome
     assert (outcome.gateway_status, outcome.gateway_reference) == ("odd", "abc")
     assert (outcome.error_code, outcome.message) == (None, "what?")
-
-
-def test_evidence_is_short_printable_and_encodable() -> None:
     hostile = "\x1b[31mred\x00\u202edesrever\ud800\u2028line\nnext\ttab\u00a0" + "x" * 500
     outcome = classify_reply({"status": "declined", "message": hostile, "id": hostile, "code": "1" * 300}).outcome
     texts = [text or "" for text in (outcome.message, outcome.gateway_reference, outcome.error_code)]
@@ -209,8 +206,7 @@ def test_evidence_is_short_printable_and_encodable() -> None:
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
-        ({"status": "declined"}, OutcomeKind.REJECTED),
-        ({"status": "odd"}, OutcomeKind.UNKNOWN),
+        *(({"status": "declined"}, OutcomeKind.REJECTED), ({"status": "odd"}, OutcomeKind.UNKNOWN)),
         ("Unauthorized", OutcomeKind.UNKNOWN),
     ],
 )
@@ -322,12 +318,17 @@ def test_echo_under_configured_name_is_checked(path: str) -> None:
     assert outcome(None, reused=True).cause == "reply.not_echoed"
 
 
-def test_first_configured_name_in_reply_is_used() -> None:
+def test_configured_names_and_paths_are_used() -> None:
     operation = configured_operation(order_id=("merchant-order-id", "client_orderid"))
     for order_id, is_ours in (("PAY-1", True), (None, False)):
         reply = {"status": "approved", "client_orderid": "7", "merchant-order-id": order_id}
         outcome = classify_reply(reply, operation=operation).outcome
         assert (outcome.kind is OutcomeKind.PAID, outcome.conflict) == (is_ours, not is_ours)
+    operation = configured_operation(reference=("ids.bank",), error_code=("error.code",), message=("error.message",))
+    members = {"status": "declined", "error": {"code": 51, "message": "No funds"}, "ids": {"bank": "R-1"}}
+    outcome = classify_reply(members, operation=operation).outcome
+    assert (outcome.error_code, outcome.message, outcome.gateway_reference) == ("51", "No funds", "R-1")
+    assert classify_reply({"status": "declined", "error": "No funds"}, operation=operation).outcome.message is None
 
 
 @pytest.mark.parametrize(
@@ -348,11 +349,3 @@ def test_echo_is_compared_in_configured_unit(unit: AmountUnit, repeated: Any, ex
     members = {"status": "approved", "amount": repeated, "currency": expected.currency}
     operation = configured_operation(amount_unit=unit)
     assert classify_reply(members, expected=expected, operation=operation).outcome.conflict is not is_ours
-
-
-def test_configured_paths_find_reason_and_reference() -> None:
-    operation = configured_operation(reference=("ids.bank",), error_code=("error.code",), message=("error.message",))
-    members = {"status": "declined", "error": {"code": 51, "message": "No funds"}, "ids": {"bank": "R-1"}}
-    outcome = classify_reply(members, operation=operation).outcome
-    assert (outcome.error_code, outcome.message, outcome.gateway_reference) == ("51", "No funds", "R-1")
-    assert classify_reply({"status": "declined", "error": "No funds"}, operation=operation).outcome.message is None

@@ -154,7 +154,7 @@ def test_standard_library_computes_same_control_hash(vector: dict[str, Any]) -> 
     assert not profile["secret"] or profile["secret"] not in vector["control"]["text"]
 
 
-def test_openssl_and_page_command_match_vectors(keys: Path) -> None:
+def test_openssl_and_signing_page_match_vectors(keys: Path) -> None:
     der = ["openssl", "pkey", "-pubin", "-in", str(keys / "public.pem"), "-outform", "DER"]
     fingerprint = hashlib.sha256(subprocess.run(der, capture_output=True, check=True).stdout).hexdigest()
     assert {vector["key_fingerprint"] for vector in FILE["vectors"]} == {fingerprint}
@@ -163,9 +163,6 @@ def test_openssl_and_page_command_match_vectors(keys: Path) -> None:
         environ = {"BASE_STRING": vector["base_string"], "PATH": "/usr/bin:/bin"}
         done = subprocess.run(["sh", "-c", command], cwd=keys, env=environ, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == vector["signature"]
-
-
-def test_signing_page_shows_vector_and_vector_count() -> None:
     assert f"has {len(FILE['vectors'])} of them" in PAGE.read_text(encoding="utf-8")
     (vector,) = (one for one in FILE["vectors"] if one["name"] == ON_THE_PAGE)
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -181,11 +181,16 @@ def test_unframed_reply_is_complete_only_at_clean_end(data: bytes, body: bytes) 
         assert fault_kind(reader) is FaultKind.CONNECTION_LOST
 
 
-def test_header_names_are_lowercase_without_trailers() -> None:
+def test_complete_reply_has_headers_and_refuses_bytes() -> None:
     head = b"HTTP/1.1 103 Hints\r\nA: 1\r\n\r\n" + OK + b"X-Two:  b c \r\nx-two: d\r\n"
     reply = feed_reader([head + CHUNKED + b"\r\n0\r\nE: f\r\n\r\n"]).result
     assert isinstance(reply, RawReply)
     assert reply.headers == (("x-two", "b c"), ("x-two", "d"), ("transfer-encoding", "chunked"))
+    reader = feed_reader([REPLY])
+    with pytest.raises(InternalError):
+        reader.feed(b"x")
+    reader.end(cleanly=False)
+    assert isinstance(reader.result, RawReply)
 
 
 MAY_SERVE_ON = {
@@ -219,14 +224,6 @@ def test_reader_never_raises_and_returns_only_complete_replies(data: bytes, cuts
         reader.end(cleanly=False)
         if isinstance(reader.result, RawReply):
             assert 200 <= reader.result.http_status <= 999
-
-
-def test_complete_reply_refuses_more_bytes() -> None:
-    reader = feed_reader([REPLY])
-    with pytest.raises(InternalError):
-        reader.feed(b"x")
-    reader.end(cleanly=False)
-    assert isinstance(reader.result, RawReply)
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\rb", "a\0b"])

@@ -132,11 +132,7 @@ AGAIN, THIRD = (replace(LINE, client_orderid=order_id) for order_id in ("A-1-r2"
         ([replace(LINE, country="UG")], {}, "other country at the gateway"),
         ([replace(LINE, account_number="254712345679")], {}, "other account at the gateway"),
         ([replace(LINE, account_number="0621")], {"account_number": "", "phone": "0621"}, None),
-        (
-            [replace(LINE, account_number="0622")],
-            {"account_number": "", "phone": "0621"},
-            "other account at the gateway",
-        ),
+        ([replace(LINE, account_number="063")], {"account_number": "", "phone": "062"}, "other account at the gateway"),
         ([LINE, replace(LINE, client_orderid="B-1")], {}, None),  # an order of another batch
     ],
 )

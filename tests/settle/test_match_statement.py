@@ -242,7 +242,7 @@ def test_only_dated_line_settles_resent_row(word: str, said: list[str]) -> None:
         assert [settled.resolution for settled in match(journal, one, as_of=as_of).settlements] == said
 
 
-def test_line_is_dated_by_first_use_of_statement() -> None:
+def test_line_is_dated_by_first_use_of_file() -> None:
     journal = sent_journal(OutcomeKind.REJECTED)
     release_rejected_rows(journal, suffix=False)
     journal.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(7)))
@@ -253,9 +253,6 @@ def test_line_is_dated_by_first_use_of_statement() -> None:
     reapplied = twice_sent_journal()
     reapplied.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(20)))
     assert only_difference(reapplied, line(status="declined")).startswith(VAGUE)
-
-
-def test_only_same_file_counts_as_already_applied() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN, minute=20)
     journal.settle([], note=StatementNote("b1", "day.csv", "f" * 64, "amina", at(7)))
     assert only_settlement(journal, line()).resolution is Resolution.PAID
@@ -409,7 +406,7 @@ def two_batches(kind: OutcomeKind, operation: str = "payout", amount: str = "150
     return journal
 
 
-def test_resendable_order_from_another_batch_is_held() -> None:
+def test_line_of_other_or_unknown_order_holds_row() -> None:
     matched = match(two_batches(OutcomeKind.UNKNOWN), line("ORD-9"))
     assert (matched.elsewhere, matched.differences, matched.settlements, matched.blocking) == (1, [], [], [])
     journal = two_batches(OutcomeKind.REJECTED)
@@ -417,9 +414,6 @@ def test_resendable_order_from_another_batch_is_held() -> None:
     assert sentences(matched) == [f"Row 2 of batch b2 is rejected in the journal. {ASK}"]
     assert [one.order_id for one in matched.blocking] == ["ORD-9"]
     assert match(journal, line("ORD-9", "declined")).elsewhere == 1
-
-
-def test_statement_line_for_unknown_attempt_holds_row() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
     unknown = "The journal has no order NOBODY. Was it sent from another system, or was its id changed?"
     later = "The journal has no order ORD-2-r2, which looks like a later attempt of ORD-2."

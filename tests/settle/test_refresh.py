@@ -267,19 +267,16 @@ def answer(status: str, *, is_not_found: bool = False) -> EnquiryAnswer:
 
 
 @pytest.mark.parametrize(
-    ("status", "intended_at", "finding"),
-    [
-        ("approved", "2026-11-22T03:59:00.000Z", Finding.MOVED),
-        ("declined", "2026-11-22T05:00:00.000Z", Finding.SUPERSEDED),
-    ],
+    ("status", "intended", "finding"), [("approved", "03:59", Finding.MOVED), ("declined", "05:00", Finding.SUPERSEDED)]
 )
-def test_enquiry_answer_changes_only_its_attempt(status: str, intended_at: str, finding: Finding) -> None:
+def test_enquiry_answer_changes_only_its_attempt(status: str, intended: str, finding: Finding) -> None:
     scenario = FollowUpScenario(answer(status))
     scenario.run(lambda: bool(scenario.kept), claim(status))
     assert [expected for _, expected in scenario.asked] == [ExpectedReply("PAY-1", Decimal("1500.50"), "KES")]
     kept = decode_notification(scenario.kept[0])
     assert (kept.source, kept.claim.proof) == (EvidenceSource.ENQUIRY, Proof.PROVEN)
-    ruling = assess_claim(kept.claim, [candidate(intended_at=intended_at)], WORDS)
+    instruction = candidate(intended_at=f"2026-11-22T{intended}:00.000Z")
+    ruling = assess_claim(kept.claim, [instruction], WORDS)
     assert isinstance(ruling, Ruling)
     assert ruling.finding is finding
     assert (ruling.outcome is None) == (finding is Finding.SUPERSEDED)

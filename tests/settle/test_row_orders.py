@@ -93,7 +93,7 @@ Ordered = Callable[..., RowOrder]
 
 
 # The content
-def test_settlement_order_contains_current_row_states() -> None:
+def test_settlement_order_contains_row_states_and_holds() -> None:
     journal = doubtful()
     words = [word(3), word(2, Resolution.REJECTED, Basis.GATEWAY), word(4, Resolution.PAID)]
     decisions, statement = [Decision.from_settlement(one) for one in words], Statement("day.csv", "a" * 64, [])
@@ -112,9 +112,6 @@ def test_settlement_order_contains_current_row_states() -> None:
     in_flight = journal_of(None)
     in_flight.append([intent(due_row, at(1)) for due_row in due_rows(in_flight, 1)])
     assert settlement_order(in_flight).content.rows[0].state is State.IN_DOUBT
-
-
-def test_order_about_held_row_contains_hold() -> None:
     journal = journal_of(None)
     journal.record_evidence([build_evidence(1)], WORDS, at=at(3))
     (row,) = settlement_order(journal).content.rows
@@ -222,9 +219,6 @@ def test_settlement_order_is_refused_after_row_changes() -> None:
         ({"hold": 4}, f"{was} is now held for a different reason than when the order was made."),
     ):
         assert refusal_of(order_with_changed_rows(settlement_order(journal), **change), journal) == sentence
-
-
-def test_order_error_lists_first_changed_rows() -> None:
     journal = journal_of(*[OutcomeKind.UNKNOWN] * 8)
     names = "; ".join(f"row {row} does not match the payment in the order" for row in range(2, 7))
     for end, more in ((10, "; and 3 more rows"), (7, "")):
@@ -272,9 +266,6 @@ def test_carried_out_orders_are_counted_and_recognised() -> None:
     assert is_recorded(journal, approve(settlement_order(doubtful(), 2, 3), BEN, policy(), NOW))
     assert not is_recorded(journal, settlement_order(doubtful(), 2))
     assert not is_recorded(memory_journal(), settling)
-
-
-def test_order_for_second_batch_is_carried_out() -> None:
     journal = journal_of(None)
     open_sheet(journal, "b2", [new_instruction(2, "SECOND")])
     send(journal, 2, OutcomeKind.UNKNOWN)

@@ -88,12 +88,17 @@ def test_settling_as_not_received_is_allowed_after_quarantine() -> None:
     check(journal, lost, now=OPENS + timedelta(hours=1))
 
 
-def test_unsent_row_has_no_quarantine() -> None:
+def test_unsent_or_held_row_has_no_quarantine() -> None:
     ready, quarantine = row_of(journal_of(None), 1, 2), Quarantine(24)
     assert quarantine_end(ready, quarantine) is None
     assert quarantine_message(ready, quarantine, LEFT) is None
     assert "You can send it again from now (a quarantine of 24 h)." in waiting_message(ready, quarantine)
     assert quarantine_end(row_of(journal_of(OutcomeKind.PAID), 1, 2), quarantine) == OPENS
+    journal = journal_of(None)
+    journal.record_evidence([build_evidence(1)], WORDS, at=at(3))
+    check(journal, word(2, Resolution.PAID))
+    write(journal, word(2), now=LEFT + timedelta(hours=1))
+    releasable(journal, 2, now=LEFT + timedelta(hours=2))
 
 
 def test_wrong_clock_prevents_settlement_and_release() -> None:
@@ -178,14 +183,6 @@ def test_rows_in_quarantine_are_listed(rows: Sequence[int] | None, waiting: Sequ
     batch, early = journal.batches()[0], LEFT + timedelta(hours=2)
     assert list(quarantined_rows(journal, batch, rows, quarantine_h=24, now=lambda: early)) == waiting
     assert quarantined_rows(journal, batch, rows, quarantine_h=24, now=lambda: OPENS) == {}
-
-
-def test_rejected_held_unsent_row_skips_quarantine() -> None:
-    journal = journal_of(None)
-    journal.record_evidence([build_evidence(1)], WORDS, at=at(3))
-    check(journal, word(2, Resolution.PAID))
-    write(journal, word(2), now=LEFT + timedelta(hours=1))
-    releasable(journal, 2, now=LEFT + timedelta(hours=2))
 
 
 def test_settlement_needs_few_database_statements() -> None:

@@ -464,7 +464,7 @@ def new_edit(row: int, column: str, was: str | None, now: str | None) -> CellEdi
     return CellEdit(row, column, was, now, "Ada", "2026-11-22")
 
 
-def test_corrected_cells_become_text_and_others_stay_red(annotator: Annotator) -> None:
+def test_copy_marks_corrected_and_left_out_cells(annotator: Annotator) -> None:
     source = annotator.write()
     edits = (
         new_edit(3, "amount", "1,000.00", "1000.00"),
@@ -482,9 +482,6 @@ def test_corrected_cells_become_text_and_others_stay_red(annotator: Annotator) -
     assert sheet["H2"].value == "fine"
     first, again = read_sheet(source, ReadOptions()), read_sheet(path, ReadOptions())
     assert again.frame.equals(apply_corrections(first, Corrections(first.sha256, edits)).frame)
-
-
-def test_copy_marks_left_out_row(annotator: Annotator) -> None:
     annotator.write()
     path = annotator.write_corrected(left_out=3)
     sheet = openpyxl.load_workbook(path).worksheets[0]

@@ -185,26 +185,9 @@ def test_added_defects_invalidate_rows_and_change_batch(rules: Rules) -> None:
     assert (after.batch, after.rows["valid"].to_list()) == (before.batch, [True])
 
 
-# Sheets in several pieces
-def large_sheet(count: int) -> Sheet:
-    number = pl.int_range(count)
-    kenyan = number % 3 == 0
-    account = pl.when(kenyan).then(pl.lit("254712")).otherwise(pl.lit("233231")) + number.cast(pl.String).str.zfill(6)
-    frame = pl.select(
-        row=number.cast(pl.UInt32) + 2,
-        country=pl.when(kenyan).then(pl.lit("KE")).otherwise(pl.lit("GH")),
-        client_orderid=pl.format("N-{}", number),
-        amount=(number % 900 + 10).cast(pl.String),
-        account_name=pl.lit("Ama Mensah"),
-        account_number=account,
-        phone=pl.when(number % 1000 == 999).then(pl.lit("x")).otherwise(account),
-    )
-    names = frame.columns[1:]
-    return Sheet("many.csv", "0" * 64, frame, dict(zip(names, names, strict=True)), ())
-
-
 def test_pages_restore_rows_with_bounded_size(rules: Rules) -> None:
-    rows = validate(large_sheet(ROWS_PER_PAGE * 2 + 1), rules).rows
+    one, count = validate(build_sheet(KENYAN), rules).rows, ROWS_PER_PAGE * 2 + 1
+    rows = one.select(pl.all().repeat_by(count).explode()).with_columns(row=pl.int_range(count, dtype=pl.UInt32))
     pages = list(to_pages(rows))
     assert len(pages) == 3
     assert from_pages(pages).equals(rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from openpyxl.utils import get_column_letter
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.read.headings import ReadOptions
@@ -101,9 +102,7 @@ BOMBS: dict[str, Callable[[], Parts]] = {
     "empty shared strings": lambda: workbook(strings=[b"<si/>" * 1_000_000] * 20),
     "a worksheet of blanks": lambda: workbook(first=worksheet(ROWS, *[b" " * MIB] * 100)),
     "a giant cell": lambda: workbook(first=inline_cell(*[b"x" * MIB] * 100)),
-    "many worksheets": lambda: (
-        workbook(90) | {f"xl/worksheets/sheet{n}.xml": worksheet(b" " * MIB) for n in range(1, 90)}
-    ),
+    "worksheets": lambda: workbook(90) | {f"xl/worksheets/sheet{n}.xml": worksheet(b" " * MIB) for n in range(1, 90)},
 }
 
 
@@ -117,18 +116,10 @@ def test_tightly_packed_workbook_is_refused_before_unpacking(bomb: str, tmp_path
     assert peak < 400
 
 
-def letters(n: int) -> bytes:
-    """Return the letters of a column: one of the first 1,000, by row number."""
-    number, name = n % 990 + 1, ""
-    while number:
-        number, digit = divmod(number - 1, 26)
-        name = chr(65 + digit) + name
-    return name.encode()
-
-
 def wide_workbook(rows: int) -> Parts:
     """Return the maximum number of columns, one cell per row, and a blank row, which is dropped by a copy."""
-    cells = (b'<row r="%d"><c r="%s%d"><v>1</v></c></row>' % (n, letters(n), n) for n in range(3, rows))
+    letters = [get_column_letter(n % 990 + 1).encode() for n in range(rows)]
+    cells = (b'<row r="%d"><c r="%s%d"><v>1</v></c></row>' % (n, letters[n], n) for n in range(3, rows))
     blank = b'<row r="99999"><c t="inlineStr"><is><t>&#x200b;</t></is></c></row>'
     return workbook(first=worksheet(ROWS, *cells, blank))
 

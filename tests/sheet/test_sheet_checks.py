@@ -42,16 +42,7 @@ CELLS: dict[str, list[str | None]] = {
     "amount": ["1500", "1500.50", "100.105", "0", "0.00", "5", "250000.01", "1e3", "1,000", "#REF!", "12-Jan", None],
     "currency": ["KES", "kes", "TZS", "XOF", "USD", None],
     "account_name": ["Wanjiru Kamau", "Aïssatou", "12345", "x" * 257, "a\tb", "#N/A", None],
-    "account_number": [
-        "254712345678",
-        "0712345678",
-        "712345678",
-        "0123456789",
-        "2.54712345678E+11",
-        "2.5E+11",
-        "x",
-        None,
-    ],
+    "account_number": ["254712345678", "0712345678", "712345678", "0123456", "2.54712345678E+11", "2.5E+11", "x", None],
     "phone": ["+254712345678", "00254712345678", "+255621234567", "0712345", "+1 202 555 0100", "-0712345678", None],
     "purpose": ["WALLET-KE", "OTHER", None],
     "receiver_first_name": ["Asha", None],
@@ -227,7 +218,7 @@ def test_sheet_and_core_read_amounts_identically(rules: Rules, whole: int, rest:
         assert instructions.select("amount", "minor").row(0) == (text, to_minor(amount, minor_units=units))
 
 
-def test_instruction_has_exact_form_fields(rules: Rules) -> None:
+def test_instruction_has_exact_fields_and_names(rules: Rules) -> None:
     validated = validate(build_sheet(KENYAN, TANZANIAN), rules)
     kenyan, tanzanian = (json.loads(fields) for fields in validated.instructions["fields"])
     assert kenyan == {name: KENYAN[name] for name in ("account_name", "account_number", "phone")}
@@ -242,12 +233,8 @@ def test_instruction_has_exact_form_fields(rules: Rules) -> None:
     assert content[0] != content[1]
     assert "127.0.0.1" not in content[0]
     for email in (TANZANIAN["receiver_email"], "x"):
-        rows = validate(build_sheet({**TANZANIAN, "receiver_email": email}), rules).rows
-        shown = rows.select("account_name", "account_number", "phone").rows()
-        assert shown == [("Asha Mushi", None, "0621234567")]
-
-
-def test_name_is_sent_unchanged(rules: Rules) -> None:
+        shown = validate(build_sheet({**TANZANIAN, "receiver_email": email}), rules).rows
+        assert shown.select("account_name", "account_number", "phone").rows() == [("Asha Mushi", None, "0621234567")]
     names = ['Jane "JJ" Doe', "back\\slash", '\\"', "O'Brien", "${1}", "Aïssatou 张伟", "{}", "a/b"]
     rows = [{**KENYAN, "client_orderid": f"K{n}", "account_name": name} for n, name in enumerate(names)]
     rows += [{**TANZANIAN, "client_orderid": f"T{n}", "receiver_last_name": name} for n, name in enumerate(names)]

@@ -41,13 +41,10 @@ def test_kenyan_number_is_recognised_in_every_spelling(rules: Rules, written: st
         ("+255621234567", "phone.country", "is a number from Tanzania, but the country of this row is KE"),
         *(("255621234567", "phone.country", "Tanzania"), ("+12025550100", "phone.country", "another country")),
         ("0712345678/0722345678", "phone.format", "is not a Kenyan mobile number"),
+        *((text, "phone.format", "is not") for text in ("0712 345 678 x", "-0712345678", "71234567.8", "12-Jan", "+")),
         *(
             (text, "phone.format", "is not")
-            for text in ("0712 345 678 x", "-0712345678", "71234567.8", "12-Jan", "+", "n/a")
-        ),
-        *(
-            (text, "phone.format", "is not")
-            for text in ("٠٧١٢٣٤٥٦٧٨", "\uff10\uff17\uff11\uff12\uff13\uff14\uff15\uff16\uff17\uff18")
+            for text in ("n/a", "٠٧١٢٣٤٥٦٧٨", "\uff10\uff17\uff11\uff12\uff13\uff14\uff15\uff16\uff17\uff18")
         ),
         *(("07123456780.0", "phone.format", "digits"), ("#N/A", "phone.error_mark", "spreadsheet error")),
     ],

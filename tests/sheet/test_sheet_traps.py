@@ -162,12 +162,16 @@ def test_extra_and_missing_fields_do_not_cancel_out(sheet: MakeSheet, rules: Rul
     assert [row for row, code in result if code == "row.fields"] == [2, 3]
 
 
-def test_only_blank_rows_are_dropped(sheet: MakeSheet, rules: Rules) -> None:
+def test_blank_rows_are_dropped_and_totals_found(sheet: MakeSheet, rules: Rules) -> None:
     content = lines(GOOD, "", ",,,,,,", '"","",,,,,', " , ,\u00a0,,\u200b,,", GOOD.replace("A-1", "A-2"), "", ",,,,,,")
     validated = validate(sheet(content), rules)
     assert validated.rows["row"].to_list() == [2, 7]
     assert validated.totals.rows == 2
     assert sheet(lines(GOOD, ",,,,,,x", "note,,,,,,")).frame["row"].to_list() == [2, 3, 4]
+    for total in ("TOTAL,,1500.50,,,,", ",,1500.50,,Grand total:,,", ",,1500.50,,,,Totaux"):
+        validated = validate(sheet(lines(GOOD, total)), rules)
+        assert codes(validated.defects)[0] == (3, "row.total")
+        assert validated.rows["valid"].to_list() == [True, False]
 
 
 def test_header_is_found_within_twenty_rows(sheet: MakeSheet) -> None:
@@ -190,13 +194,6 @@ def test_sep_line_is_not_read_as_row(sheet: MakeSheet, line: str, row: int) -> N
     assert sheet(line + "\n" + SEMICOLONS).frame["row"].to_list() == [row]
 
 
-def test_row_of_totals_is_recognised(sheet: MakeSheet, rules: Rules) -> None:
-    for total in ("TOTAL,,1500.50,,,,", ",,1500.50,,Grand total:,,", ",,1500.50,,,,Totaux"):
-        validated = validate(sheet(lines(GOOD, total)), rules)
-        assert codes(validated.defects)[0] == (3, "row.total")
-        assert validated.rows["valid"].to_list() == [True, False]
-
-
 @pytest.mark.parametrize("wrapped", ["'0712345678", '"=""0712345678"""', '="0712345678"', "\u202a0712345678\u202c"])
 def test_quoted_formula_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("+254712345678", wrapped))), rules)
@@ -216,10 +213,7 @@ def test_quoted_formula_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrap
         *(("1'000'000", "amount.format", "Write 1000000."), ("9" * 16, "amount.format", "more than 15 digits")),
         *((amount, "amount.format", "negative") for amount in ("(100)", "-5")),
         *((amount, "amount.format", "plain") for amount in ("+5", "1.", ".5", "5\u0660\u0660", "\uff15\uff10\uff10")),
-        *(
-            (amount, "amount.format", "plain")
-            for amount in ("15x", "15oo", "2x1500", "5$", "1 5", "5 000 F CFA", "१५००")
-        ),
+        *((amount, "amount.format", "plain") for amount in ("15x", "15oo", "2x15", "5$", "1 5", "5 000 F CFA", "१५००")),
         *((amount, "amount.format", "date") for amount in ("12-Jan", "1/2", "2026-01-12", "12/01/2026")),
         *((amount, "amount.exponent", "in digits only") for amount in ("1e3", "1.5E+06")),
         *(("2.500", "amount.decimals", "could mean 2500 or 2.5"), ("1.5000", "amount.decimals", "Write 1.50.")),
