@@ -296,9 +296,7 @@ def test_overlap_shows_less_than_half_paid_before(past: PaidHistory) -> None:
     st.integers(0, 10_000),
     st.booleans(),
 )
-def test_unrelated_batches_do_not_change_findings(
-    others: Sequence[tuple[int, str, int]], seed: int, bonus: bool
-) -> None:
+def test_other_batches_do_not_change_findings(others: Sequence[tuple[int, str, int]], seed: int, bonus: bool) -> None:
     batches: list[list[Row]] = [PEOPLE, PEOPLE]
     rng = random.Random(seed)  # noqa: S311 (made-up batches)
     for at, amount, people in others:

@@ -112,7 +112,7 @@ FORGERIES = [
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_change_after_forgetting_is_detected(kept: SqliteJournal, place: Path, forgery: str) -> None:
+def test_change_after_forgetting_is_found(kept: SqliteJournal, place: Path, forgery: str) -> None:
     kept.settle([], order=SignedOrder("new", '{"content": {"rows": []}}', at(6)))
     forget_old_batches(kept)
     said_later = Evidence(EvidenceSource.NOTIFICATION, Claim("A-1", "1", "KES", "approved"), "later")

@@ -221,9 +221,6 @@ def test_copy_is_not_adopted_while_original_exists(place: Path) -> None:
     assert read_column(copy, "SELECT home FROM identity") == [str(copy)]
 
 
-# An older copy: attempts that left since it was made
-
-
 @contextmanager
 def losing_writes(place: Path) -> Iterator[SqliteJournal]:
     """Yield the journal, then put back a copy from before the block, so that its writes are lost."""
@@ -541,9 +538,6 @@ def test_adopted_journal_files_must_be_private(place: Path, ending: str) -> None
     message, hint = error_message(lambda: open_adoption(place))
     assert message.startswith(f"Other users can read or change {path}")
     assert f"chmod 600 {path}" in hint
-
-
-# Known journals
 
 
 def test_journals_are_listed_oldest_first_by_endpoint(place: Path) -> None:

@@ -188,9 +188,7 @@ def test_moved_journal_keeps_audit_trail(place: Path, postgres_server: PostgresS
     postgres_server.drop_database(name)
 
 
-def test_hosts_share_trail_hidden_from_workers(
-    at_database: DatabaseLocation, place: Path, postgres_server: PostgresServer
-) -> None:
+def test_workers_cannot_read_trail(at_database: DatabaseLocation, place: Path, postgres_server: PostgresServer) -> None:
     name = at_database.server.url.rpartition("/")[2]
     at_database.grant_rights()
     for role in ("desk", "worker", "reader"):

@@ -179,8 +179,6 @@ def test_notification_is_decoded_as_encoded(times: StatedTimes) -> None:
     assert match_attempt(kept.claim.times, AT) is match_attempt(times, AT)
 
 
-# The call that commits facts to the database; tests of both stores verify what it has stored.
-
 PAGE = StoredReply("HTTP/1.1 402 Payment Required", b'{"status": "declined"}')
 END = Link(4, b"s" * 32, at(0))
 BYTES = {"hash", "said_sha256", "salt", "head", "body"}

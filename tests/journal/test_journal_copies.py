@@ -133,9 +133,6 @@ def test_copied_outbox_repeats_and_loses_nothing(place: Path) -> None:
         assert [notice.id for notice in restored.due(now, limit=9)] == [waits.id], "it was told before"
 
 
-# A copy from between any two writes is refused.
-
-
 def outcome_evidence(order_id: str) -> Evidence:
     claim = Claim(order_id, "1500.50", "KES", "approved", "ref", Proof.PROVEN)
     return Evidence(EvidenceSource.NOTIFICATION, claim, f"{order_id} is paid")
@@ -219,9 +216,7 @@ def test_withdrawal_blocks_older_copy_of_moved_journal(place: Path, is_moved: bo
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(5, "Input/output error")])
-def test_withdrawal_missing_on_host_is_repeated(
-    place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
-) -> None:
+def test_missing_withdrawal_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> None:
     open_journal_at(place).close()
     fail = Mock(side_effect=failure)
     with monkeypatch.context() as cut:
@@ -322,9 +317,6 @@ def test_listener_detects_replaced_file(place: Path) -> None:
         put_back(place, copy)
         with pytest.raises(JournalTooOld):
             keep([arrival()])
-
-
-# A journal that went back in time is detected before anything is sent from it.
 
 
 def log_path(place: Path) -> Path:

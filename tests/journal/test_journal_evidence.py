@@ -249,9 +249,7 @@ def test_ambiguous_evidence_holds_payout_and_collection(journal: Journal, word: 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("source", [EvidenceSource.NOTIFICATION, EvidenceSource.ENQUIRY, EvidenceSource.STATEMENT])
-def test_ambiguous_evidence_does_not_settle_accepted_payment(
-    journal: Journal, word: str, source: EvidenceSource
-) -> None:
+def test_ambiguous_evidence_settles_no_accepted_payment(journal: Journal, word: str, source: EvidenceSource) -> None:
     accept_rows(journal)
     open_sheet(journal, operation="payin", batch="other")
     send(journal, 2, OutcomeKind.ACCEPTED)
@@ -288,9 +286,6 @@ def test_held_row_is_listed_but_not_due(journal: Journal) -> None:
     assert {row: hold.state for row, hold in holds.items()} == {2: "ready", 4: "rejected", 5: "rejected"}
     assert [due.row for due in due_rows(journal, 1)] == [3]
     assert list(journal.tallies(1, kind=TallyKind.DUE)) == [StateTally("KE", "KES", State.READY, 1, 150050)]
-
-
-# Rows that a person rejects wait, statements are carried out once, and times never decrease.
 
 
 def rejection(number: int, attempt: int, minute: int = 3, basis: Basis = Basis.PERSON) -> Entry:

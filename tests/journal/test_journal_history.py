@@ -300,9 +300,7 @@ def test_interleaved_intents_send_each_row_once(data: st.DataObject) -> None:
 
 @settings(any_history, max_examples=example_count(8))
 @given(st.data())
-def test_postgres_journal_agrees_with_model_in_any_history(
-    postgres_server: PostgresServer, postgres_template: str, data: st.DataObject
-) -> None:
+def test_postgres_follows_model(postgres_server: PostgresServer, postgres_template: str, data: st.DataObject) -> None:
     name = postgres_server.new_database(postgres_template)
     with tempfile.TemporaryDirectory() as directory:
         place = postgres_place(postgres_server.url(name), Path(directory))

@@ -46,7 +46,7 @@ each_step = pytest.mark.parametrize("step_size", [4, long(1)])
 """Each check tries the first step and every fourth after it."""
 
 
-def make_journal(
+def make_at(
     place: Path, name: str = "journal.sqlite3", *, beside: str | None = None, **changes: Any
 ) -> Identity | None:
     location = file_location(place, journal_path(place).with_name(name))
@@ -103,8 +103,8 @@ def kill_at_each_step(place: Path, work: Callable[[], object], step_size: int = 
 
 @each_step
 def test_killed_creation_can_be_repeated(place: Path, step_size: int) -> None:
-    for number in kill_at_each_step(place, lambda: make_journal(place), step_size):
-        made = make_journal(place)
+    for number in kill_at_each_step(place, lambda: make_at(place), step_size):
+        made = make_at(place)
         with closing(open_journal(place)) as journal:
             assert made is None or journal.head().journal_id == made.journal_id, number
             open_sheet(journal)
@@ -116,14 +116,14 @@ def test_killed_creation_can_be_repeated(place: Path, step_size: int) -> None:
 @each_step
 def test_killed_creation_leaves_single_usable_journal(place: Path, step_size: int) -> None:
     was_made = set()
-    for number in kill_at_each_step(place, lambda: make_journal(place), step_size):
+    for number in kill_at_each_step(place, lambda: make_at(place), step_size):
         if journal_path(place).exists():
             with closing(open_journal(place)) as journal, pytest.raises(JournalError, match=journal.head().journal_id):
-                make_journal(place, "second.sqlite3")
+                make_at(place, "second.sqlite3")
             with pytest.raises(JournalMissing):
                 open_journal(place, "second.sqlite3")
         else:
-            made = make_journal(place, "second.sqlite3")
+            made = make_at(place, "second.sqlite3")
             assert made is not None
             was_made.add(number)
             with pytest.raises(JournalMissing, match=made.journal_id):
@@ -137,13 +137,13 @@ def test_killed_creation_leaves_single_usable_journal(place: Path, step_size: in
 def test_abandoned_new_journal_needs_adoption(place: Path) -> None:
     """Its disk was missing when another journal was created at its path, and returns."""
     found = 0
-    for _ in kill_at_each_step(place, lambda: make_journal(place)):
+    for _ in kill_at_each_step(place, lambda: make_at(place)):
         path = journal_path(place)
         if not path.exists() or not entries(place)[0].is_intended:
             continue
         found += 1
         path.rename(place / "away.sqlite3")
-        assert make_journal(place, "second.sqlite3") is not None
+        assert make_at(place, "second.sqlite3") is not None
         (place / "away.sqlite3").rename(path)
         with pytest.raises(JournalNotAdopted):
             open_journal(place)
@@ -155,11 +155,11 @@ def test_killed_replacement_of_lost_journal_can_be_repeated(place: Path, step_si
     lost: list[str] = []
 
     def prepare() -> None:
-        make_journal(place, beside=lost[-1])
+        make_at(place, beside=lost[-1])
 
     for number in itertools.count(1, step_size):
         clear(place)
-        make_journal(place)
+        make_at(place)
         with closing(open_journal(place)) as journal:
             open_sheet(journal)
             lost.append(journal.head().journal_id)
@@ -168,9 +168,9 @@ def test_killed_replacement_of_lost_journal_can_be_repeated(place: Path, step_si
         if not run_until_killed(number, prepare):
             break
         with pytest.raises(JournalError, match=lost[-1]):
-            make_journal(place, "second.sqlite3")
+            make_at(place, "second.sqlite3")
         if not journal_path(place).exists():
-            assert make_journal(place, beside=lost[-1]) is not None
+            assert make_at(place, beside=lost[-1]) is not None
         open_journal(place).close()
         newest = newest_line(place / "journals" / lost[-1], RUN)
         assert newest is not None, f"the sent log of the lost journal is gone after step {number}"
@@ -188,20 +188,17 @@ def test_creation_succeeds_after_disk_failure(place: Path, step_size: int, *, st
         with failing_disk() as disk:
             disk.fail_at, disk.stays = ordinal, stays
             try:
-                make_journal(place)
+                make_at(place)
             except JournalError:
                 assert not journal_path(place).exists()
             has_failed = disk.operations >= ordinal
-        make_journal(place)
+        make_at(place)
         open_journal(place).close()
     assert ordinal > 3
 
 
-# Known journals
-
-
 def test_new_journal_is_registered_before_use(place: Path) -> None:
-    made = make_journal(place)
+    made = make_at(place)
     assert made is not None
     (entry,) = entries(place)
     assert entry == KnownJournal(made.journal_id, (ENDPOINT,), str(journal_path(place)), AT)
@@ -210,34 +207,34 @@ def test_new_journal_is_registered_before_use(place: Path) -> None:
 
 
 def test_unregistered_journal_blocks_new_journal_under_any_name(place: Path) -> None:
-    made, renamed = make_journal(place), EndpointIdentity.create("gateway.example", "9", "merchant")
+    made, renamed = make_at(place), EndpointIdentity.create("gateway.example", "9", "merchant")
     assert made is not None
     file_location(place, endpoint=renamed).open_to_write("a test").close()
     shutil.rmtree(place / "journals")
     for endpoint in (ENDPOINT, EndpointIdentity.create("gateway.example", "9", "another login")):
         with pytest.raises(JournalError, match=made.journal_id):
-            make_journal(place, "second.sqlite3", endpoint=endpoint)
+            make_at(place, "second.sqlite3", endpoint=endpoint)
 
 
 def test_each_merchant_has_own_journal(place: Path) -> None:
-    make_journal(place)
+    make_at(place)
     for number, other in enumerate(("gateway.example/9", "other.example/1234")):
-        assert make_journal(place, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
+        assert make_at(place, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
 
 
 def test_journal_in_use_is_not_recreated(place: Path) -> None:
-    make_journal(place)
+    make_at(place)
     with closing(open_journal(place)), pytest.raises(JournalHeld):
-        make_journal(place)
+        make_at(place)
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-20], lambda _: "[]"])
 def test_damaged_entry_blocks_new_journals(place: Path, damage: Callable[[str], str]) -> None:
-    make_journal(place)
+    make_at(place)
     (path,) = (place / "journals").glob("*/journal.json")
     path.write_text(damage(path.read_text()))
     sentence = r"is damaged\. It records which merchant each journal belongs to"
-    for attempt in (partial(make_journal, place, "second.sqlite3"), partial(open_journal, place)):
+    for attempt in (partial(make_at, place, "second.sqlite3"), partial(open_journal, place)):
         with pytest.raises(JournalError, match=sentence) as raised:
             attempt()
         assert "move the file to another folder" in raised.value.hint
@@ -245,10 +242,7 @@ def test_damaged_entry_blocks_new_journals(place: Path, damage: Callable[[str], 
     with pytest.raises(JournalNotAdopted):
         open_journal(place)
     with pytest.raises(JournalError, match="already has a journal"):
-        make_journal(place, "second.sqlite3")
-
-
-# The locations where a journal may be, and the errors for others.
+        make_at(place, "second.sqlite3")
 
 
 def file_mode(path: Path) -> int:
@@ -322,9 +316,7 @@ EXPOSED, OPEN_DIRECTORY = "Other users can read or change", "Other users can wri
         (lambda path: path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8000), "not the expected kind of file", ""),
     ],
 )
-def test_exposed_or_invalid_journal_is_refused(
-    place: Path, spoil: Callable[[Path], None], sentence: str, hint: str
-) -> None:
+def test_unsafe_or_bad_journal_is_refused(place: Path, spoil: Callable[[Path], None], sentence: str, hint: str) -> None:
     path = open_sheet_at(place)
     spoil(path)
     for open_it in (open_journal_at, read_journal_at):

@@ -244,9 +244,6 @@ def test_query_cost_does_not_depend_on_batch_size(ask: Callable[[Journal], objec
     assert count_steps(ask, 4000) <= count_steps(ask, 40) + 2
 
 
-# Payments of all batches are found by the payee's words and by order id.
-
-
 def named_row(row: int, name: str, order_id: str | None = None, **more: str) -> NewInstruction:
     new = new_instruction(row, order_id)
     fields = {"account_name": name, "account_number": new.payee, "phone": f"+{new.payee}", "purpose": "WALLET", **more}

@@ -135,9 +135,6 @@ def test_pause_between_notice_retries_is_bounded(tries: int) -> None:
     assert next_try_at(tries, timestamp(NOW - GIVEN_UP_AFTER), NOW) is None
 
 
-# Kills: processes that claim, send and record notices may die between any two steps.
-
-
 class _Killed(Exception):
     """Stands for the end of the sending process."""
 
@@ -231,9 +228,6 @@ def test_concurrent_senders_claim_each_notice_once(journal_place: JournalLocatio
     assert len(claimed) == len(set(claimed)) == 5
 
 
-# Runs: a notice is written before the first row leaves, and is due when the run is over.
-
-
 def test_run_notice_is_due_when_journal_closes(journal_place: JournalLocation) -> None:
     with closing(journal_place.open_to_write("a test")) as journal:
         journal.schedule_end_notices([RUN], timestamp(NOW))
@@ -301,9 +295,6 @@ def test_run_waits_for_notice_writer(place: Path) -> None:
         assert subjects(outbox) == ["a plan"]
 
 
-# PostgreSQL only.
-
-
 def test_shared_run_withholds_notice_until_end(database: str, at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as opener:
         batch = open_sheet(opener, "b1")
@@ -327,9 +318,7 @@ def test_plan_and_its_notice_are_stored_together(at_database: DatabaseLocation) 
 
 
 @pytest.mark.parametrize("role", ["worker", "reader"])
-def test_worker_and_reader_cannot_send_notices(
-    at_database: DatabaseLocation, postgres_server: PostgresServer, role: str
-) -> None:
+def test_only_desk_sends_notices(at_database: DatabaseLocation, postgres_server: PostgresServer, role: str) -> None:
     name = at_database.server.url.rpartition("/")[2]
     at_database.grant_rights()
     postgres_server.execute(f"CREATE ROLE {name}_{role}_of_notices LOGIN IN ROLE {name}_{role}")

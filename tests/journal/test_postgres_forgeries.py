@@ -215,9 +215,6 @@ def scenario(database: str, place: Path, postgres_server: PostgresServer) -> Ite
         yield Scenario(at_database, logins, forger)
 
 
-# The database's catalogue.
-
-
 def test_every_function_is_callable_by_right_roles(scenario: Scenario) -> None:
     query = """SELECT p.proname FROM pg_proc p
         WHERE p.pronamespace = 'paygw'::regnamespace AND has_function_privilege(%s, p.oid, 'EXECUTE')"""
@@ -274,8 +271,6 @@ def test_database_and_program_share_table_of_states(scenario: Scenario) -> None:
     assert {(before, kind): after for before, kind, after, *_ in found} == dict(TRANSITIONS)
 
 
-# Forged arguments.
-
 VALUES: Mapping[str, Mapping[str, object]] = {
     "nothing": {},
     "empty": {"text": "", "bigint": 0, "integer": 0, "double precision": 0.0, "boolean": False, "bytea": b"",
@@ -292,9 +287,7 @@ VALUES: Mapping[str, Mapping[str, object]] = {
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_arbitrary_function_arguments_change_no_row(
-    scenario: Scenario, postgres_server: PostgresServer, role: str
-) -> None:
+def test_any_function_arguments_change_no_row(scenario: Scenario, postgres_server: PostgresServer, role: str) -> None:
     """Each role calls every function with arguments of every kind."""
     before, refused, tried = scenario.content(), 0, 0
     url = postgres_server.url(scenario.place.server.url.rpartition("/")[2], user=scenario.logins[role])
@@ -594,8 +587,6 @@ def test_worker_cannot_declare_standby_complete(scenario: Scenario) -> None:
     assert scenario.forger.query_rows("SELECT is_waived FROM paygw.newest_call") == [(False,)]
 
 
-# Changes by the owner of the tables.
-
 EDITED = [
     "UPDATE state SET state = 'ready' WHERE instruction = 1",
     "UPDATE state SET state = 'ready', fact = intent WHERE instruction = 1",
@@ -632,8 +623,6 @@ def test_row_without_state_is_detected_and_unsent(scenario: Scenario, edit: str)
         with pytest.raises(JournalCorrupt, match=r"Instruction 4 .* does not match its facts"):
             opener.verify()
 
-
-# Planted bugs: each guard of the database is removed.
 
 REFUSALS = (
     *(("commit_facts", what) for what in ("an answer is of", "what a fact names", "facts are committed in")),
@@ -677,8 +666,6 @@ def test_removing_any_guard_allows_forgery(scenario: Scenario, every: int) -> No
         owner.execute(text.encode())
     assert missed == list(TAKEN_AWAY[::every])
 
-
-# The work of each role.
 
 As = Callable[[str], DatabaseLocation]
 
@@ -757,9 +744,7 @@ def test_worker_reports_but_cannot_record_decisions(as_role: As) -> None:
         assert [row.state for row in reader.rows(1)] == [State.REJECTED]
 
 
-def test_owner_needs_no_role_and_stranger_is_refused(
-    as_role: As, database: str, place: Path, postgres_server: PostgresServer
-) -> None:
+def test_only_owner_needs_no_role(as_role: As, database: str, place: Path, postgres_server: PostgresServer) -> None:
     as_role("reader")
     assert postgres_place(database, place).role() == "owner"
     name = database.rpartition("/")[2]

@@ -66,9 +66,6 @@ def journal(at_database: DatabaseLocation) -> Iterator[PostgresJournal]:
         opened.close()
 
 
-# The server's files.
-
-
 def table_files(server: PostgresServer) -> list[Path]:
     """Return the files of a server, without its write-ahead log."""
     data = server.home / "data"
@@ -106,8 +103,6 @@ def test_forgetting_keeps_plans_of_other_people(journal: PostgresJournal, at_dat
     assert at_database.newest_plan("never-submitted") is not None  # made today
 
 
-# Changes that `verify` detects.
-
 FORGERIES = [
     *FORGERIES_OF_BOTH,
     "UPDATE instruction SET salt = decode(repeat('00', 16), 'hex') WHERE number = 1",
@@ -130,7 +125,7 @@ FORGERIES = [
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_change_after_forgetting_is_detected(
+def test_change_after_forgetting_is_found(
     journal: PostgresJournal, at_database: DatabaseLocation, forgery: str
 ) -> None:
     forget_old_batches(journal)
@@ -144,8 +139,6 @@ def test_change_after_forgetting_is_detected(
         reader.verify()
     assert "triggers" not in raised.value.message
 
-
-# Changes that the tables refuse, even to their owner.
 
 BEGIN = "SELECT begin_forgetting(1)"
 
@@ -260,13 +253,8 @@ def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal,
         execute_as_owner(at_database, "BEGIN", BEGIN, forgetting_statement(1, "fields = NULL", "fields = '{}'"))
 
 
-# Roles.
-
-
 @pytest.mark.parametrize("role", ["desk", "worker", "reader"])
-def test_only_deciding_role_forgets_people(
-    journal: PostgresJournal, as_role: Callable[[str], DatabaseLocation], role: str
-) -> None:
+def test_only_desk_forgets(journal: PostgresJournal, as_role: Callable[[str], DatabaseLocation], role: str) -> None:
     journal.close()
     theirs = as_role(role)
     if role == "desk":

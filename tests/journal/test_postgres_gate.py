@@ -62,9 +62,6 @@ def workers(database: str) -> Iterator[Workers]:
         yield Workers(connection)
 
 
-# Shares.
-
-
 def test_each_sending_process_gets_its_share(workers: Workers) -> None:
     first, second, third = workers.enrol(), workers.enrol(), workers.enrol()
     assert workers.ask(second) == {
@@ -100,9 +97,6 @@ def test_workers_receive_limits_set_by_person(workers: Workers) -> None:
         workers.fetch(f"SELECT set_limits('amina', {change})")
         share = workers.ask(worker)
         assert (share["rate_per_s"], share["concurrency"]) == told
-
-
-# The breaker.
 
 
 def test_consecutive_rows_in_doubt_are_counted_across_workers(workers: Workers) -> None:
@@ -148,9 +142,6 @@ def test_gate_stops_worker_like_its_own_breakers(workers: Workers, outcomes: lis
     told = [(name, reason if name == "rejected" else "", 1) for name, reason in outcomes]
     share = workers.ask(workers.enrol(), in_doubt=3, rejected=4, told=told)
     assert (share["stop_kind"] is not None) == has_stopped
-
-
-# Runs.
 
 
 def test_stop_by_any_worker_holds_new_intents(at_database: DatabaseLocation, workers: Workers) -> None:
@@ -210,9 +201,6 @@ def test_rows_in_doubt_at_one_worker_stop_all(at_database: DatabaseLocation) -> 
     with closing(read_postgres(at_database)) as journal:
         counted = Counter(row.state for batch in (1, 2) for row in journal.rows(batch))
     assert (counted[State.READY], counted[State.IN_FLIGHT]) == (80 - len(gateway.arrived), 0)
-
-
-# Limits set by people.
 
 
 def test_verify_finds_tampered_limits(at_database: DatabaseLocation) -> None:

@@ -70,12 +70,7 @@ def journal(at_database: DatabaseLocation) -> Iterator[PostgresJournal]:
         yield opened
 
 
-# A second process.
-
-
-def test_frozen_run_records_replies_but_no_decisions(
-    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_run_records_only_replies(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fact_writer, "_CHUNK_SIZE", 1)  # each row is put in doubt by a commit of its own
     frozen = open_postgres(at_database)
     open_sheet(frozen, new=3)
@@ -148,13 +143,8 @@ def test_only_sender_resets_rows_in_flight(at_database: DatabaseLocation, monkey
             taker.mark_interrupted(AT)
 
 
-# Lost answers.
-
-
 @pytest.mark.parametrize("trouble", [ProxyFault.LOSE_ANSWER, ProxyFault.LOSE_REQUEST, ProxyFault.SILENCE])
-def test_unacknowledged_commit_applies_once(
-    at_database: DatabaseLocation, proxy: WireProxy, trouble: ProxyFault
-) -> None:
+def test_unanswered_commit_applies_once(at_database: DatabaseLocation, proxy: WireProxy, trouble: ProxyFault) -> None:
     server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
     with closing(open_postgres(replace(at_database, server=server))) as journal:
         open_sheet(journal, new=2)
@@ -167,9 +157,7 @@ def test_unacknowledged_commit_applies_once(
         assert journal.verify()["facts"] == 4
 
 
-def test_row_put_in_doubt_is_not_sent(
-    at_database: DatabaseLocation, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_stays_in_doubt(at_database: DatabaseLocation, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit succeeded, but its answer is looked up so late that the row is in doubt, by the age of its intent."""
     through = replace(at_database, server=Server(proxy.url(at_database.server.url)))
     reconnect = GuardedSession.reconnect
@@ -193,9 +181,7 @@ def test_row_put_in_doubt_is_not_sent(
         assert states(journal) == [State.IN_DOUBT]
 
 
-def test_late_acknowledged_commit_is_applied_once(
-    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_answered_commit_is_applied_once(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is lost, and the call still waits for a lock while it is looked up."""
     call = FactWriter._call
     calls: list[Future[list[Row]]] = []
@@ -262,9 +248,7 @@ def test_commit_is_refused_by_promoted_standby(
         assert states(journal) == [State.READY]
 
 
-def test_unanswered_read_times_out(
-    at_database: DatabaseLocation, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unanswered_read_ends(at_database: DatabaseLocation, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that follows workers reads for hours. Without the limit it would hang for ever."""
     monkeypatch.setattr(session, "_SILENCE_LIMIT_S", 0.5)
     with closing(open_postgres(replace(at_database, server=Server(proxy.url(at_database.server.url))))) as journal:
@@ -310,9 +294,6 @@ def test_process_updates_heartbeat_until_end(at_database: DatabaseLocation) -> N
         assert session.fetch(reader._session.connection, ended, (number,)) == [(True,)]
 
 
-# An older copy.
-
-
 Write = Callable[[DatabaseLocation], object]
 
 
@@ -350,9 +331,7 @@ def test_restored_database_is_refused_until_loss_accepted(
 
 
 @pytest.mark.parametrize("write", NOTES)
-def test_failed_evidence_recording_keeps_journal_valid(
-    journal: PostgresJournal, at_database: DatabaseLocation, write: Write
-) -> None:
+def test_failed_recording_keeps_journal(journal: PostgresJournal, at_database: DatabaseLocation, write: Write) -> None:
     journal.close()
     fail = Mock(side_effect=OSError(5, "Input/output error"))
     logs_notes = patch("paygw_batch.cluster.database_location.log_concurrent_fact", fail)
@@ -411,13 +390,8 @@ def test_replaced_postgres_journal_is_refused(at_database: DatabaseLocation, pos
         open_postgres(at_database)
 
 
-# Changed tables.
-
-
 @pytest.mark.parametrize("role", ["origin", "replica"])
-def test_database_refuses_changed_or_removed_facts(
-    journal: PostgresJournal, at_database: DatabaseLocation, role: str
-) -> None:
+def test_facts_are_never_changed_or_removed(journal: PostgresJournal, at_database: DatabaseLocation, role: str) -> None:
     send(journal, 1, OutcomeKind.PAID)
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, message="a late word")])
     deleted = ["fact", "instruction", "batch", "page", "process", "desk", "state", "said", "move", "contradiction"]
@@ -474,9 +448,7 @@ COPIED = """INSERT INTO process
         ("INSERT INTO state (instruction, batch, country, currency, minor) VALUES (9, 1, 'KE', 'K', 5)", "table state"),
     ],
 )
-def test_verify_finds_change_by_database_owner(
-    journal: PostgresJournal, at_database: DatabaseLocation, statement: str, found: str
-) -> None:
+def test_verify_finds_edit(journal: PostgresJournal, at_database: DatabaseLocation, statement: str, found: str) -> None:
     send(journal, 1, OutcomeKind.PAID)
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, message="a late word")])
     journal.close()
@@ -510,9 +482,7 @@ def test_unwritable_sent_log_ends_postgres_run(journal: PostgresJournal, at_data
         assert opened.mark_interrupted(AT) == 1
 
 
-def test_notifications_from_several_hosts_are_applied_once(
-    journal: PostgresJournal, at_database: DatabaseLocation
-) -> None:
+def test_notifications_from_two_hosts_are_applied_once(journal: PostgresJournal, at_database: DatabaseLocation) -> None:
     send(journal, 1, OutcomeKind.ACCEPTED)
     with at_database.open_note_recorder() as record_here, at_database.open_note_recorder() as record_there:
         for record in (record_here, record_there, record_here):

@@ -32,9 +32,7 @@ from tests.support.journal_rows import (
 from tests.support.postgres_rows import open_postgres
 
 
-def count_rows(
-    journal: PostgresReader, batch: int = 1, kind: TallyKind = TallyKind.ALL
-) -> dict[State, tuple[int, int]]:
+def tallied(journal: PostgresReader, batch: int = 1, kind: TallyKind = TallyKind.ALL) -> dict[State, tuple[int, int]]:
     return {tally.state: (tally.count, tally.minor) for tally in journal.tallies(batch, kind=kind)}
 
 
@@ -100,9 +98,6 @@ def test_rare_rows_are_found_without_full_scan(name: str) -> None:
     assert not [step for step in plan if step.startswith(("MATERIALIZE covered", "SCAN instruction", "SCAN i"))]
 
 
-# In PostgreSQL.
-
-
 @contextmanager
 def reading_at_most(journal: PostgresReader, most: int, *tables: str) -> Iterator[None]:
     """Check how many lines the block reads from some tables, in one transaction."""
@@ -124,8 +119,8 @@ def test_counting_reads_only_tallies(at_database: DatabaseLocation) -> None:
             journal.append([intent(due, at(1)), outcome_of(due.number, 1, kind, at(1))])
         with reading_at_most(journal, 0, "instruction", "fact"):
             counts = {State.READY: 4, State.REJECTED: 2, State.IN_DOUBT: 2, State.ACCEPTED: 1, State.PAID: 1}
-            assert count_rows(journal) == {state: (count, count * 150_050) for state, count in counts.items()}
-            assert count_rows(journal, kind=TallyKind.DUE) == {State.READY: (4, 600_200)}
+            assert tallied(journal) == {state: (count, count * 150_050) for state, count in counts.items()}
+            assert tallied(journal, kind=TallyKind.DUE) == {State.READY: (4, 600_200)}
         with pytest.raises(AssertionError), reading_at_most(journal, 9):
             assert len(list(journal.rows(1))) == 10
 
@@ -176,7 +171,7 @@ def test_rows_of_other_batches_are_not_read(finished_batches: PostgresJournal) -
     finished_batches._session.connection.execute("ANALYZE")
     with reading_at_most(finished_batches, 300):
         found, counts = finished_batches.messages(2), finished_batches.message_counts(2)
-    assert count_rows(finished_batches, 2, TallyKind.DUE) == {State.READY: (9, 1_350_450)}
+    assert tallied(finished_batches, 2, TallyKind.DUE) == {State.READY: (9, 1_350_450)}
     assert [(one.row, one.state) for one in found.contradictions] == [(2, State.PAID), (5, State.READY)]
     assert [message.row for message in found.waiting] == [3]
     assert counts == {"contradicting": 2, "to_confirm": 1}

@@ -245,9 +245,6 @@ def test_process_without_lock_cannot_change_run(at_database: DatabaseLocation) -
         assert execute_as_owner(at_database, "SELECT ended_at IS NULL FROM run") == [(True,)]
 
 
-# Rows in flight.
-
-
 def test_rows_of_dead_worker_are_in_doubt(at_database: DatabaseLocation) -> None:
     start_run(at_database)
     with joined_run(at_database) as (dying, engine):
@@ -307,9 +304,6 @@ def test_row_settled_after_claim_is_skipped(at_database: DatabaseLocation) -> No
         assert append(engine, *map(intent, found)) == [MoveResult.HELD, MoveResult.MOVED]
 
 
-# Stops.
-
-
 def test_stop_reaches_every_worker_before_next_row(at_database: DatabaseLocation) -> None:
     batch = start_run(at_database)
     with joined_run(at_database) as (first_worker, first), joined_run(at_database) as (second_worker, second):
@@ -357,9 +351,6 @@ def test_worker_sends_nothing_for_ended_run(at_database: DatabaseLocation) -> No
         with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
             execute_as_owner(at_database, f"UPDATE run SET {change}")  # noqa: S608 - a test's
     assert set(states(at_database)) == {State.READY}
-
-
-# Commands concurrent with workers.
 
 
 def test_shared_rows_of_two_runs_are_sent_once(at_database: DatabaseLocation) -> None:
@@ -417,9 +408,7 @@ def test_evidence_arriving_during_claim_holds_row(at_database: DatabaseLocation)
     assert states(at_database) == [State.READY]
 
 
-def test_frozen_worker_transaction_holds_no_lock(
-    at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_worker_transaction_has_no_lock(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{DatabaseLocation.__module__}.WORKER_IDLE_LIMIT", "300ms")
     start_run(at_database)
     with open_worker(at_database) as frozen:
@@ -428,9 +417,6 @@ def test_frozen_worker_transaction_holds_no_lock(
         wait_until(lambda: execute_as_owner(at_database, "SELECT 1 FROM desk FOR UPDATE SKIP LOCKED"))
         open_postgres(at_database).close()
         assert frozen.join_run(frozen.runs()) is not None, "it goes on by a new connection"
-
-
-# The decision lock: one process has it, and another takes it over from a dead or silent one.
 
 
 @pytest.mark.parametrize("end", ["intent_lives_s = 0.000001", MISSING_PID])
@@ -517,9 +503,7 @@ def test_withdrawal_does_not_wait_for_lock(at_database: DatabaseLocation) -> Non
 
 
 @pytest.mark.parametrize("trouble", [ProxyFault.LOSE_ANSWER, ProxyFault.LOSE_REQUEST])
-def test_unacknowledged_decision_is_committed_at_most_once(
-    at_database: DatabaseLocation, proxy: WireProxy, trouble: ProxyFault
-) -> None:
+def test_unanswered_decision_commits_once(at_database: DatabaseLocation, proxy: WireProxy, trouble: ProxyFault) -> None:
     server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
     is_committed = trouble is ProxyFault.LOSE_ANSWER
     with closing(open_postgres(replace(at_database, server=server))) as journal:

@@ -230,8 +230,6 @@ async def deliver_once(
         return result
 
 
-# Parts of scripts.
-
 HUGE = b"x" * 2**25
 """More than the kernel accepts at once, so that a write has to wait for its reader."""
 

@@ -278,9 +278,6 @@ def _subsets(dirty: list[tuple[str, int]], rng: Random) -> Iterator[frozenset[tu
         yield frozenset(write for write in dirty if rng.random() < 0.5)
 
 
-# Playing them.
-
-
 def play(
     machine: Machine,
     operations: list[Operation],

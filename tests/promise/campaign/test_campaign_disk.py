@@ -124,9 +124,6 @@ def _command(machine: Machine, words: Sequence[str]) -> list[str]:
     return [str(machine.home / word) if word.endswith(files) else word for word in words]
 
 
-# Commands about rows.
-
-
 def _submit_sheet(machine: Machine) -> None:
     if (code := machine.run("submit", machine.sheet(ROWS))) not in {4, 5}:
         raise AssertionError(f"exit code {code}: {machine.said()}")
@@ -153,9 +150,6 @@ def _state_of(machine: Machine, row: int) -> State:
     if stored is None:
         raise Broken(f"row {row} is gone")
     return stored.state
-
-
-# The listener.
 
 
 def _enable_listener(machine: Machine) -> None:
@@ -192,9 +186,6 @@ def _after_notifications(machine: Machine, disk: Disk, when: str, is_over: bool)
         raise Broken(f"{when}: {disk.answered} answers of {NOTIFICATIONS} were seen")
 
 
-# Plans.
-
-
 def _enable_approval(machine: Machine) -> None:
     with (machine.home / "paygw.toml").open("a") as file:
         file.write(policy(machine.home).replace("1000", "0"))
@@ -219,9 +210,6 @@ def _after_plan(machine: Machine, _disk: Disk, when: str, is_over: bool, *, want
     stored = _approvals(machine, when)
     if (is_over and stored != wanted) or (wanted and stored is None):
         raise Broken(f"{when}: the plan has {stored} approvals")
-
-
-# Backups.
 
 
 def _after_backup(machine: Machine, disk: Disk, when: str, is_over: bool) -> None:

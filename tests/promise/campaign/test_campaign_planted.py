@@ -51,9 +51,7 @@ def test_repeated_reconciliation_differs_only_with_planted_bug(machine: Machine,
 
 
 @pytest.mark.parametrize("planted", [None, "plants:amounts_as_floats"])
-def test_amounts_are_sent_with_digits_from_sheet(
-    machine: Machine, slow_gateway: GatewayProcess, planted: str | None
-) -> None:
+def test_amounts_keep_digits_of_sheet(machine: Machine, slow_gateway: GatewayProcess, planted: str | None) -> None:
     sheet = machine.sheet(3)
     sheet.write_text(sheet.read_text().replace("100.25", "1500.50").replace("101.25", "1500"))
     machine.run("submit", sheet, planted=planted)
@@ -62,9 +60,7 @@ def test_amounts_are_sent_with_digits_from_sheet(
 
 
 @pytest.mark.long
-def test_forget_order_wrongly_marked_done_is_detected(
-    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
-) -> None:
+def test_forget_order_marked_done_is_detected(tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess) -> None:
     """A kill between commit and new file leaves names in pages, unless the order is repeated."""
 
     def forget_many() -> None:

@@ -23,9 +23,7 @@ ROWS = 30
     ("behaviour", "seed", "kills"),
     [(SLOW, 1, 5), long(SLOW, 1, 50), long(SLOW, 2, 50), long(FAST, 3, 10), long(FAST, 3, 50), long(FAST, 4, 50)],
 )
-def test_random_kills_neither_repeat_nor_lose_rows(
-    tmp_path: Path, spawner: Spawner, behaviour: str, seed: int, kills: int
-) -> None:
+def test_kills_repeat_and_lose_nothing(tmp_path: Path, spawner: Spawner, behaviour: str, seed: int, kills: int) -> None:
     with gateway(tmp_path / "gateway", behaviour) as at:
         tally = kill(tmp_path, spawner, at, kills=kills, seed=seed)
     assert tally["kills"] >= kills
@@ -61,9 +59,7 @@ def test_kill_during_forget_order_forgets_people(machine: Machine, slow_gateway:
 
 
 @pytest.mark.parametrize("number", share([signal.SIGTERM, signal.SIGINT], every=2))
-def test_first_signal_waits_for_rows_in_flight(
-    machine: Machine, slow_gateway: GatewayProcess, number: signal.Signals
-) -> None:
+def test_first_signal_awaits_sent_rows(machine: Machine, slow_gateway: GatewayProcess, number: signal.Signals) -> None:
     sheet = machine.sheet(300)
     run = machine.start("submit", sheet)
     wait_for_orders(machine, slow_gateway, 3)
@@ -80,9 +76,7 @@ def test_first_signal_waits_for_rows_in_flight(
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 @pytest.mark.parametrize("name", share(["TERM", "INT"], every=2))
 @pytest.mark.parametrize("commit", share([6, 4, 8], every=3))
-def test_signal_during_commit_ends_run_cleanly(
-    machine: Machine, slow_gateway: GatewayProcess, name: str, commit: int
-) -> None:
+def test_signal_in_commit_ends_cleanly(machine: Machine, slow_gateway: GatewayProcess, name: str, commit: int) -> None:
     """It arrives while an intent or an outcome is flushed to the disk, after the batch was opened."""
     sheet = machine.sheet(ROWS)
     first = machine.start("submit", sheet)

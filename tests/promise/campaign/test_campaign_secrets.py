@@ -163,8 +163,6 @@ def test_process_disables_core_dumps(machine: Machine, slow_gateway: GatewayProc
     assert line.split()[4:6] == ["0", "0"]
 
 
-# The environment, through a fresh start of the program.
-
 UNHEARD = {
     **dict.fromkeys(("HTTP_PROXY", "http_proxy", "HTTPS_PROXY"), "http://127.0.0.1:1"),
     **dict.fromkeys(("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "/nonexistent"),

@@ -421,9 +421,6 @@ def fails(writer: FactWriter, _entries: object) -> None:
     raise writer._guarded.disable_writes("a test")
 
 
-# Planted bugs.
-
-
 def _note_nothing(process: ProcessSentLog, number: int, digest: str, at: str, attempts: object = ()) -> None:
     del attempts
     _note_line(process, number, digest, at, ())
@@ -457,9 +454,7 @@ def _find_last_two(*args: Any) -> tuple[list[SentLogLine], bool]:
     ],
     ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],
 )
-def test_sent_row_wrongly_marked_ready_is_detected(
-    lossy: Lossy, monkeypatch: pytest.MonkeyPatch, name: str, bug: object
-) -> None:
+def test_sent_row_marked_ready_is_found(lossy: Lossy, monkeypatch: pytest.MonkeyPatch, name: str, bug: object) -> None:
     with monkeypatch.context() as planted:
         planted.setattr(name, bug)
         with closing(lossy.opens(NORTH)) as journal:

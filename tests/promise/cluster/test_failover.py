@@ -73,9 +73,7 @@ def waiting(tmp_path: Path, server: PostgresServer) -> Iterator[tuple[PostgresJo
 
 
 @pytest.mark.parametrize("is_planted", [False, True], ids=["as it is", "with the planted bug"])
-def test_cancelled_wait_for_standby_fails_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_planted: bool
-) -> None:
+def test_cancelled_standby_wait_fails_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_planted: bool) -> None:
     """The server answers with success and a notice. The planted bug ignores the notice."""
     if is_planted:
         monkeypatch.setattr(GuardedSession, "_watch_warnings", lambda _: None)
@@ -91,9 +89,7 @@ def test_cancelled_wait_for_standby_fails_commit(
 
 
 @pytest.mark.parametrize("is_planted", [False, True], ids=["as it is", "with the planted bug"])
-def test_state_after_crash_is_durable_before_sending(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_planted: bool
-) -> None:
+def test_rows_after_crash_are_sent_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_planted: bool) -> None:
     """A commit that waited for its standby counts as made after a crash, although no standby has it.
 
     The planted bug omits the durable write after the check.

@@ -45,9 +45,7 @@ def test_batch_is_paid_once_despite_failures(
 
 
 @pytest.mark.long
-def test_worker_resending_rows_in_flight_is_detected(
-    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
-) -> None:
+def test_worker_resending_sent_rows_is_detected(tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess) -> None:
     """A planted bug: the gateway's record has a row twice."""
     size = Size(ROWS, kills=1.0, workers=2)
     with new_server() as server, pytest.raises(Broken, match="sent twice"):

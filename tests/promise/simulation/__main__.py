@@ -43,7 +43,7 @@ def _play(kind: str, start: int, seeds: int, workers: int) -> int:
     stop = stop_on_sigterm()
     pieces = [range(at, min(at + AT_ONCE, start + seeds)) for at in range(start, start + seeds, AT_ONCE)]
     played = failures = 0
-    for count, failure in _first_failures(kind, pieces, workers, stop):
+    for count, failure in _failures(kind, pieces, workers, stop):
         played += count
         if failure is not None:
             failures += 1
@@ -60,9 +60,7 @@ def _play(kind: str, start: int, seeds: int, workers: int) -> int:
     return 1 if failures else 0
 
 
-def _first_failures(
-    kind: str, pieces: Sequence[range], workers: int, stop: Event
-) -> Iterator[tuple[int, Failure | None]]:
+def _failures(kind: str, pieces: Sequence[range], workers: int, stop: Event) -> Iterator[tuple[int, Failure | None]]:
     """Yield the result of each piece, in any order, until all are played or a stop was requested."""
     gc.freeze()  # scenarios leave much that is only found going round in circles: looked for rarely, and nowhere else
     gc.set_threshold(100_000, 10, 10)

@@ -218,9 +218,6 @@ def _check_for_lost_rows(plan: Plan, arrived: Sequence[str]) -> None:
             raise Violation("I3", f"row {row} was opened, and not sent")
 
 
-# Planted bugs.
-
-
 def derive_ids_from_rows(scenario: CorrectionScenario) -> None:
     """Derive order ids from whole rows, and ask nothing about a used reference."""
 

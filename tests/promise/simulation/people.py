@@ -183,9 +183,6 @@ def release(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -
             scenario.judge.release(row_of(rejected_row.client_orderid))
 
 
-# Statements.
-
-
 class StatementFile(NamedTuple):
     path: Path
     made_at: str
@@ -373,9 +370,6 @@ def contradicted_rows(scenario: "Scenario", journal: SqliteReader, record: Batch
     rejected = journal.rows(record.number, states={State.REJECTED}, numbers=contradicted)
     numbers = {row.row: row_of(row.client_orderid) for row in rejected}
     return {row: number for row, number in numbers.items() if scenario.judge.rows[number].payments}
-
-
-# Forgetting them.
 
 
 def plan_death(process: Process, dice: Random) -> Process:

@@ -237,9 +237,6 @@ def _check_clock(scenario: Scenario, process: Process) -> None:
         raise scenario.judge.found("I14", "a drain takes longer than a request may")
 
 
-# Between runs.
-
-
 def _let_people_act(scenario: Scenario, *, settle_all: bool = False) -> None:
     """Let people act a day later, and sometimes ask the gateway or settle rows earlier."""
     if not settle_all and scenario.rng.random() < 0.15:
