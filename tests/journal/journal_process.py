@@ -1,7 +1,4 @@
-"""Runs a journal in a separate process, which the tests start and kill.
-
-`python -m tests.journal.journal_process ACTION DIRECTORY`
-"""
+"""Runs a journal as a process for tests to kill: `python -m tests.journal.journal_process ACTION DIRECTORY`."""
 
 import subprocess
 import sys

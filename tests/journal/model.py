@@ -56,8 +56,7 @@ class ModelRow:
     batch: int
     new: NewInstruction
     progress: RowProgress
-    facts: list[Fact] = field(default_factory=list)
-    """The facts that moved it."""
+    facts: list[Fact] = field(default_factory=list)  # the facts that moved it
     is_contested: bool = False
 
 
@@ -66,14 +65,12 @@ class ModelJournal:
 
     def __init__(self) -> None:
         self.instructions: list[ModelRow] = []
-        self.covered: list[dict[int, ModelRow]] = []
-        """The rows of each batch, in the sheet's order."""
+        self.covered: list[dict[int, ModelRow]] = []  # the rows of each batch, in the sheet's order
         self.opened_at: list[str] = []
         self.order_ids: dict[str, ModelRow] = {}
         self.all_contradictions: list[tuple[int, int, State, str, int]] = []
         """Tuples of fact number, instruction, state before, kind, and attempt."""
-        self.answered: dict[int, int] = {}
-        """Maps an instruction to the last fact in which a person lifted its hold."""
+        self.answered: dict[int, int] = {}  # maps an instruction to the last fact in which a person lifted its hold
         self.facts = self.evidence = 0
 
     def instruction(self, number: int) -> ModelRow:
@@ -122,9 +119,7 @@ class ModelJournal:
         return known, clashes
 
     def append(self, entries: Sequence[Entry]) -> list[bool]:
-        is_held = [
-            isinstance(entry.fact, Intended) and self.instruction(entry.instruction).is_contested for entry in entries
-        ]
+        is_held = [isinstance(one.fact, Intended) and self.instruction(one.instruction).is_contested for one in entries]
         return [not held and self._append_entry(entry) for entry, held in zip(entries, is_held, strict=True)]
 
     def _append_entry(self, entry: Entry) -> bool:
@@ -140,11 +135,8 @@ class ModelJournal:
         return len(in_flight)
 
     def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
-        released = [
-            one
-            for row, one in self.covered[batch - 1].items()
-            if one.progress.standing.state is State.REJECTED and (rows is None or row in rows)
-        ]
+        chosen = [one for row, one in self.covered[batch - 1].items() if rows is None or row in rows]
+        released = [one for one in chosen if one.progress.standing.state is State.REJECTED]
         for one in released:
             self._release(one, suffix=suffix, by=by, at=at)
         return len(released)
@@ -190,23 +182,14 @@ class ModelJournal:
     # Queries.
 
     def row_states(self, batch: int) -> list[RowState]:
-        return [
-            build_row_state(
-                *(row, one.number, one.new.client_orderid, one.new.country, one.new.currency, one.new.minor),
-                one.progress,
-            )
-            for row, one in self.covered[batch - 1].items()
-        ]
+        return [build_row_state(row, one.number, one.new, one.progress) for row, one in self.covered[batch - 1].items()]
 
     def row_states_in(self, batch: int, states: Collection[State], *, accepted_until: str | None) -> list[RowState]:
-        return [
-            row
-            for row in self.row_states(batch)
-            if row.state in states
-            and (
-                accepted_until is None or row.state is not State.ACCEPTED or (row.intended_at or "~") <= accepted_until
-            )
-        ]
+        def is_old(row: RowState) -> bool:
+            return accepted_until is None or (row.intended_at or "~") <= accepted_until
+
+        rows = [row for row in self.row_states(batch) if row.state in states]
+        return [row for row in rows if row.state is not State.ACCEPTED or is_old(row)]
 
     def tallies(self, batch: int) -> list[StateTally]:
         rows: Counter[tuple[str, str, State]] = Counter()
@@ -218,11 +201,8 @@ class ModelJournal:
 
     def due(self, batch: int) -> list[int]:
         """Return the rows that may be sent: the last fact clears them, and no evidence holds them."""
-        return [
-            row
-            for row, one in self.covered[batch - 1].items()
-            if not one.is_contested and (not one.facts or fact_kind(one.facts[-1]) in CLEARING)
-        ]
+        rows = [(row, one.facts) for row, one in self.covered[batch - 1].items() if not one.is_contested]
+        return [row for row, facts in rows if not facts or fact_kind(facts[-1]) in CLEARING]
 
     def holds(self, batch: int) -> set[int]:
         rows = self.covered[batch - 1].items()

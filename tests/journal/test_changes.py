@@ -25,16 +25,14 @@ from tests.support.journal_rows import due_rows, intent, memory_journal, new_ins
 from tests.support.long_part import example_count
 from tests.support.tested_journal import Journal
 
-Row = tuple[str, str, str]
-"""A name, an account and an amount."""
+Row = tuple[str, str, str]  # a name, an account and an amount
 PEOPLE = [(f"Payee Number{n}", f"0712{n:03}{n:03}", "20000") for n in range(30)]
 
 
 def frame(rows: Iterable[Row], country: str = "KE", staff: Sequence[str] = ()) -> pl.DataFrame:
     """Return rows as a frame like `Validated.rows`, with staff numbers if given."""
     lines = [
-        (row, True, country, "KES", amount, name, account, None)
-        for row, (name, account, amount) in enumerate(rows, start=2)
+        (n, True, country, "KES", amount, name, account, None) for n, (name, account, amount) in enumerate(rows, 2)
     ]
     texts = dict.fromkeys(("country", "currency", "amount", "account_name", "account_number", "phone"), pl.String)
     found = pl.DataFrame(lines, schema={"row": pl.UInt32, "valid": pl.Boolean, **texts}, orient="row")

@@ -129,10 +129,8 @@ def test_forgotten_payee_is_clash_and_never_due(journal: Journal) -> None:
     fill_journal(journal)
     forget_old_batches(journal)
     paid, rejected = secret_row(2, "B-1"), secret_row(2, "A-1")
-    rows = [
-        *((2, "B-1", paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other")),
-        (5, "A-1", rejected.content),
-    ]
+    new = ((2, "B-1", paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other"))
+    rows = [*new, (5, "A-1", rejected.content)]
     known, clashes = journal.compare(OPERATION, rows)
     assert known == []
     assert [(clash.row, clash.instruction, clash.state, clash.is_amendable) for clash in clashes] == [

@@ -83,10 +83,7 @@ OPENINGS = st.builds(
 
 @given(FACTS)
 def test_fact_columns_contain_no_line_breaks(fact: Fact) -> None:
-    """No column is empty, is a wrong type, or could end its line in the hashed text.
-
-    Order ids and our own words are stored unchanged, because they were checked before.
-    """
+    """No column is empty, of a wrong type, or could end its line in the hashed text."""
     told, said = fact_columns(fact)
     checked_before = {"order_id", "nonce", "cause", "agreement", "details"}
     for text in (one for name, one in told._asdict().items() if isinstance(one, str) and name not in checked_before):

@@ -485,11 +485,9 @@ def test_plan_lookup_uses_unique_index(place: Path) -> None:
     open_planned(journal, "b1", PLAN)
     journal.close()
     with closing(apsw.Connection(str(journal_path(place)))) as connection:
-        plan = connection.execute(
-            "EXPLAIN QUERY PLAN SELECT batch FROM fact "
-            "WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = ?",
-            (PLAN,),
-        )
+        query = """EXPLAIN QUERY PLAN SELECT batch FROM fact
+            WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = ?"""
+        plan = connection.execute(query, (PLAN,))
         assert "fact_opening_by_plan" in " ".join(str(line[-1]) for line in plan)
         with pytest.raises(apsw.ConstraintError, match="fact_opening_by_plan"):
             connection.execute(

@@ -334,11 +334,9 @@ def test_row_contradicting_newest_fact_is_not_sent(place: Path, change: str) -> 
 def test_verify_finds_forged_fact_with_valid_hash(full_journal: Path) -> None:
     with closing(apsw.Connection(str(full_journal))) as connection:
         connection.execute("DROP TRIGGER fact_moves")
-        ((number, digest),) = connection.execute(
-            "SELECT number, hash FROM fact ORDER BY number DESC LIMIT 1"
-        ).fetchall()
+        ((number, digest),) = [*connection.execute("SELECT number, hash FROM fact ORDER BY number DESC LIMIT 1")]
         forged = Entry(4, 1, Concluded(Outcome(OutcomeKind.PAID)), AT)
-        ((line,), _) = chain_facts([forged], Link(int(number or 0), bytes(digest)), lambda: bytes(16))  # type: ignore[arg-type]
+        ((line,), _) = chain_facts([forged], Link(number, digest), lambda: bytes(16))
         write_lines(connection, "INSERT INTO fact {lines}", [line])
         with pytest.raises(JournalCorrupt, match="nstruction 4"):
             verify_facts(connection, ignore_progress)

@@ -57,9 +57,8 @@ def test_evidence_about_amended_row_is_ambiguous(journal: Journal) -> None:
     amended = [new_instruction(2, amount="9.00")]
     open_sheet(journal, "b2", new=amended, amendments=[Amendment(2, 1)], opened_at=at(3))
     send(journal, 2, OutcomeKind.ACCEPTED, at(4))
-    assert list(journal.record_evidence([build_evidence(1, "declined", amount="9.00")], WORDS, at=at(5))) == [
-        Finding.AMBIGUOUS
-    ]
+    evidence = [build_evidence(1, "declined", amount="9.00")]
+    assert list(journal.record_evidence(evidence, WORDS, at=at(5))) == [Finding.AMBIGUOUS]
     assert row_of(journal, 2, 2).state is State.ACCEPTED
 
 
@@ -256,9 +255,7 @@ def test_ambiguous_evidence_settles_no_accepted_payment(journal: Journal, word: 
     journal.record_evidence([replace(build_evidence(1, word), source=source, arrival=None)], WORDS, at=at(5))
     for batch in (1, 2):
         assert [row.state for row in journal.rows(batch)] == [State.ACCEPTED] * 3
-        assert [(message.row, message.finding) for message in journal.messages(batch).waiting] == [
-            (2, Finding.AMBIGUOUS)
-        ]
+        assert [(one.row, one.finding) for one in journal.messages(batch).waiting] == [(2, Finding.AMBIGUOUS)]
 
 
 def test_repeated_evidence_is_recorded_once(place: Path) -> None:

@@ -60,10 +60,7 @@ def moved_flags(results: Sequence[MoveResult]) -> list[bool]:
 
 
 def normalize_text(text: Any) -> Any:
-    """Return a stored text in a normal form, because stores differ in the spaces of its JSON.
-
-    Omits the fact number of evidence, because a database may leave gaps.
-    """
+    """Return a stored text without the spaces of its JSON and evidence's fact number, in which stores differ."""
     if not isinstance(text, str) or not text.startswith(CODE_START):
         return text
     code, *values = json.loads(text)
@@ -75,16 +72,12 @@ def normalize_row(row: RowState) -> RowState:
 
 
 class Pair:
-    """A journal and its model, which get the same entries and must give the same answers.
-
-    A shared journal leaves gaps in its fact numbers, and accepts an outcome only from the process that sent the row.
-    """
+    """A journal and its model, which must answer alike. A shared one takes outcomes only from the row's sender."""
 
     def __init__(self, opens: Callable[[], Journal], *, is_shared: bool = False) -> None:
         self._opens = opens
         self._is_shared = is_shared
-        self._sent: set[tuple[int, int]] = set()
-        """The (instruction, attempt) pairs that this process has sent."""
+        self._sent: set[tuple[int, int]] = set()  # the (instruction, attempt) pairs that this process has sent
         self.disk = opens()
         self.model = ModelJournal()
 
@@ -105,9 +98,8 @@ class Pair:
             self.append([outcome])
 
     def take_evidence(self, evidence: list[Evidence], when: str) -> None:
-        assert list(self.disk.record_evidence(evidence, WORDS, at=when)) == self.model.record_evidence(
-            evidence, WORDS, at=when
-        )
+        found = list(self.disk.record_evidence(evidence, WORDS, at=when))
+        assert found == self.model.record_evidence(evidence, WORDS, at=when)
 
     def settle_by_person(self, entry: Entry) -> None:
         """Settle a row as the program does. A ready row is settled only if it is held, which lifts the hold."""
@@ -137,12 +129,7 @@ class Pair:
         batch = f"b{len(self.model.covered) + 1}"
         amendments = [Amendment(clash.row, clash.instruction) for clash in clashes if clash.is_amendable]
         accepted_rows = [new for new in new_rows if new.row not in skipped]
-        shared: dict[str, Any] = {
-            "known": known,
-            "amendments": amendments,
-            "pages": [batch.encode()],
-            "opened_at": when,
-        }
+        shared: dict[str, Any] = {"known": known, "amendments": amendments, "pages": [b"page"], "opened_at": when}
         open_sheet(self.disk, batch, accepted_rows, **shared)
         self.model.open_batch(accepted_rows, known, amendments, when)
 
@@ -213,9 +200,8 @@ def make_random_step(pair: Pair, data: st.DataObject, minute: int) -> None:
     """Make one random step of a run, a gateway or a person, sensible or not."""
     when = at(minute)
     draw = data.draw
-    step = draw(
-        st.sampled_from(["sheet", "intend", "outcome", "outcome", "person", "release", "crash", "returned", "evidence"])
-    )
+    steps = ["sheet", "intend", "outcome", "outcome", "person", "release", "crash", "returned", "evidence"]
+    step = draw(st.sampled_from(steps))
     instruction_numbers = st.integers(1, max(pair.instructions(), 1))
     attempt = st.integers(0, 4)
     match step:

@@ -1,9 +1,9 @@
 """Moving a journal from its file to PostgreSQL keeps its chain, and never lets both copies pay."""
 
 import re
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,8 @@ def make_full_journal(place: Path) -> None:
         outcomes.append(replace(outcome_of(due[3].number, 1, kinds[3], reply_sha256=reply.sha256), reply=reply))
         outcomes.append(outcome_of(due[0].number, 1, OutcomeKind.REJECTED, message="a late word\x00"))
         journal.append(outcomes)
-        journal.settle(
-            [resolved(due[3].number, 1, Resolution.PAID)], note=StatementNote("b1", "s.csv", "f" * 64, "amina", AT)
-        )
+        note = StatementNote("b1", "s.csv", "f" * 64, "amina", AT)
+        journal.settle([resolved(due[3].number, 1, Resolution.PAID)], note=note)
         journal.release(1, [4], suffix=True, by="chidi", at=at(1))
         rejected = new_instruction(3, "ORD-9", amount="99.00")
         open_sheet(journal, "b2", [new_instruction(2, "Ünïcode-1"), rejected], known=[KnownRow(4, 1, State.PAID)],
@@ -140,10 +139,7 @@ def test_moved_journal_continues_only_in_database(place: Path, empty_database: D
 
 def usable_journals(place: Path, to: DatabaseLocation) -> list[str]:
     found = []
-    openers: dict[str, Callable[[], Any]] = {
-        "file": lambda: open_journal_at(place),
-        "database": lambda: open_postgres(to),
-    }
+    openers: dict[str, partial[Any]] = {"file": partial(open_journal_at, place), "database": partial(open_postgres, to)}
     for name, opened in openers.items():
         with suppress(PaygwError):
             opened().close()

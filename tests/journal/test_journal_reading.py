@@ -96,12 +96,7 @@ def test_rows_respect_limit_without_repeats(journal: Journal, monkeypatch: pytes
     assert row_numbers(journal, numbers=[7, 4, 4, 2, 99], limit=2) == [2, 4]
     assert row_numbers(journal, states=paid, numbers=[7, 6, 4], after=4) == [6]
     assert row_numbers(journal, states={State.READY}, limit=2) == []
-    unknown = [
-        list(journal.rows(2)),
-        list(journal.rows(2, states=paid)),
-        list(journal.tallies(2)),
-        list(journal.pages(2)),
-    ]
+    unknown = [[*journal.rows(2)], [*journal.rows(2, states=paid)], [*journal.tallies(2)], [*journal.pages(2)]]
     assert unknown == [[]] * 4
 
 
@@ -347,8 +342,7 @@ def test_search_uses_index_without_scanning_instructions(people: Journal) -> Non
 
 
 # Other spellings, references of batches, and payments under other ids.
-SPELLINGS = ["Jose\u0301-1", "JOSÉ-1", "josé-1", "José\u20101", "\uff2aosé-1"]
-"""The spelling of José-1."""
+SPELLINGS = ["Jose\u0301-1", "JOSÉ-1", "josé-1", "José\u20101", "\uff2aosé-1"]  # the spelling of José-1
 
 
 def used_ids(journal: Journal, *order_ids: str, operation: str = OPERATION) -> list[tuple[str, str]]:

@@ -149,8 +149,7 @@ def forgetting_statement(instruction: int, right: str = "", wrong: str = "") -> 
     return f"UPDATE instruction i {text} WHERE number = {instruction}"
 
 
-REMOVE = "DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE {})"
-"""Removes the personal data of some facts."""
+REMOVE = "DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE {})"  # removes the personal data of some facts
 
 
 REFUSED: Sequence[Sequence[str]] = [

@@ -160,7 +160,7 @@ def test_stop_by_any_worker_holds_new_intents(at_database: DatabaseLocation, wor
 
 async def send_by_worker(journal: PostgresJournal, batch: int, gateway: ScriptedGateway, pace: Pace) -> str | None:
     with journal.open_engine_journal() as given:
-        engine = build_engine(journal, gateway, pace, given, SharedPacing(journal.gate(), pace))  # type: ignore[arg-type]  # of either store
+        engine = build_engine(journal, gateway, pace, given, pacing=SharedPacing(journal.gate(), pace))  # type: ignore[arg-type]  # of either store
         end = await engine.run(batch)
         assert end.failure is None
         return end.stop_reason

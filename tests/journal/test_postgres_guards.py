@@ -572,11 +572,8 @@ GHOST = "f" * 32
 
 def call_roll_with_ghost(at: DatabaseLocation) -> None:
     """Call the roll with a host that does not answer."""
-    execute_as_owner(
-        at,
-        f"INSERT INTO host (host_id, name) VALUES ('{GHOST}', 'ghost')",  # noqa: S608 - a constant
-        "INSERT INTO roll_call SELECT number + 1, life, 'a test', false FROM newest_call",
-    )
+    host = f"INSERT INTO host (host_id, name) VALUES ('{GHOST}', 'ghost')"  # noqa: S608 - a constant
+    execute_as_owner(at, host, "INSERT INTO roll_call SELECT number + 1, life, 'a test', false FROM newest_call")
     assert [one.name for one in at.roll_call()] == ["ghost"]
 
 

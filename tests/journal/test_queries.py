@@ -125,8 +125,7 @@ def test_counting_reads_only_tallies(at_database: DatabaseLocation) -> None:
             assert len(list(journal.rows(1))) == 10
 
 
-LONG = 1_500
-"""So many rows that a server with statistics does not read all of them."""
+LONG = 1_500  # so many rows that a server with statistics does not read all of them
 
 
 @pytest.fixture

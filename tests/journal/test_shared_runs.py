@@ -56,8 +56,7 @@ def at_database(database: str, place: Path) -> DatabaseLocation:
     return postgres_place(database, place, intent_lives_s=600.0)
 
 
-MISSING_PID = "pid = 999999999"
-"""A process id that no process of this machine has."""
+MISSING_PID = "pid = 999999999"  # a process id that no process of this machine has
 
 
 @contextmanager

@@ -26,9 +26,8 @@ def import_script(path: str) -> ModuleType:
 def versioned_files(folder: str = "", pattern: str = "*") -> list[Path]:
     """Return the sorted versioned files below a folder of the checkout whose names match a pattern."""
     below = PurePosixPath(folder)
-    return sorted(
-        ROOT / name for name in _list_versioned_files() if name.is_relative_to(below) and fnmatch(name.name, pattern)
-    )
+    found = (name for name in _list_versioned_files() if name.is_relative_to(below) and fnmatch(name.name, pattern))
+    return sorted(ROOT / name for name in found)
 
 
 def copy_versioned(into: Path, *folders: str) -> Path:

@@ -40,10 +40,7 @@ def _spawner() -> Spawner:
 
 
 class Forked(subprocess.Popen[str]):
-    """A process that is a child of the spawner of this test process, which reports its exit.
-
-    It overrides three methods of `Popen`: one that creates the process, and two that ask whether it has ended.
-    """
+    """A child of the spawner of this test process: it creates the process, and tells when it has ended."""
 
     def _execute_child(self, args: list[str | Path], *rest: Any) -> None:
         _, _, _, _, directory, environ, _, _, _, *files = rest

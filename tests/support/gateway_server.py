@@ -70,14 +70,12 @@ class Peer:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    number: int
-    """0 for the first connection to the server."""
+    number: int  # 0 for the first connection to the server
 
     async def request(self) -> bytes:
         head = await self.reader.readuntil(b"\r\n\r\n")
-        length = next(
-            int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")
-        )
+        lines = head.lower().split(b"\r\n")
+        length = next(int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:"))
         return head + await self.reader.readexactly(length)
 
     async def send(self, data: bytes) -> None:
@@ -204,10 +202,7 @@ class Line:
 async def line_to_script(
     script: Script, *, tls: ssl.SSLContext | None = None, by_hand: bool = False, **changes: Any
 ) -> AsyncIterator[Line]:
-    """Serve with `script`, and yield a transport to it with changed settings.
-
-    If `by_hand`, the script handles TLS itself.
-    """
+    """Serve with `script`, and yield a transport to it. With `by_hand`, the script handles TLS itself."""
     async with serving(script, tls=tls) as server:
         url = server.url.replace("http:", "https:") if by_hand else server.url
         async with PayoutTransport(settings_for(url, **changes)) as transport:
@@ -230,8 +225,7 @@ async def deliver_once(
         return result
 
 
-HUGE = b"x" * 2**25
-"""More than the kernel accepts at once, so that a write has to wait for its reader."""
+HUGE = b"x" * 2**25  # more than the kernel accepts at once, so that a write has to wait for its reader
 
 
 def summary(result: RawReply | TransportFault) -> tuple[FaultKind, bool] | bytes:

@@ -8,10 +8,7 @@ from typing_extensions import Buffer  # collections.abc has it from Python 3.12 
 
 
 class Disk:
-    """Counts operations that change files, and fails at operation `fail_at` (0: never).
-
-    If it `stays` broken, all later operations fail too.
-    """
+    """Counts operations that change files. Fails at `fail_at` (0: never), and at all later ones if it `stays`."""
 
     def __init__(self) -> None:
         self.operations = 0

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -46,19 +47,12 @@ def new_instruction(
 ) -> NewInstruction:
     payee = phone or f"2547{row:08}"
     minor = int(amount.replace(".", ""))
-    fields = {"account_name": "Wanjiku Kamau", "account_number": payee, "phone": f"+{payee}"}
-    return NewInstruction(
-        row=row,
-        client_orderid=order_id or f"ORD-{row}",
-        country="KE",
-        currency="KES",
-        amount=amount,
-        minor=minor,
-        form="account",
-        fields=json.dumps(fields, sort_keys=True),
-        payee=payee,
-        content=f"KE|KES|{minor}|account|{payee}",
+    content = f"KE|KES|{minor}|account|{payee}"
+    fields = json.dumps(
+        {"account_name": "Wanjiku Kamau", "account_number": payee, "phone": f"+{payee}"}, sort_keys=True
     )
+    about = (row, order_id or f"ORD-{row}", "KE", "KES", amount, minor)
+    return NewInstruction(*about, "account", fields, payee, content)
 
 
 def open_sheet(
@@ -72,21 +66,13 @@ def open_sheet(
     opened_at: str = AT,
     sheet_name: str = "payroll.csv",
     operation: str = OPERATION,
-    approvals: tuple[str, ...] = (),
-    by: str = "",
-    plan_sha256: str = "",
+    **of_batch: Any,
 ) -> BatchRecord:
     instructions = [new_instruction(row) for row in range(2, 2 + new)] if isinstance(new, int) else list(new)
     rows = len(instructions) + len(known)
-    return journal.open_batch(
-        NewBatch(
-            batch, operation, sheet_name, f"sha-{batch}", rows, 0, by=by, approvals=approvals, plan_sha256=plan_sha256
-        ),
-        parts=[BatchPart(pages, InstructionRows(instructions))],
-        known=known,
-        amendments=amendments,
-        at=opened_at,
-    )
+    opened = NewBatch(batch, operation, sheet_name, f"sha-{batch}", rows, 0, **of_batch)
+    parts = [BatchPart(pages, InstructionRows(instructions))]
+    return journal.open_batch(opened, parts=parts, known=known, amendments=amendments, at=opened_at)
 
 
 def intent(due: DueRow, when: str = AT) -> Entry:

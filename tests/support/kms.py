@@ -42,11 +42,7 @@ class _DigestKey:
 
 @dataclass
 class Kms:
-    """A running KMS.
-
-    Each entry of `refusals` answers one of the next calls of an action, and `for_good` answers all later ones. An empty
-    refusal lets a call pass.
-    """
+    """A KMS. `refusals` answer an action's next calls (an empty one lets one pass), `for_good` all later ones."""
 
     url: str
     client: Any
@@ -59,13 +55,8 @@ class Kms:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        return {
-            "AWS_ENDPOINT_URL_KMS": self.url,
-            "AWS_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": "testing",
-            "AWS_SECRET_ACCESS_KEY": "testing",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
+        secrets = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+        return {"AWS_ENDPOINT_URL_KMS": self.url, "AWS_REGION": REGION, "AWS_EC2_METADATA_DISABLED": "true", **secrets}
 
     def key(self, alias: str, private: RSAPrivateKey | None = None, **options: str) -> str:
         """Create a signing key, from `private` if it is given, and return its id."""
@@ -142,9 +133,8 @@ def _start_proxy(kms: Kms, behind: str) -> type[BaseHTTPRequestHandler]:
                 with error:
                     status, answer_body = error.code, error.read()
             if kms.lies and action == SIGN:
-                answer_body = json.dumps(
-                    {**json.loads(answer_body), "Signature": base64.b64encode(bytes(256)).decode()}
-                ).encode()
+                signed = json.loads(answer_body) | {"Signature": base64.b64encode(bytes(256)).decode()}
+                answer_body = json.dumps(signed).encode()
             self._send_answer(status, answer_body)
 
         def _send_answer(self, status: int, body: bytes) -> None:

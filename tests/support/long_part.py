@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-SHARE = "not long"
-"""The marks of the regular check; `tooling/check --long` chooses "long or hypothesis"."""
-EXAMPLES = "PAYGW_TEST_EXAMPLES"
-"""The variable with the number of examples for each property, such as before a release."""
+SHARE = "not long"  # the marks of the regular check; `tooling/check --long` chooses "long or hypothesis"
+EXAMPLES = "PAYGW_TEST_EXAMPLES"  # the variable with the number of examples for each property, such as before a release
 UNTIL = "PAYGW_TESTS_UNTIL_S"
 """The variable with the time (in seconds, as `date +%s` prints it) after which no test begins."""
 _EVERY = 5

@@ -1,8 +1,6 @@
 """Payrolls of several months."""
 
-NAMES = [f"Payee{letter} Otieno" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"] + [
-    f"Payee{letter} Wanjiku" for letter in "ABCDEFGHIJ"
-]
+NAMES = [f"Payee{one} Otieno" for one in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"] + [f"Payee{one} Wanjiku" for one in "ABCDEFGHIJ"]
 
 
 def row(order: str, n: int, name: str, amount: str, *, account: str = "") -> str:

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from tests.support.patience import wait_until
 
-_PORTS = range(10_240, 32_768)
-"""Linux assigns 32768 and above to outgoing connections (ip_local_port_range)."""
+_PORTS = range(10_240, 32_768)  # Linux assigns 32768 and above to outgoing connections (ip_local_port_range)
 _kept: deque[socket.socket] = deque()
 
 
@@ -44,9 +43,7 @@ def _reserve_port(port: int) -> socket.socket | None:
     except OSError:
         kept.close()
         return None
-    kept.setsockopt(
-        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-    )  # set after the bind, so that the bind itself is exclusive
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after the bind, so that it is exclusive
     return kept
 
 
@@ -64,13 +61,9 @@ def free_port() -> int:
 
 
 def accepts_connections(address: int | Path) -> bool:
-    """Return whether a server accepts connections at a loopback port or on a Unix socket.
-
-    A Unix socket's file exists before the server listens, and until then refuses connections.
-    """
-    family, place = (
-        (socket.AF_UNIX, str(address)) if isinstance(address, Path) else (socket.AF_INET, ("127.0.0.1", address))
-    )
+    """Return whether a server accepts at a port or a Unix socket, whose file exists before the server listens."""
+    is_path = isinstance(address, Path)
+    family, place = (socket.AF_UNIX, str(address)) if is_path else (socket.AF_INET, ("127.0.0.1", address))
     with suppress(OSError), socket.socket(family) as client:
         client.settimeout(1)
         client.connect(place)

@@ -134,10 +134,7 @@ def new_server(make: Callable[[Path], PostgresServer] = make_server) -> Iterator
 
 @contextlib.contextmanager
 def shared_server(place: Path) -> Iterator[PostgresServer]:
-    """Yield the server of a test session. The first worker starts it, and the last one stops it.
-
-    `place` is a directory that all workers of the session share.
-    """
+    """Yield the session's server, which the first worker starts and the last one stops. They share `place`."""
     note, users, using = place / "postgres", place / "postgres.users", contextlib.ExitStack()
     with _lock_file(place):
         if not note.exists():

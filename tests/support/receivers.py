@@ -97,8 +97,7 @@ class Webhook:
     answer: dict[str, str] = field(default_factory=dict)
     got: list[tuple[Mapping[str, str], bytes]] = field(default_factory=list)
     url: str = ""
-    on_post: Callable[[], object] | None = None
-    """What is done with each post before it is answered."""
+    on_post: Callable[[], object] | None = None  # what is done with each post before it is answered
 
     def ids(self) -> list[str]:
         return [headers["webhook-id"] for headers, _ in self.got]

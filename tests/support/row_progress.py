@@ -30,7 +30,7 @@ from paygw_batch.core.lifecycle import (
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.shown_states import encode_record, encode_text
 from paygw_batch.journal.states import PROVEN_STATEMENT, storable_text
-from paygw_batch.journal.values import RowState
+from paygw_batch.journal.values import NewInstruction, RowState
 
 _NOT_SENT, _UNKNOWN = OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN
 
@@ -66,50 +66,31 @@ class RowProgress(NamedTuple):
 
 
 def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgress | IllegalMove:
-    """Return the progress after `fact`, which is about attempt number `attempt` and was recorded at `at`.
-
-    Beyond the rules of the state machine, an intent is illegal under any order id but the next one.
-    """
+    """Return the progress after `fact` at `at`. An intent is also illegal under any order id but the next one."""
     after = next_standing(before.standing, fact_kind(fact), attempt)
     if isinstance(after, IllegalMove):
         return after
+    told = before._replace(standing=after, error_code=None, message=message_of(fact), updated_at=at)
     match fact:
         case Intended():
             if fact.order_id != before.order_id:
                 return IllegalMove(before.standing.state, before.standing.attempt, FactKind.INTENDED, attempt)
-            return RowProgress(
-                order_id=before.order_id,
-                standing=after,
-                inherited_attempts=before.inherited_attempts,
-                sent_orderid=fact.order_id,
-                purpose=fact.purpose,
-                endpoint_id=fact.endpoint_id,
-                intended_at=at,
-                first_sent_at=before.first_sent_at,
-                updated_at=at,
-            )
+            sent = (fact.order_id, fact.purpose, fact.endpoint_id)
+            made = RowProgress(before.order_id, after, before.inherited_attempts, *sent)
+            return made._replace(intended_at=at, first_sent_at=before.first_sent_at, updated_at=at)
         case Concluded():
-            return _apply_outcome(before, after, fact.outcome, at)
+            return _apply_outcome(told, before, fact.outcome)
         case Interrupted():
-            return before._replace(
-                standing=after,
-                error_code="interrupted",
-                message=message_of(fact),
-                first_sent_at=before.first_sent_at or before.intended_at,
-                updated_at=at,
-            )
+            return told._replace(error_code="interrupted", first_sent_at=before.first_sent_at or before.intended_at)
         case Resolved():
             is_proven = fact.resolution is Resolution.REJECTED and fact.basis is Basis.GATEWAY
-            code = PROVEN_STATEMENT if is_proven else None
-            return before._replace(standing=after, error_code=code, message=message_of(fact), updated_at=at)
+            return told._replace(error_code=PROVEN_STATEMENT if is_proven else None)
         case Released():
-            return before._replace(
-                standing=after, order_id=fact.order_id, error_code=None, message=message_of(fact), updated_at=at
-            )
+            return told._replace(order_id=fact.order_id)
         case Returned():
-            return before._replace(standing=after, error_code=None, message=message_of(fact), updated_at=at)
+            return told
         case Replaced():
-            return before._replace(standing=after, message=message_of(fact), updated_at=at)
+            return told._replace(error_code=before.error_code)
         case _:
             assert_never(fact)
 
@@ -134,17 +115,14 @@ def message_of(fact: Fact) -> str | None:
             assert_never(fact)
 
 
-def _apply_outcome(before: RowProgress, after: Standing, outcome: Outcome, at: str) -> RowProgress:
+def _apply_outcome(told: RowProgress, before: RowProgress, outcome: Outcome) -> RowProgress:
     first_sent_at = before.first_sent_at or (before.intended_at if outcome.kind is not _NOT_SENT else None)
-    return before._replace(
-        standing=after,
+    return told._replace(
         gateway_status=_storable(outcome.gateway_status) or before.gateway_status,
         gateway_reference=_storable(outcome.gateway_reference) or before.gateway_reference,
         http_status=before.http_status if outcome.http_status is None else outcome.http_status,
         error_code=_storable(outcome.cause or outcome.error_code),
-        message=_outcome_message(outcome),
         first_sent_at=first_sent_at,
-        updated_at=at,
     )
 
 
@@ -179,9 +157,7 @@ def is_amendable(standing: Standing) -> bool:
 
 def replacement_progress(replaced: RowProgress) -> RowProgress:
     """Return the first progress of an amended row: the number and order id of the replaced payment, but no evidence."""
-    return RowProgress(
-        order_id=replaced.order_id, standing=replaced.standing, inherited_attempts=replaced.standing.attempt
-    )
+    return RowProgress(replaced.order_id, replaced.standing, replaced.standing.attempt)
 
 
 def next_order_id(client_orderid: str, progress: RowProgress, *, suffix: bool, is_used: Callable[[str], bool]) -> str:
@@ -194,44 +170,29 @@ def next_order_id(client_orderid: str, progress: RowProgress, *, suffix: bool, i
     return attempt_order_id(client_orderid, generation)
 
 
-def build_row_state(
-    row: int, instruction: int, client_orderid: str, country: str, currency: str, minor: int, progress: RowProgress
-) -> RowState:
+def build_row_state(row: int, instruction: int, new: NewInstruction, progress: RowProgress) -> RowState:
     """Return the standing of a row as shown to people. The message of a possible duplicate is always marked."""
     standing = progress.standing
     in_flight = standing.state is State.IN_FLIGHT
-    same: tuple[str, ...] = (
-        "sent_orderid",
-        "purpose",
-        "gateway_status",
-        "gateway_reference",
-        "http_status",
-        "error_code",
-    )
-    same += ("updated_at", "intended_at", "quarantined_since", "endpoint_id")
+    same = ("sent_orderid", "purpose", "gateway_status", "gateway_reference", "http_status", "error_code")
+    more = ("updated_at", "intended_at", "quarantined_since", "endpoint_id")
+    copied = ("client_orderid", "country", "currency", "minor")
     return RowState(
         row=row,
         instruction=instruction,
         attempt=standing.attempt,
-        client_orderid=client_orderid,
-        country=country,
-        currency=currency,
-        minor=minor,
         state=standing.state,
         attempts=standing.attempt - progress.inherited_attempts,
         message=with_duplicate(progress.message, standing.possible_duplicate_of),
         possible_duplicate_of=standing.possible_duplicate_of,
         first_sent_at=progress.first_sent_at or (progress.intended_at if in_flight else None),
-        **{name: getattr(progress, name) for name in same},
+        **{name: getattr(new, name) for name in copied},
+        **{name: getattr(progress, name) for name in same + more},
     )
 
 
 def candidate_of(number: int, client_orderid: str, amount: str, currency: str, progress: RowProgress) -> Candidate:
     """Return an instruction's values for comparison with a claim."""
+    sent_at, was_sent_once = progress.intended_at, progress.first_sent_at in {None, progress.intended_at}
     about = (number, client_orderid, amount, currency, progress.standing, progress.sent_orderid)
-    return Candidate(
-        *about,
-        was_sent_once=progress.first_sent_at in {None, progress.intended_at},
-        intended_at=progress.intended_at,
-        endpoint_id=progress.endpoint_id,
-    )
+    return Candidate(*about, was_sent_once=was_sent_once, intended_at=sent_at, endpoint_id=progress.endpoint_id)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
+from typing import Any
 
 from benchmarks.silent_progress import SilentProgress
-from paygw_batch.clock import ElapsedS
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, RetrySoon, StopRun, Verdict
 from paygw_batch.engine.engine import Engine, RunEnd
-from paygw_batch.engine.pacing import LocalPacing, Pace
+from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import Gateway, Runtime
 from paygw_batch.gateway.message import (
     Attempt,
@@ -35,8 +35,7 @@ DEPARTS_WITHIN_S = 150.0
 AT = "2026-11-20T10:00:00.000Z"
 
 Answer = RawReply | TransportFault
-Script = Callable[[str, int], Answer]
-"""The gateway's answer to the n-th request with an order id."""
+Script = Callable[[str, int], Answer]  # the gateway's answer to the n-th request with an order id
 
 
 def reply(status: str, http_status: int = 200) -> RawReply:
@@ -136,27 +135,12 @@ def build_journal(rows: int) -> tuple[SqliteJournal, BatchRecord]:
 
 
 def build_engine(
-    journal: SqliteJournal,
-    gateway: Gateway,
-    pace: Pace | None = None,
-    given: EngineJournal | None = None,
-    pacing: LocalPacing | None = None,
-    elapsed_s: ElapsedS = lambda: asyncio.get_running_loop().time(),
-    signing_lookahead: int | None = None,
+    journal: SqliteJournal, gateway: Gateway, pace: Pace | None = None, given: EngineJournal | None = None, **more: Any
 ) -> Engine:
-    nonces = count(1)
-    return Engine(
-        journal=given or InlineJournal(journal),
-        gateway=gateway,
-        prepare=prepare,
-        assess=assess,
-        pace=pace or Pace(concurrency=4),
-        runtime=Runtime(now=lambda: NOW, elapsed_s=elapsed_s, nonce=lambda: f"{next(nonces):032x}"),
-        progress=SilentProgress(),
-        send_within_s=DEPARTS_WITHIN_S,
-        pacing=pacing,
-        signing_lookahead=signing_lookahead,
-    )
+    nonces, elapsed_s = count(1), more.pop("elapsed_s", lambda: asyncio.get_running_loop().time())
+    more["runtime"] = Runtime(now=lambda: NOW, elapsed_s=elapsed_s, nonce=lambda: f"{next(nonces):032x}")
+    more |= {"prepare": prepare, "assess": assess, "progress": SilentProgress(), "send_within_s": DEPARTS_WITHIN_S}
+    return Engine(journal=given or InlineJournal(journal), gateway=gateway, pace=pace or Pace(concurrency=4), **more)
 
 
 def run(engine: Engine, batch: BatchRecord) -> RunEnd:

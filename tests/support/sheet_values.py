@@ -60,13 +60,8 @@ def build_sheet(*rows: Mapping[str, str | None]) -> Sheet:
     frame = pl.DataFrame(
         [{name: row.get(name) for name in names} for row in rows], schema=dict.fromkeys(names, pl.String)
     ).with_row_index("row", offset=2)
-    return Sheet(
-        name="made.csv",
-        sha256="0" * 64,
-        frame=frame,
-        headers={name: name for name in names},
-        unknown=tuple(name for name in names if name not in known_columns()),
-    )
+    unknown = tuple(name for name in names if name not in known_columns())
+    return Sheet("made.csv", sha256="0" * 64, frame=frame, headers={name: name for name in names}, unknown=unknown)
 
 
 def codes(defects: pl.DataFrame) -> list[tuple[int, str]]:

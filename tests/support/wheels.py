@@ -25,10 +25,7 @@ def build_wheel(into: Path, version: str | None = None) -> Path:
 
 
 def install_program(what: Path, into: Path, *words: str) -> Path:
-    """Install a wheel or a checkout into a new virtual environment, and return its folder of programs.
-
-    Its dependencies are visible there and are not installed again. The checkout is not visible.
-    """
+    """Install a wheel or checkout in a new environment that sees our dependencies. Return its folder of programs."""
     venv.EnvBuilder(symlinks=True).create(into)
     (site_packages,) = into.glob("lib/python3*/site-packages")
     (site_packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")

@@ -12,16 +12,11 @@ DELAY_S = 0.05
 
 class ProxyFault(Enum):
     NONE = "none"
-    LOSE_ANSWER = "lose_answer"
-    """The next request reaches the server; its answer is lost, and the connection with it."""
-    LOSE_REQUEST = "lose_request"
-    """The next request is lost, and the connection with it."""
-    SILENCE = "silence"
-    """From the next request on this connection says nothing: what the server answers is swallowed."""
-    DELAY = "delay"
-    """From the next request on the answers of this connection come late."""
-    POOLER = "pooler"
-    """New connections are told another process id than the server's, as a pooler does."""
+    LOSE_ANSWER = "lose_answer"  # the next request reaches the server; its answer is lost, and the connection with it
+    LOSE_REQUEST = "lose_request"  # the next request is lost, and the connection with it
+    SILENCE = "silence"  # from the next request on this connection says nothing: what the server answers is swallowed
+    DELAY = "delay"  # from the next request on the answers of this connection come late
+    POOLER = "pooler"  # new connections are told another process id than the server's, as a pooler does
 
 
 class WireProxy:

@@ -1,7 +1,4 @@
-"""The kills again, next to a listener, a console or the sender of notices, which are killed as well.
-
-For the listener, the gateway accepts, and notifies late, twice, out of order and sometimes with a forgery.
-"""
+"""Kills beside a listener (late, doubled and forged notifications), a console, or the sender of notices."""
 
 import csv
 import json

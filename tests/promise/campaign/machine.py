@@ -224,15 +224,11 @@ class Machine:
 
     home: Path
     spawner: Spawner
-    prefix: str
-    """The prefix of its order ids, which is unique at the gateway."""
-    since: int = 0
-    """The number of the gateway's orders when the machine was created. None of them is its own."""
-    environ: dict[str, str] = field(default_factory=dict)
-    """Its additional environment variables."""
+    prefix: str  # the prefix of its order ids, which is unique at the gateway
+    since: int = 0  # the number of the gateway's orders when the machine was created. None of them is its own.
+    environ: dict[str, str] = field(default_factory=dict)  # its additional environment variables
     operation: str = "payout"
-    started: list[Run] = field(default_factory=list, repr=False)
-    """Every start of the program on it."""
+    started: list[Run] = field(default_factory=list, repr=False)  # every start of the program on it
 
     @classmethod
     def create(
@@ -247,10 +243,7 @@ class Machine:
         has_journal: bool = True,
         since: int | None = None,
     ) -> Self:
-        """Return a new machine that pays or collects through `at`, with a journal unless told otherwise.
-
-        `since` skips a part of the record if the order ids of the machine are unique.
-        """
+        """Return a new machine. `since` skips a part of the record, if the machine's order ids are unique."""
         home.mkdir(mode=0o700, parents=True)
         config = sandbox_toml(base_url=at.url, private_key=str(at.key))
         (home / "paygw.toml").write_text(config.replace("concurrency = 16", f"concurrency = {concurrency}"))
@@ -320,10 +313,7 @@ def run_under_strace(
     meanwhile: Callable[[Run], None] | None = None,
     **start: Any,
 ) -> int:
-    """Run the program to its end under strace with `options`, writing to `log`. Return the exit code.
-
-    `meanwhile` runs concurrently, and must end a program that does not end by itself.
-    """
+    """Run the program to its end under strace, and return its code. `meanwhile` must end a program that waits."""
     run = machine.start(*arguments, stopped=True, **start)
     run.until_stopped()
     with subprocess.Popen(

@@ -1,7 +1,4 @@
-"""A fault at every ordinal of a system call: the n-th call of each thread fails or is the last, for increasing n.
-
-strace counts calls by thread, so one ordinal may strike several threads of one run. None is left out.
-"""
+"""A fault at every ordinal n of a system call: the n-th of each thread, as strace counts, fails or is the last."""
 
 import shutil
 from collections import Counter
@@ -29,13 +26,11 @@ SEAMS: Mapping[str, Mapping[str, Any]] = {
 }
 """How the traced uses of a call differ from others. Without uvloop, only requests use `sendto`: the event loop wakes
 itself by `write`."""
-PART = ".paygw-known.part"
-"""The name of an incomplete file if `plants.parts_by_a_known_name` is on."""
+PART = ".paygw-known.part"  # the name of an incomplete file if `plants.parts_by_a_known_name` is on
 FILES = ("out.txt", "err.txt", PART)
 """The only files whose writes fail. Libraries also wake their threads by `write`, and hang if that fails, which no disk
 causes. A kill strikes at every call."""
-MAY_END = {0, 2, 3, 4, 5, 6, 7, -9}
-"""The accepted exit codes of a struck run: all except that of an unexpected error."""
+MAY_END = {0, 2, 3, 4, 5, 6, 7, -9}  # the accepted exit codes of a struck run: all except that of an unexpected error
 ROWS = 4
 
 
@@ -49,10 +44,7 @@ def strike(
     every: int = 1,
     stop: Event | None = None,
 ) -> Counter[int]:
-    """Strike `call` with `fault` at every ordinal (or each `every`-th). After each, resume to the end and judge.
-
-    Return the exit codes of the struck runs.
-    """
+    """Strike `call` at each `every`-th ordinal, resume to the end and judge. Return the codes of the struck runs."""
     codes, ordinal = Counter[int](), 1
     while not (stop is not None and stop.is_set()):
         name = f"{call}-{fault.partition('=')[2]}-{ordinal}"

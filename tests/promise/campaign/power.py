@@ -34,8 +34,7 @@ SENDS = {"sendto", "sendmsg", "write", "writev"}
 @dataclass(frozen=True, slots=True)
 class Write:
     path: str
-    offset: int | None
-    """None means at the end."""
+    offset: int | None  # None means at the end
     data: bytes
 
 
@@ -81,10 +80,7 @@ _ORDER_ID = re.compile(rb'"client_orderid":\s*"([^"]+)"')
 def record(
     machine: Machine, *arguments: str | Path, planted: str | None = None, meanwhile: Callable[[Run], None] | None = None
 ) -> list[Operation]:
-    """Run the program, and return its file operations in order; `meanwhile` runs concurrently.
-
-    If the machine has no journal, its creation is recorded too.
-    """
+    """Run the program, and return its file operations in order, with the creation of a journal if it has none."""
     known, operations = set(files_of(machine)), list[Operation]()
     log = machine.home.with_name("operations.txt")
     creation: list[tuple[str | Path, ...]] = [] if machine.journal.exists() else [("journal", "new")]
@@ -179,13 +175,10 @@ def _name(call: str, names: list[str], arguments: str, known: set[str]) -> Itera
 class Disk:
     """The result of the operations so far: durable and possible content."""
 
-    files: dict[str, bytes] = field(default_factory=dict)
-    """Files by an identity that a rename does not change."""
+    files: dict[str, bytes] = field(default_factory=dict)  # files by an identity that a rename does not change
     pending: defaultdict[str, list[Write | Truncate]] = field(default_factory=lambda: defaultdict(list))
-    names: dict[str, str] = field(default_factory=dict)
-    """Durable names, with their files."""
-    now: dict[str, str] = field(default_factory=dict)
-    """Names as the running program sees them."""
+    names: dict[str, str] = field(default_factory=dict)  # durable names, with their files
+    now: dict[str, str] = field(default_factory=dict)  # names as the running program sees them
     renamed: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """Changes of directories since their sync: the directory, and all names after the change."""
     sent: set[str] = field(default_factory=set)
@@ -242,11 +235,8 @@ class Disk:
             yield {name: self._content(file, frozenset(dirty), torn=dirty[-1:]) for name, file in seen.items()}
 
     def _content(self, file: str, kept: frozenset[tuple[str, int]], *, torn: Sequence[tuple[str, int]] = ()) -> bytes:
-        writes = [
-            _tear_write(write) if (file, n) in torn else write
-            for n, write in enumerate(self.pending.get(file, []))
-            if (file, n) in kept
-        ]
+        pending = [(n, write) for n, write in enumerate(self.pending.get(file, [])) if (file, n) in kept]
+        writes = [_tear_write(write) if (file, n) in torn else write for n, write in pending]
         return _apply_writes(self.files.get(file, b""), writes)
 
 

@@ -95,8 +95,7 @@ def test_power_cut_test_detects_planted_bug(in_memory: Machine, planted: str, ev
 
 
 ROWS = 8
-DECLINED_ROW, DOUBTFUL_ROW = 5, 9
-"""The campaign's gateway declines orders that end in 3, and drops those that end in 7."""
+DECLINED_ROW, DOUBTFUL_ROW = 5, 9  # the campaign's gateway declines orders that end in 3, and drops those that end in 7
 NOTIFICATIONS = 6
 
 

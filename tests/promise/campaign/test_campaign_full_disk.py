@@ -12,8 +12,7 @@ from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner
 from tests.support.long_part import share
 
 ROWS = 12
-ELSEWHERE = {"out": "/dev/null", "err": "/dev/null"}
-"""The program's output does not go to the full disk."""
+ELSEWHERE = {"out": "/dev/null", "err": "/dev/null"}  # the program's output does not go to the full disk
 MAY_END = {0, 2, 3, 4, 5, 6, 7}
 
 
@@ -45,9 +44,8 @@ def test_file_size_limit_ends_run_cleanly(machine: Machine, slow_gateway: Gatewa
 def small_disk(tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess) -> Iterator[Machine]:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", disk], capture_output=True, check=False
-    )
+    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", disk]
+    mounted = subprocess.run(mount, capture_output=True, check=False)
     if mounted.returncode:
         pytest.skip("mounting a small disk is not allowed here")
     try:

@@ -156,9 +156,8 @@ PAID_ROWS = 3
 
 def another_account(machine: Machine) -> None:
     """Cron runs the sheet under another account, with another state directory and journal."""
-    machine.run(
-        "--journal", machine.home / "cron" / "journal.sqlite3", "submit", "payroll.csv", environ=_fresh(machine)
-    )
+    path = machine.home / "cron" / "journal.sqlite3"
+    machine.run("--journal", path, "submit", "payroll.csv", environ=_fresh(machine))
 
 
 def an_older_copy(machine: Machine, *, is_new: bool) -> None:
@@ -196,11 +195,9 @@ def play_people_story(machine: Machine, at: GatewayProcess, story: Callable[[Mac
     if code := machine.run("backup", machine.home / "friday.sqlite3"):
         raise AssertionError(f"exit code {code}: {machine.said()}")
     story(machine)
-    ours = [
-        line
-        for line in at.record(machine.since)
-        if line.client_orderid.casefold().startswith(f"{machine.prefix}-".casefold()) and line.committed == "yes"
-    ]
+    committed = [line for line in at.record(machine.since) if line.committed == "yes"]
+    prefix = f"{machine.prefix}-".casefold()
+    ours = [line for line in committed if line.client_orderid.casefold().startswith(prefix)]
     if len({line.amount for line in ours}) < PAID_ROWS - 1:  # each row has a different amount
         raise AssertionError(f"the sheet was not paid: {machine.said()}")
     if twice := [amount for amount, count in Counter(line.amount for line in ours).items() if count > 1]:

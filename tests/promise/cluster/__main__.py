@@ -25,8 +25,7 @@ from tests.support.postgres_server import PostgresServer, new_server
 
 VERIFYING = SLOWLY.replace("0.1", "0.005").replace(".*7", ".*57").replace(".*3", ".*[16]3")
 """The rules of the lean gateway for the sandbox, which verifies every request."""
-Part = tuple[float, str, int]
-"""Its place in the order of parts, `submit`, `work` or `failover`, and its seed."""
+Part = tuple[float, str, int]  # its place in the order of parts, `submit`, `work` or `failover`, and its seed
 
 
 def main() -> int:

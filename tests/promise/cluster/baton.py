@@ -25,8 +25,7 @@ _PASSED = (
 """Statements that only read. Nothing can go wrong there that cannot go wrong before or after."""
 COMMIT = "SELECT * FROM commit_facts"
 _local = threading.local()
-Statement = tuple[bytes, Any]
-"""A statement and its values."""
+Statement = tuple[bytes, Any]  # a statement and its values
 
 
 class Fate(Enum):
@@ -45,16 +44,12 @@ class Actor:
         self.rng = Random(seed)  # noqa: S311 - dice
         self.place = "the start"
         self.clock_s = 0.0
-        self.pid = 0
-        """The server's process behind its connection."""
+        self.pid = 0  # the server's process behind its connection
         self.host = ""
-        self.process = 0
-        """The number of its process in the database."""
+        self.process = 0  # the number of its process in the database
         self.is_done = self.is_dead = self.is_connecting = False
-        self.hurts = 0
-        """The number of times it died, was frozen, or lost a connection."""
-        self.sending: set[int] = set()
-        """The rows that it may still send."""
+        self.hurts = 0  # the number of times it died, was frozen, or lost a connection
+        self.sending: set[int] = set()  # the rows that it may still send
         self.late: Statement | None = None
         """A commit whose connection was lost before it arrived, and that can still arrive."""
         self.error: BaseException | None = None
@@ -159,10 +154,7 @@ def current_actor() -> Actor | None:
 
 
 def connect_unpaced(server: session.Server, *, write: bool, **_limits: str) -> Any:
-    """Open a connection without stops.
-
-    No limit ends its transaction, because an actor may stop for any time.
-    """
+    """Open a connection without stops, whose transaction has no time limit: an actor may stop for any time."""
     actor = current_actor()
     if actor is None:
         return _connect(server, write=write)

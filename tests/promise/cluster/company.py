@@ -88,10 +88,7 @@ class Company:
         return {host: machine.sheet(rows, name="sheet.csv") for host, machine in self.hosts.items()}
 
     def orders(self) -> Mapping[str, RecordLine]:
-        """Return the company's orders at the gateway by id. None may be there twice.
-
-        Only new parts of the record are read.
-        """
+        """Return the company's orders at the gateway by id, reading the record's new parts. None may be there twice."""
         if self.at.record_bytes() > self._read_bytes:
             lines, length = whole_lines(self.at.newer(self._read_bytes))
             self._read_bytes += length
@@ -233,10 +230,7 @@ def wait_for_standby(server: PostgresServer, names: str) -> None:
 
 
 def block_commits(server: PostgresServer) -> None:
-    """Let every commit wait for a missing standby, and return when they do.
-
-    Commits ask the checkpointer, which may read the setting later.
-    """
+    """Let every commit wait for a missing standby. Return when they do: the checkpointer reads settings late."""
     wait_for_standby(server, "ghost")
     give_up_s = time.monotonic() + PATIENCE_S
     with psycopg.connect(server.url(), autocommit=True) as one, psycopg.connect(server.url(), autocommit=True) as other:

@@ -49,15 +49,12 @@ from tests.support.postgres_server import PostgresServer
 
 J = TypeVar("J", bound=PostgresJournal)
 ROWS, WINDOW = 8, 2
-INTENT_LIVES_S = 600.0
-"""Longer than any run, so that intents age only by the dice."""
-STEPS = 250
-"""The number of steps with trouble. Then everything ends in order."""
+INTENT_LIVES_S = 600.0  # longer than any run, so that intents age only by the dice
+STEPS = 250  # the number of steps with trouble. Then everything ends in order.
 CHANCE_OF_A_FREEZE, CHANCE_OF_A_FREEZE_AT_DEPARTURE = 0.015, 0.5
 CHANCES, CHANCES_AT_COMMIT = (0.03, 0.03), (0.05, 0.1)
 """The chances that an actor dies, and that it loses its connection."""
-PAUSES_S = (250.0, 400.0, 3_600.0)
-"""Less than half the lifetime of an intent, less than all of it, and more."""
+PAUSES_S = (250.0, 400.0, 3_600.0)  # less than half the lifetime of an intent, less than all of it, and more
 WORDS = {"approved": OutcomeKind.PAID}
 _MOVES = """SELECT count(*) FILTER (WHERE attempt = %(attempt)s AND kind = 'intended'),
     count(*) FILTER (WHERE attempt = %(attempt)s AND kind = 'interrupted'),
@@ -85,8 +82,7 @@ class PlayedSigns(Heartbeat):
         return
 
 
-FIRST_PID = 10_000_000
-"""A process number that no real system has."""
+FIRST_PID = 10_000_000  # a process number that no real system has
 
 
 def _host_here(here: str = socket.gethostname()) -> str:

@@ -1,7 +1,4 @@
-"""Several workers send a batch while they are killed, frozen, disconnected and drained, and the server crashes.
-
-Their queue is emptied meanwhile. Their timetable verifies the journal, and picks up one more sheet from a folder.
-"""
+"""Workers are killed, frozen, cut off and drained, their queue is emptied, and the server crashes."""
 
 import os
 import signal

@@ -233,9 +233,8 @@ def test_sheet_of_lost_batch_does_not_resend_orders(lossy: Lossy) -> None:
         again = ("late-2", "LATE-3", "LATE-4", "LATE-5")
         open_sheet(journal, "b2", new=[new_instruction(row, order) for row, order in enumerate(again, start=2)])
         assert [due.row for due in due_rows(journal, 2)] == [5]
-        assert {row: hold.source for row, hold in journal.holds(2).items()} == dict.fromkeys(
-            (2, 3, 4), EvidenceSource.WITNESS
-        )
+        held = {row: hold.source for row, hold in journal.holds(2).items()}
+        assert held == dict.fromkeys((2, 3, 4), EvidenceSource.WITNESS)
         assert journal.writer.append([Entry(10, 1, Intended("late-2", "n", 1, None), LATER)]) == [MoveResult.HELD]
         journal.settle([resolved(10, 0, Resolution.PAID, LATER), resolved(11, 0, Resolution.NOT_RECEIVED, LATER)])
         assert [due.row for due in due_rows(journal, 2)] == [3, 5]

@@ -90,10 +90,7 @@ def test_cancelled_standby_wait_fails_commit(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("is_planted", [False, True], ids=["as it is", "with the planted bug"])
 def test_rows_after_crash_are_sent_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_planted: bool) -> None:
-    """A commit that waited for its standby counts as made after a crash, although no standby has it.
-
-    The planted bug omits the durable write after the check.
-    """
+    """A commit that waited for its standby counts as made after a crash. The bug omits the write after the check."""
     if is_planted:
         monkeypatch.setattr(GuardedSession, "flush", lambda _: None)
     with new_server() as server, waiting(tmp_path, server) as (journal, intended):

@@ -19,8 +19,7 @@ from tests.support.long_part import long, share
 from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer
 
-HUNTED = 40
-"""The number of runs within which each planted bug must be found."""
+HUNTED = 40  # the number of runs within which each planted bug must be found
 
 
 @pytest.mark.parametrize("lives", [6, long(12)])
@@ -75,10 +74,8 @@ def test_row_is_sent_twice_without_index(unguarded: str, tmp_path: Path) -> None
 
 # The model of the protocol.
 MODEL = Path(__file__).with_name("protocol.pml")
-GUARDS = {
-    **dict.fromkeys(("NO_KEY", "NO_CHAIN", "NO_MAY_LEAVE", "NO_AGE", "NO_LEFT", "NO_ROLL", "NO_LIFE"), 1),
-    "NO_FLUSH": 2,
-}
+GUARDS = dict.fromkeys(("NO_KEY", "NO_CHAIN", "NO_MAY_LEAVE", "NO_AGE", "NO_LEFT", "NO_ROLL", "NO_LIFE"), 1)
+GUARDS["NO_FLUSH"] = 2
 """The guards of the model, with the number of troubles after which a row is paid twice without each."""
 
 needs_spin = pytest.mark.skipif(not has_spin(), reason=NO_SPIN)

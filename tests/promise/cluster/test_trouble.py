@@ -17,8 +17,7 @@ ROWS = 60
 ONE_AFTER_THE_OTHER, SEVERAL_AT_ONCE = 3, 1
 """Seeds that kill, freeze and disconnect; the second one also crashes the server."""
 PUT_BACK = "plants:rows_in_flight_are_put_back"
-LAGGING, WHOLE = 2, 1
-"""Seeds in which the standby lags, and in which it has everything."""
+LAGGING, WHOLE = 2, 1  # seeds in which the standby lags, and in which it has everything
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,7 @@ from tests.support.postgres_server import PostgresServer, new_server
 from tests.support.wire_proxy import ProxyFault
 
 PLANTED = "plants:key_known_to_be_sound"
-ENDS = {0, 4, 5, 6, 7, 130}
-"""The ways in which a run may end by itself: in order, or stopped by the journal."""
+ENDS = {0, 4, 5, 6, 7, 130}  # the ways in which a run may end by itself: in order, or stopped by the journal
 MAX_STARTS = 200
 CUTS = (ProxyFault.LOSE_ANSWER, ProxyFault.LOSE_REQUEST, ProxyFault.DELAY, ProxyFault.SILENCE)
 SLOWLY = SLOW.replace("0.03", "0.1")
@@ -44,16 +43,13 @@ class Size:
     """The size of a campaign's part, and the number of its mishaps."""
 
     rows: int
-    strikes: int = 10
-    """The approximate number of mishaps in a batch."""
-    kills: float = 0.35
-    """Their share of the mishaps."""
+    strikes: int = 10  # the approximate number of mishaps in a batch
+    kills: float = 0.35  # their share of the mishaps
     freezes: float = 0.10
     crashes: float = 0.20
     drains: float = 0.10
     empties: float = 0.10
-    dropped: int = 0
-    """The number of rows in the sheet that the workers' timetable picks up."""
+    dropped: int = 0  # the number of rows in the sheet that the workers' timetable picks up
     window: int = WINDOW
     workers: int = 3
 
@@ -213,18 +209,14 @@ def play_ordeal(
 
 
 def play_failover(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, rows: int) -> OrdealTally:
-    """Let a standby take over while north sends; afterwards nobody may resend.
-
-    If rows are lost, north reports which were sent; or it is gone, and south retires it.
-    """
+    """Let a standby take over while north sends. Nobody may resend: north reports lost rows, or south retires it."""
     rng, endured = Random(f"failover/{seed}"), OrdealTally(failovers=1, batches=1)  # noqa: S311 - dice
     is_lagging, is_killed, is_gone = rng.random() < 0.6, rng.random() < 0.5, rng.random() < 0.25
     is_killed |= is_gone  # a host that sees the takeover sends a heartbeat, so it is not retired
     with new_server() as primary, standby_of(primary) as standby:
         ports = [primary.port, standby.port]
-        company = Company(
-            home, spawner, at, either_server_url(primary, standby), f"F{seed}", ports, replication="asynchronous"
-        )
+        url = either_server_url(primary, standby)
+        company = Company(home, spawner, at, url, f"F{seed}", ports, replication="asynchronous")
         with closing(company):
             sheets, (north, south) = company.sheets(rows), (company.hosts[host] for host in HOSTS)
             if south.run("journal", "roll-call") != 0:

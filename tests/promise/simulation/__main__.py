@@ -14,8 +14,7 @@ from tests.promise.simulation.planted import BUGS, RUNS
 from tests.promise.simulation.seeds import PLAYS, Failure, first_failure, hunt
 from tests.support.long_runs import run_pieces, say, stop_on_sigterm
 
-AT_ONCE = 500
-"""The number of seeds that a worker takes at a time."""
+AT_ONCE = 500  # the number of seeds that a worker takes at a time
 
 
 def main() -> int:
@@ -30,9 +29,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=10_000, help="how many (default: %(default)s)")
     parser.add_argument("--start", type=int, default=0, help="the first one")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
-    parser.add_argument(
-        "--kind", choices=sorted(PLAYS), default=RUNS, help="the kind of scenarios (default: %(default)s)"
-    )
+    parser.add_argument("--kind", choices=sorted(PLAYS), default=RUNS, help="kind of scenarios (default: %(default)s)")
     parser.add_argument("--table", nargs="*", metavar="BUG", help="hunt planted bugs, and print how fast each is found")
     return parser.parse_args()
 
@@ -47,9 +44,8 @@ def _play(kind: str, start: int, seeds: int, workers: int) -> int:
         played += count
         if failure is not None:
             failures += 1
-            say(
-                f"{failure}\n  again: python -m tests.promise.simulation --kind {kind} --seeds 1 --start {failure.seed}"
-            )
+            again = f"python -m tests.promise.simulation --kind {kind} --seeds 1 --start {failure.seed}"
+            say(f"{failure}\n  again: {again}")
         if played % 10_000 < AT_ONCE:
             say(f"{played:,} seeds, {played / (time.monotonic() - began_s):,.0f}/s")
     seconds = time.monotonic() - began_s

@@ -107,13 +107,8 @@ class Approvals:
         about = "longer" if not properly and rng.random() < 0.2 else sheet
         reader = scenario.disk.reader()
         try:
-            plan = plan_submission(
-                scenario.validated(about),
-                reader,
-                Choices(amend=scenario.amends),
-                now=scenario.now,
-                quarantine_h=QUARANTINE_H,
-            )
+            checked, choices = scenario.validated(about), Choices(amend=scenario.amends)
+            plan = plan_submission(checked, reader, choices, now=scenario.now, quarantine_h=QUARANTINE_H)
         except PeopleForgotten:
             return
         maker = key_of(MAKER)
@@ -234,13 +229,8 @@ class Orders:
         scenario, order = self._scenario, made.order
         accepted = self._in_force(journal, order)
         if order.cites_gateway:
-            reader = StatementMatcher(
-                *(journal, accepted.batch),
-                words=WORDS,
-                minor_units=MINOR_UNITS,
-                quarantine_h=QUARANTINE_H,
-                now=scenario.now,
-            )
+            terms: dict[str, Any] = {"words": WORDS, "minor_units": MINOR_UNITS, "quarantine_h": QUARANTINE_H}
+            reader = StatementMatcher(journal, accepted.batch, **terms, now=scenario.now)
             order.require_confirmed_by(self._statement(order), reader.match)
         check_settlements(journal, accepted.batch, order.settlements, quarantine_h=QUARANTINE_H, now=scenario.now)
         self._check_approval(made)
@@ -249,9 +239,8 @@ class Orders:
         for settlement in order.settlements:
             was_ready = states[settlement.row].state is State.READY
             scenario.judge.settle(numbers[settlement.row], settlement.resolution, was_ready=was_ready)
-        settle(
-            journal, accepted.batch, order.settlements, by=accepted.by, now=scenario.now, order=accepted.signed_order
-        )
+        words, signed = order.settlements, accepted.signed_order
+        settle(journal, accepted.batch, words, by=accepted.by, now=scenario.now, order=signed)
         scenario.judge.held -= set(numbers.values())
 
     def _in_force(self, journal: SqliteJournal, order: RowOrder) -> Any:

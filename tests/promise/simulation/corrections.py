@@ -96,14 +96,9 @@ def _correct_sheet(scenario: CorrectionScenario, lines: Sequence[Line], run_name
     one = changed[at]
     match rng.choice(("cell", "less", "more", "twice", "row twice", "order", "ids", "staff")):
         case "cell":
-            changed[at] = rng.choice(
-                (
-                    replace(one, amount=one.amount + 5),
-                    replace(one, account=one.account + 1000),
-                    replace(one, name=one.name.upper()),
-                    replace(one, name=f"{one.name} Kamau"),
-                )
-            )
+            sums = {"amount": one.amount + 5}, {"account": one.account + 1000}
+            changes: Any = (*sums, {"name": one.name.upper()}, {"name": f"{one.name} Kamau"})
+            changed[at] = replace(one, **rng.choice(changes))
         case "less":
             changed = [*changed[:at], *changed[at + 1 :]] or changed
         case "more":
@@ -128,11 +123,8 @@ def _read_as_number(line: Line) -> Line:
 
 
 def _validate_lines(scenario: CorrectionScenario, lines: Sequence[Line], run_name: str) -> Validated:
-    texts = [
-        ("KE", line.order_id, f"S-{line.person}", f"{line.amount}.00", "KES", line.name, account, f"+{account}")
-        for line in lines
-        for account in (f"254712{line.account:06}",)
-    ]
+    found = [(one, f"S-{one.person}", f"{one.amount}.00", f"254712{one.account:06}") for one in lines]
+    texts = [("KE", one.order_id, who, amount, "KES", one.name, to, f"+{to}") for one, who, amount, to in found]
     left_out = ["client_orderid"] * (not scenario.has_ids) + ["staff_number"] * (not scenario.has_staff)
     frame = pl.DataFrame(texts, schema=dict.fromkeys(COLUMNS, pl.String), orient="row").drop(left_out)
     frame = frame.with_row_index("row", offset=2).with_columns(pl.col("row").cast(pl.UInt32))
@@ -145,13 +137,8 @@ def _submit(scenario: CorrectionScenario, lines: Sequence[Line], run_name: str) 
     rng = scenario.rng
     amend, skips = rng.random() < 0.3, rng.random() < 0.3
     try:
-        plan = plan_submission(
-            _validate_lines(scenario, lines, run_name),
-            scenario.journal,
-            Choices(amend=amend),
-            now=lambda: scenario.now,
-            quarantine_h=24,
-        )
+        checked, choices = _validate_lines(scenario, lines, run_name), Choices(amend=amend)
+        plan = plan_submission(checked, scenario.journal, choices, now=lambda: scenario.now, quarantine_h=24)
     except SheetError:
         return ()
     codes = frozenset(plan.validated.defects["code"])

@@ -57,10 +57,8 @@ class Disk:
     def __init__(self, seed: int) -> None:
         self._dice = Random(~seed)  # noqa: S311 (dice of its own: copies change nothing else in a scenario)
         self._connection: SimConnection | None = None
-        self._image: bytes | None = empty_database(_NEW)
-        """None means the connection's committed content."""
-        self._is_replaced = True
-        """Whether the connection is unaware of the replaced content."""
+        self._image: bytes | None = empty_database(_NEW)  # None means the connection's committed content
+        self._is_replaced = True  # whether the connection is unaware of the replaced content
         self.commits = 0
         self.last_fact = self.last_batch = self.last_known = 0
         """`last_known` is the last fact of the newest database that any process continued from."""
@@ -90,10 +88,7 @@ class Disk:
         self._is_replaced = True
 
     def adopt(self, copy: Copy, at: str) -> bool:
-        """Replace a lost database with a copy, and let a person adopt it.
-
-        Return whether the sent log still exists: sometimes the copy is adopted on a new machine.
-        """
+        """Let a person adopt a copy for a lost database. Return whether the sent log still exists."""
         if self._dice.random() < 0.3:
             self.sent_log = None
         is_known = self.sent_log is not None
@@ -168,10 +163,7 @@ class Disk:
         )
 
     def _connected(self, process: "Process | None") -> "SimConnection":
-        """Return a connection to the stored database, without uncommitted data of earlier processes.
-
-        The last connection is reused after a rollback if its database is the stored one, because reopening is slow.
-        """
+        """Return a connection to the stored database: the last one, rolled back, if it fits, as opening is slow."""
         connection = self._connection
         if connection is None or self._is_replaced or connection.process in self.holders - {process}:
             if connection is not None and connection.process not in self.holders:

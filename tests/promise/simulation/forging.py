@@ -117,9 +117,6 @@ def _settings(needed: int, from_amount: Decimal) -> Settings:
     return Settings.model_validate({"approval": limits | people})
 
 
-# The past: honestly paid months, shared by many scenarios.
-
-
 @dataclass(frozen=True, slots=True)
 class PaymentHistory:
     image: bytes
@@ -147,9 +144,8 @@ def payment_history(people: int, months: int) -> PaymentHistory:
 
         plan = plan_submission(sheet.validated, journal, Choices(), now=now, quarantine_h=24)
         approved = PlanApproval("", (f"approved by brian at {timestamp(at)} (plan {'0' * 16})",))
-        record = open_planned_batch(
-            plan, journal, RULES["payout"], sheet_path=Path("/payroll.csv"), now=now, approved=approved
-        )
+        rules, path = RULES["payout"], Path("/payroll.csv")
+        record = open_planned_batch(plan, journal, rules, sheet_path=path, now=now, approved=approved)
         pay(journal, record.number, at)
         paid.append(PaidBatch(record.batch, at, True, sheet.payments))
     return PaymentHistory(journal._connection.serialize("main"), journal._end, tuple(paid))
@@ -170,8 +166,6 @@ def pay(journal: SqliteJournal, batch: int, at: datetime) -> None:
         entries += [Entry(due.number, 1, intended, when), Entry(due.number, 1, paid, when)]
     journal.append(entries)
 
-
-# The scenario of one seed.
 
 _COMPARED: dict[object, Comparison] = {}
 """Cached comparisons of sheets with journals, shared by all scenarios of a process."""
@@ -265,9 +259,6 @@ def play_forging(seed: int, plant: Callable[[Any], None] | None = None) -> Forge
             _interfere(scenario, made)
             _submit(scenario, *_choose_submission(scenario, made))
     return scenario
-
-
-# The maker.
 
 
 def _sheet(scenario: ForgeryScenario) -> Sheet:
@@ -383,17 +374,12 @@ def _other_values(one: PlanFinding, rng: Random) -> PlanFinding:
 
 def _other_people(scenario: ForgeryScenario, document: PlanDocument) -> dict[str, Any]:
     honest = month_sheet(scenario.people, scenario.months, "N").payments
-    people = "".join(
-        f"{row},{payment.name},{payment.account},KES,{payment.amount:.2f}\n" for row, payment in enumerate(honest, 2)
-    )
+    people = "".join(f"{row},{one.name},{one.account},KES,{one.amount:.2f}\n" for row, one in enumerate(honest, 2))
     content = document.content.model_copy(update={"people_sha256": sha256(people.encode()).hexdigest()})
     totals = {"KES": f"{sum(payment.amount for payment in honest):.2f}"}
     if scenario.rng.random() < 0.3:
         content = content.model_copy(update={"totals": totals, "rows": len(honest)})
     return {"people": people, "content": content}
-
-
-# The approvers.
 
 
 def _collect_approvals(scenario: ForgeryScenario, made: MadePlan) -> MadePlan:
@@ -437,9 +423,6 @@ def _is_convincing(scenario: ForgeryScenario, lines: Sequence[str]) -> bool:
             return sorted(map(str, truth)) == sorted(str(line) for line, _ in ScreenLines(lines).listed())
         case _:
             return True
-
-
-# Between approval and submission.
 
 
 def _interfere(scenario: ForgeryScenario, made: MadePlan) -> None:

@@ -16,15 +16,13 @@ if TYPE_CHECKING:
     from tests.promise.simulation.process import Process
 
 OPERATIONS = {name: load_operation(name) for name in ("payout", "payin")}
-OPERATION = OPERATIONS["payout"]
-"""Both operations echo the same members."""
+OPERATION = OPERATIONS["payout"]  # both operations echo the same members
 TOTAL_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 30.0
 DEPARTS_WITHIN_S = CONNECT_TIMEOUT_S + TOTAL_TIMEOUT_S
 QUARANTINE_H = 24.0
 
-LONGEST_SLEEP_S = 900.0
-"""The maximum sleep of machine or process between an intent and its first byte."""
+LONGEST_SLEEP_S = 900.0  # the maximum sleep of machine or process between an intent and its first byte
 
 
 class AnswerMeaning(Enum):
@@ -43,8 +41,7 @@ class Behaviour:
     answer: Callable[[PreparedRequest], RawReply | TransportFault]
     executes: float = 0.0
     lies: bool = False
-    after_s: float | None = None
-    """The delay of the answer. None means a short one."""
+    after_s: float | None = None  # the delay of the answer. None means a short one.
 
 
 def fault(kind: FaultKind, *, left: bool) -> Callable[[PreparedRequest], TransportFault]:
@@ -183,5 +180,4 @@ WORDS = {
     "declined": OutcomeKind.REJECTED,
     "error": OutcomeKind.REJECTED,
 }
-MEANS = {word: kind.value for word, kind in WORDS.items()}
-"""The shown state of a row for each believed status word."""
+MEANS = {word: kind.value for word, kind in WORDS.items()}  # the shown state of a row for each believed status word

@@ -23,8 +23,7 @@ class AcceptedNotification:
     number: int
     order_id: str
     word: str
-    is_about_ready: bool
-    """Whether it says that the gateway has a ready row."""
+    is_about_ready: bool  # whether it says that the gateway has a ready row
 
 
 class SimulatedInbox:
@@ -32,11 +31,9 @@ class SimulatedInbox:
 
     def __init__(self, scenario: "Scenario") -> None:
         self._scenario = scenario
-        self.heard: list[AcceptedNotification] = []
-        """The notifications in the journal on the disk, in order of arrival."""
+        self.heard: list[AcceptedNotification] = []  # the notifications in the journal on the disk, in order of arrival
         self._ever: dict[bytes, AcceptedNotification] = {}
-        self.untrue: set[int] = set()
-        """The rows with an untrue notification."""
+        self.untrue: set[int] = set()  # the rows with an untrue notification
 
     def hear(self, order_id: str, amount: str, word: str, *, is_about_ready: bool = False) -> None:
         scenario = self._scenario

@@ -60,8 +60,7 @@ class Row:
     stated: set[str] = field(default_factory=set)
     releases: int = 0
     payments: int = 0
-    final: str | None = None
-    """Its last shown state, if only a person's release may change it."""
+    final: str | None = None  # its last shown state, if only a person's release may change it
 
     @property
     def left(self) -> int:
@@ -93,11 +92,9 @@ class Judge:
         self.lied: set[int] = set()
         self.called_early: set[int] = set()
         """Rows that a person rejected before the gateway had finished. They are shown as rejected in any case."""
-        self.held: set[int] = set()
-        """Rows that the gateway reported, without a person's decision since."""
+        self.held: set[int] = set()  # rows that the gateway reported, without a person's decision since
         self.requests: dict[str, Request] = {}
-        self.amended: dict[int, Decimal] = {}
-        """The amounts of rows that an amended sheet replaced."""
+        self.amended: dict[int, Decimal] = {}  # the amounts of rows that an amended sheet replaced
         self.approved: dict[str, set[str]] = {}
         """The approvers of exactly each sheet, other than its maker, if approval is required."""
         self.needs_approval = False
@@ -118,9 +115,8 @@ class Judge:
         if request.nonce in self.requests:
             raise self.found("I1", "a nonce is used again")
         row = self.rows[row_of(request.expected.order_id)]
-        self.requests[request.nonce] = made = Request(
-            request.expected.order_id, request.expected.amount, request.nonce, process
-        )
+        order = request.expected
+        self.requests[request.nonce] = made = Request(order.order_id, order.amount, request.nonce, process)
         row.requests.append(made)
         row.stated.clear()
         row.final = None

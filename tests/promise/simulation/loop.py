@@ -1,7 +1,4 @@
-"""The event loop of one simulated process: stepped one callback at a time, on a clock that all processes share.
-
-It supports futures, tasks, sleeps and time-outs, but no threads, files or network.
-"""
+"""The event loop of a simulated process: one callback at a time, on a shared clock, without threads or files."""
 
 import asyncio
 import heapq

@@ -1,7 +1,4 @@
-"""The people of a scenario between runs: they settle, release, apply statements, forget others, and make mistakes.
-
-They use the real program: the checks of a settlement, the quarantine, the reader of statements, the release.
-"""
+"""The people of a scenario between runs: they settle, release, apply statements, forget others, and err."""
 
 import asyncio
 import hmac
@@ -10,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paygw_batch.approval.order import build_forget_order, verify_forget_order
 from paygw_batch.approval.signed_document import sign_document
@@ -61,9 +58,8 @@ async def review_batches(process: Process, *, settle_all: bool) -> int:
         if rng.random() < 0.25:
             surprises = journal.due(record.number, after_row=0, limit=1) if rng.random() < 0.3 else ()
             extra = [f"{surprise.order_id},{surprise.instruction.amount},KES,approved" for surprise in surprises]
-            scenario.inbox.untrue |= {
-                row_of(surprise.order_id) for surprise in surprises
-            }  # an older copy may accept it
+            # An older copy may accept it.
+            scenario.inbox.untrue |= {row_of(surprise.order_id) for surprise in surprises}
             apply_statement(scenario, journal, record, statement_of(scenario, extra))
         settle_truthfully(scenario, journal, record, everything=settle_all)
         if not settle_all and rng.random() < 0.4:
@@ -77,10 +73,7 @@ async def review_batches(process: Process, *, settle_all: bool) -> int:
 
 
 async def settle_early(process: Process) -> int:
-    """Settle rows as not received before the day is over, while the gateway has not executed them.
-
-    Some write the gateway's "declined" into a file or forge an order that says so, and retry at once.
-    """
+    """Settle rows as not received too early. Some write "declined" into a file or a forged order, and retry at once."""
     scenario = process.scenario
     journal = await open_for_run(process)
     for record in journal.batches():
@@ -162,11 +155,8 @@ def settle_rows(
 def release(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -> None:
     rejected = [one for one in journal.rows(record.number) if one.state is State.REJECTED]
     numbers = {rejected_row.row: row_of(rejected_row.client_orderid) for rejected_row in rejected}
-    paid_since = {
-        row
-        for row, number in numbers.items()
-        if number in scenario.judge.called_early and scenario.judge.rows[number].nonce in scenario.judge.paid_nonces
-    }
+    early = {row: number for row, number in numbers.items() if number in scenario.judge.called_early}
+    paid_since = {row for row, one in early.items() if scenario.judge.rows[one].nonce in scenario.judge.paid_nonces}
     rows = [row for row in numbers if row not in paid_since] if paid_since or scenario.rng.random() < 0.5 else []
     if paid_since and not rows:
         return
@@ -189,10 +179,7 @@ class StatementFile(NamedTuple):
 
 
 def statement_of(scenario: "Scenario", extra: Sequence[str]) -> StatementFile:
-    """Write the gateway's current record as a statement, with `extra` lines. Some have a time for each line.
-
-    Some say when each line was true, by the gateway's clock.
-    """
+    """Write the gateway's record as a statement, with `extra` lines. Some have times, of each line or of all."""
     has_times = scenario.rng.random() < 0.5
     made_at = timestamp(scenario.right_time(scenario.clock.now_s))
     lines = {line.partition(",")[0]: f"{line},{made_at}" for line in extra}
@@ -231,29 +218,19 @@ def apply_statement(scenario: "Scenario", journal: SqliteJournal, record: BatchR
         statement = read_statement(file.path, {}, encoding=None, rule=scenario.statement_rule)
     except SheetError:  # a signature that does not fit
         return
-    reader = StatementMatcher(
-        journal,
-        record,
-        words=WORDS,
-        minor_units=MINOR_UNITS,
-        quarantine_h=QUARANTINE_H,
-        now=scenario.now,
-        as_of=parse_time_span(file.made_at) if scenario.rng.random() < 0.3 else None,
-    )
+    as_of = parse_time_span(file.made_at) if scenario.rng.random() < 0.3 else None
+    terms: dict[str, Any] = {"words": WORDS, "minor_units": MINOR_UNITS, "quarantine_h": QUARANTINE_H}
+    reader = StatementMatcher(journal, record, **terms, now=scenario.now, as_of=as_of)
     matched = reader.match(statement)
     named = {line.order_id: line for line in statement.lines}
-    ready = {
-        row_of(due.order_id) for due in journal.due(record.number, after_row=0, limit=100) if due.order_id in named
-    }
+    found = journal.due(record.number, after_row=0, limit=100)
+    ready = {row_of(due.order_id) for due in found if due.order_id in named}
     for line in statement.lines:
         if line.status in MEANS and line.order_id != "PAY-0":
             scenario.judge.tell(row_of(line.order_id), MEANS[line.status])
     if matched.blocking:
-        journal.record_evidence(
-            reader.evidence(statement, matched.blocking, "amina"),
-            reader.meanings(statement),
-            at=timestamp(scenario.now()),
-        )
+        evidence = reader.evidence(statement, matched.blocking, "amina")
+        journal.record_evidence(evidence, reader.meanings(statement), at=timestamp(scenario.now()))
     for number in ready:
         if any(row_of(line.order_id) == number for line in statement.lines if MEANS.get(line.status or "") == "paid"):
             scenario.judge.held.add(number)
@@ -308,11 +285,8 @@ def _word_about(scenario: "Scenario", order_id: str) -> str:
     """Return the gateway's status of an order, of its best-known attempt under this id."""
     if scenario.judge.executed_orders[order_id]:
         return "approved"
-    words = [
-        _SAID[request.meaning]
-        for request in scenario.judge.rows[row_of(order_id)].requests
-        if request.left and request.order_id == order_id and request.meaning in _SAID
-    ]
+    requests = [one for one in scenario.judge.rows[row_of(order_id)].requests if one.left and one.order_id == order_id]
+    words = [_SAID[one.meaning] for one in requests if one.meaning in _SAID]
     return words[-1] if words else NOT_FOUND
 
 

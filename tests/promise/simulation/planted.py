@@ -1,7 +1,4 @@
-"""Planted bugs: plausible mistakes, switched on only in a scenario. Each must be found.
-
-For a bug of the program, a part of the program itself is replaced during the scenario. `BUGS` says what each does.
-"""
+"""Planted bugs: `BUGS` says which part of the program each replaces during a scenario. Each must be found."""
 
 import asyncio
 import json
@@ -64,10 +61,8 @@ class Bug:
 
     plant: Callable[[Any], None]
     found_by: frozenset[str]
-    from_seed: int = 0
-    """The first seed to play in tests: for a rare bug, shortly before one that finds it."""
-    kind: str = RUNS
-    """The kind of the scenarios in which it is searched."""
+    from_seed: int = 0  # the first seed to play in tests: for a rare bug, shortly before one that finds it
+    kind: str = RUNS  # the kind of the scenarios in which it is searched
 
 
 def patch(owner: object, name: str, value: object) -> Callable[[Any], None]:
@@ -279,9 +274,8 @@ def let_maker_approve(scenario: Scenario) -> None:
     ) -> PlanDocument:
         if key.public.text != document.maker:
             return right(document, key, policy, now)  # type: ignore[no-any-return]
-        return document.model_copy(
-            update={"approvals": [*document.approvals, forge_approval(key, document, at=timestamp(now))]}
-        )
+        approvals = [*document.approvals, forge_approval(key, document, at=timestamp(now))]
+        return document.model_copy(update={"approvals": approvals})
 
     def behind(
         right: Callable[..., Any], one: Approval, document: SignedDocument, maker: Person, *given: Any

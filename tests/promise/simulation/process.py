@@ -82,10 +82,7 @@ class SlowEngineJournal(SqliteEngineJournal):
 
 
 class Process:
-    """A process. `run` submits a sheet; `person` acts on the journal and ends.
-
-    Its mishaps (`dies_before_write` and so on) are set before it starts.
-    """
+    """A process. `run` submits a sheet; `person` acts on the journal. Its mishaps are set before it starts."""
 
     def __init__(self, scenario: "Scenario", story: Callable[["Process"], Awaitable[int]]) -> None:
         self.scenario = scenario
@@ -96,8 +93,7 @@ class Process:
         self.dies_before_write = self.dies_after_write = self.fails_at_write = 0
         self.failed_write_is_there = False
         self.heard_of_failure = False
-        self.intended_at_s: dict[str, float] = {}
-        """The times at which intents were passed to the journal, by nonce."""
+        self.intended_at_s: dict[str, float] = {}  # the times at which intents were passed to the journal, by nonce
         self.had_mishap = False
         self.engine: Engine | None = None
         self.paused_until_s = 0.0

@@ -59,8 +59,7 @@ class Scenario:
         self.operation = "payin" if seed % 2 else "payout"
         self.clock = Clock()
         self.disk = Disk(seed)
-        self.undo = ExitStack()
-        """Cleanup at the end of this scenario."""
+        self.undo = ExitStack()  # cleanup at the end of this scenario
         self.undo.callback(self.disk.close)
         self.row_count = rng.randrange(1, 9)
         self._directory: Path | None = None
@@ -91,8 +90,7 @@ class Scenario:
         self.restored_older = False
         self._nonces = count(1)
         self._later: list[tuple[float, int, Callable[[], None]]] = []
-        self.newcomers: list[str] = []
-        """Sheets that someone submits meanwhile."""
+        self.newcomers: list[str] = []  # sheets that someone submits meanwhile
         self.skew = timedelta()
         self.clock_is_unknown = False
         """Whether requests left by a slow clock, and no reply's `Date` has been recorded since."""
@@ -141,10 +139,7 @@ class Scenario:
         return self._amends and not any(rows[number].nonce in paid for number in self.judge.called_early)
 
     def gateway_records(self, requests: Sequence[Request]) -> Mapping[str, tuple[Request, str]]:
-        """Return the gateway's latest request and status for each order id of a row.
-
-        Unsent requests and undecided ones are not included.
-        """
+        """Return the gateway's latest request and status by order id, without unsent and undecided ones."""
         found: dict[str, tuple[Request, str]] = {}
         for request in requests:
             word = {AnswerMeaning.NO: "declined", AnswerMeaning.PENDING: "processing"}.get(request.meaning)
@@ -180,9 +175,7 @@ class Scenario:
             return
         held = dict(journal._connection.execute("SELECT client_orderid, amount FROM instruction"))
         asked = wanted(sheet, self.row_count)
-        changed = {
-            order_id for order_id, amount in held.items() if order_id in asked and Decimal(amount) != asked[order_id]
-        }
+        changed = {one for one, amount in held.items() if one in asked and Decimal(amount) != asked[one]}
         # Rows of forgotten people cannot be compared.
         query = "SELECT client_orderid FROM instruction WHERE salt IS {}NULL"
         forgotten = f"{query.format('')} EXCEPT {query.format('NOT ')}"  # others were amended since
@@ -203,10 +196,7 @@ class Scenario:
         self.sheet_of_batch[plan.validated.batch] = sheet
 
     def shown(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> ShownBatch:
-        """Return the reconciliation and the summary of a batch, as a person gets them.
-
-        If no reconciliation is written, the states and amounts come from the journal.
-        """
+        """Return a batch's reconciliation and summary, or states and amounts from the journal if none is written."""
         # The chance of a full reconciliation when somebody views a batch. It costs as much as all runs.
         if self.rng.random() >= 0.25 or journal.first_forgetting(record.number) is not None:
             return self._shown_by_the_journal(journal, record, end)

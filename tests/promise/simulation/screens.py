@@ -20,8 +20,7 @@ from paygw_batch.cli.screen import approval_plan
 from paygw_batch.cli.screen.screen import Screen
 from tests.promise.simulation.judge import Violation
 
-SHARE = Decimal("0.25")
-"""The change of an amount above which an approver must see it."""
+SHARE = Decimal("0.25")  # the change of an amount above which an approver must see it
 _HEADINGS: Mapping[str, re.Pattern[str]] = {
     "account": re.compile(r"[\d,]+ changed accounts?:"),
     "amount": re.compile(r"[\d,]+ amounts? differs?:"),
@@ -103,15 +102,10 @@ class ScreenLines:
     def listed(self) -> Sequence[tuple[Payment, str]]:
         """Return everybody who is listed, with the date since which the account is known, or an empty string."""
         matches = filter(None, map(_LISTED.fullmatch, self.sections["people"]))
-        return [
-            (Payment(item["name"], item["account"], _number(item["amount"])), item["since"] or "") for item in matches
-        ]
+        return [(Payment(one["name"], one["account"], _number(one["amount"])), one["since"] or "") for one in matches]
 
     def names(self, kind: str, one: Payment, total: Decimal) -> bool:
-        """Return whether a payment is named below the heading of a danger.
-
-        `total` is the sum for its account: for an account with a new name, this is the shown amount.
-        """
+        """Return whether a danger names a payment. For a new name, the shown amount is its account's `total`."""
         named = (line.partition(":")[0] for line in self.sections[kind])
         amounts = (one.amount, total) if kind == "amount" else (one.amount,)
         return any(one.name in where and any(_money(amount) in where for amount in amounts) for where in named)
@@ -165,8 +159,7 @@ class ScreenJudge:
         self.paid: list[PaidBatch] = []
         self._used: set[str] = set()
         self.judged = 0
-        self.dangers: set[str] = set()
-        """The kinds of dangers in opened batches."""
+        self.dangers: set[str] = set()  # the kinds of dangers in opened batches
 
     def needs_approval(self, payments: Collection[Payment]) -> bool:
         return sum(payment.amount for payment in payments) >= self._from_amount

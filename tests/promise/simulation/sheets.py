@@ -23,15 +23,12 @@ from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.promise.campaign.machine import HEADINGS, LINES
 
 FIRST_ROW = 2
-RULES: Mapping[str, Rules] = {
-    name: load_rules(name, {"KE": OperatorTerms(purpose="W")}) for name in ("payout", "payin")
-}
+RULES: Mapping[str, Rules] = {one: load_rules(one, {"KE": OperatorTerms(purpose="W")}) for one in ("payout", "payin")}
 MINOR_UNITS = {rule.currency: rule.minor_units for rule in RULES["payout"].values()}
 SHEETS = ("payroll", "longer", "edited", "respelled", "again")
 """`respelled` has the ids in lower case, and `again` the same list with another month's ids."""
 _PREFIXES = {"respelled": "pay", "again": "DEC"}
-FEWEST_ROWS_OF_A_REPEAT = 3
-"""The minimum size at which a sheet still repeats a batch after `edited` changes one row."""
+FEWEST_ROWS_OF_A_REPEAT = 3  # the minimum size at which a sheet still repeats a batch after `edited` changes one row
 
 
 def parse_order_id(sheet: str, row: int) -> str:

@@ -15,13 +15,11 @@ from tests.promise.simulation.scenario import EVERYTHING, Scenario
 from tests.promise.simulation.sheets import FEWEST_ROWS_OF_A_REPEAT
 
 DAY_S = 25 * 3600.0
-REPEATS_UNTIL_S = 90 * 3600.0
-"""Until this time, a sheet with other ids surely repeats a recent batch, by any clock."""
+REPEATS_UNTIL_S = 90 * 3600.0  # until this time, a sheet with other ids surely repeats a recent batch, by any clock
 LONGEST_DRAIN_S = 2 * TOTAL_TIMEOUT_S + 60.0 + LONGEST_SLEEP_S
 """The maximum duration of a drain on a machine that may sleep once meanwhile."""
 ALL = tuple(BEHAVIOURS)
-Happenings = dict[int, Callable[[], None]]
-"""What happens at which step of the processes."""
+Happenings = dict[int, Callable[[], None]]  # what happens at which step of the processes
 SETTLED = {State.PAID, State.REJECTED, State.ACCEPTED, State.REPLACED}
 
 
@@ -111,10 +109,7 @@ def _run_stormy_day(scenario: Scenario) -> None:
 
 
 def _sheets_to_submit(scenario: Scenario) -> tuple[str, Sequence[str]]:
-    """Return the usual sheet of today, and another one that people may submit.
-
-    After some days the program no longer recognises a list under other ids as a repeat, so nobody submits it then.
-    """
+    """Return today's sheet, and another list that people may submit while it is recognised as a repeat."""
     others = ("payroll", "payroll", "longer", "edited", "respelled")
     # Payments of forgotten people are not recognised under another id, so no repeatable ones are forgotten.
     is_late = scenario.clock.now_s > REPEATS_UNTIL_S or scenario.has_forgotten
