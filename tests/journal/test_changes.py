@@ -230,8 +230,7 @@ def test_comparison_counts_rows_in_doubt_as_paid(past: PaidHistory, kind: Outcom
 
 
 def test_rejected_payee_of_paid_batch_counts_as_new(past: PaidHistory) -> None:
-    batch = past.add_batch("oct.xlsx", PEOPLE[:5], kind=None)
-    due = due_rows(past.journal, batch.number)
+    due = due_rows(past.journal, past.add_batch("oct.xlsx", PEOPLE[:5], kind=None).number)
     past.journal.append([intent(row) for row in due])
     kinds = [OutcomeKind.REJECTED, *[OutcomeKind.PAID] * 4]
     past.journal.append([outcome_of(row.number, 1, kind) for row, kind in zip(due, kinds, strict=True)])

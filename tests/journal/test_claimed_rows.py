@@ -83,8 +83,6 @@ def test_intent_for_row_moved_elsewhere_is_held() -> None:
 def test_journal_processes_pending_notifications() -> None:
     journal = fake_journal([])
     journal.process_arrivals.return_value = Counter({Finding.MOVED: 1})
-    found = asyncio.run(SingleRun(journal, lambda _: True).process_arrivals(WORDS, at=AT))
-    assert found == {Finding.MOVED: 1}
+    assert asyncio.run(SingleRun(journal, lambda _: True).process_arrivals(WORDS, at=AT)) == {Finding.MOVED: 1}
     (words,), options = journal.process_arrivals.call_args
-    assert (words, options["at"]) == (WORDS, AT)
-    assert options["at_most"] is not None
+    assert (words, options["at"], options["at_most"] is not None) == (WORDS, AT, True)

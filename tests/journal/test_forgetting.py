@@ -130,8 +130,7 @@ def test_forgotten_payee_is_clash_and_never_due(journal: Journal) -> None:
     forget_old_batches(journal)
     paid, rejected = secret_row(2, "B-1"), secret_row(2, "A-1")
     new = ((2, "B-1", paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other"))
-    rows = [*new, (5, "A-1", rejected.content)]
-    known, clashes = journal.compare(OPERATION, rows)
+    known, clashes = journal.compare(OPERATION, [*new, (5, "A-1", rejected.content)])
     assert known == []
     assert [(clash.row, clash.instruction, clash.state, clash.is_amendable) for clash in clashes] == [
         *((2, 3, State.PAID, False), (3, 4, State.PAID, False), (5, 1, State.REJECTED, True))
@@ -195,8 +194,7 @@ def test_orders_and_notifications_about_forgotten_rows_are_removed(kept: SqliteJ
     for batch, text in (("paid", "Zephyrine in an order"), ("new", "another order")):
         document = json.dumps({"content": {"rows": [{"row": 2, "evidence": text}]}})
         kept.settle([], order=SignedOrder(batch, document, at(6)))
-    claim = Claim("nobody-knows-this")
-    content = encode_notification(Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", claim))
+    content = encode_notification(Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", Claim("nobody-knows-this")))
     with file_location(place).open_note_recorder() as keep:
         keep([Arrival(content, at(0))])
         assert kept.process_arrivals({}, at=at(6)) == {Finding.UNKNOWN_ORDER: 1}

@@ -163,8 +163,7 @@ def test_adoption_remembers_renamed_endpoint(place: Path) -> None:
 
 
 def test_adoption_keeps_registered_names(place: Path) -> None:
-    journal_id = make_unknown_journal(place)
-    remember_journals(place, KnownJournal(journal_id, (RENAMED,), "/elsewhere", AT))
+    remember_journals(place, KnownJournal(make_unknown_journal(place), (RENAMED,), "/elsewhere", AT))
     adopt(place)
     (entry,) = known_journals(place).entries()
     assert (set(entry.names) >= {ENDPOINT, RENAMED}, entry.path) == (True, str(journal_path(place)))
@@ -432,8 +431,7 @@ def test_replaced_known_journal_is_refused_until_adopted(place: Path) -> None:
         open_sheet(journal)
         journal_id = journal.head().journal_id
     other = journal_path(place).with_name("other.sqlite3")
-    created = file_location(place, other).create("a test", beside=journal_id)
-    assert created is not None
+    assert file_location(place, other).create("a test", beside=journal_id) is not None
     with closing(file_location(place, other).open_to_write("a test")) as journal:
         open_sheet(journal)
     journal_path(place).unlink()

@@ -98,8 +98,7 @@ def test_fact_columns_contain_no_line_breaks(fact: Fact) -> None:
 
 def test_digest_of_gateway_text_depends_on_salt() -> None:
     said, moved = PersonalData("no such wallet", None, "ab"), PersonalData("no such wallet", "ab", None)
-    digests = {personal_data_digest(salt * 16, one) for salt, one in ((b"a", said), (b"b", said), (b"a", moved))}
-    assert len(digests) == 3
+    assert len({personal_data_digest(salt * 16, one) for salt, one in ((b"a", said), (b"b", said), (b"a", moved))}) == 3
 
 
 @given(OPENINGS)
@@ -108,8 +107,7 @@ def test_batch_opening_survives_encoding(opened: BatchOpened) -> None:
 
 
 def test_unprintable_characters_of_name_are_not_stored() -> None:
-    forgotten = BatchForgotten("\udcffam\0ina", "2019-12-31", 1, "ab")
-    assert decode_forgetting(encode_forgetting(forgotten)).by == "?am?ina"
+    assert decode_forgetting(encode_forgetting(BatchForgotten("\udcffam\0ina", "2019-12-31", 1, "ab"))).by == "?am?ina"
 
 
 @pytest.mark.parametrize("details", ["{}", "[]", '{"totals":1}', '{"totals":{"KES":[1]}}', "x"])
@@ -228,8 +226,7 @@ def test_staged_reply_has_salted_digest_and_raw_bytes() -> None:
 def test_staged_text_loses_only_unstorable_characters() -> None:
     unstorable = rejected_outcome(11, message="a\0b\ud83d\n", gateway_status="x\ny\0", customer_url="")
     (fact,), (text_line,), _ = staged_lines(unstorable)
-    found = (text_line["text"], text_line["customer_url"], fact["gateway_status"])
-    assert found == ("a?b?\n", None, "x?y?")
+    assert (text_line["text"], text_line["customer_url"], fact["gateway_status"]) == ("a?b?\n", None, "x?y?")
 
 
 def test_staged_times_never_decrease() -> None:

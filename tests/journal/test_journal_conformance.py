@@ -340,8 +340,7 @@ def test_look_alike_is_newest_payment_or_rewritten_id(journal: Journal) -> None:
 
 
 def test_sums_beyond_64_bits_are_exact(journal: Journal) -> None:
-    huge = "999999999999999.99"
-    open_sheet(journal, new=[new_instruction(row, amount=huge) for row in range(2, 202)])
+    open_sheet(journal, new=[new_instruction(row, amount="999999999999999.99") for row in range(2, 202)])
     (tally,) = journal.tallies(1)
     assert tally.minor == 200 * 99999999999999999
 

@@ -54,8 +54,7 @@ def full_journal(place: Path) -> Path:
         corrected = [new_instruction(2, amount="7.00"), new_instruction(7)]
         known = [KnownRow(9, paid.number, State.PAID)]
         open_sheet(journal, "b2", corrected, known=known, amendments=[Amendment(2, rejected.number)])
-        derived = f"José-{payee_tag('José', new_instruction(8).payee)}-1"
-        open_sheet(journal, "b3", [new_instruction(8, derived)])
+        open_sheet(journal, "b3", [new_instruction(8, f"José-{payee_tag('José', new_instruction(8).payee)}-1")])
         send(journal, 2, OutcomeKind.ACCEPTED)
     return journal_path(place)
 

@@ -54,8 +54,7 @@ def test_evidence_about_amended_row_is_ambiguous(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.REJECTED, at(1))
     journal.release(1, None, suffix=False, by="amina", at=at(2))
-    amended = [new_instruction(2, amount="9.00")]
-    open_sheet(journal, "b2", new=amended, amendments=[Amendment(2, 1)], opened_at=at(3))
+    open_sheet(journal, "b2", new=[new_instruction(2, amount="9.00")], amendments=[Amendment(2, 1)], opened_at=at(3))
     send(journal, 2, OutcomeKind.ACCEPTED, at(4))
     evidence = [build_evidence(1, "declined", amount="9.00")]
     assert list(journal.record_evidence(evidence, WORDS, at=at(5))) == [Finding.AMBIGUOUS]
@@ -65,8 +64,7 @@ def test_evidence_about_amended_row_is_ambiguous(journal: Journal) -> None:
 def test_proven_evidence_moves_row_only_once(journal: Journal) -> None:
     accept_rows(journal)
     evidence = [build_evidence(1), build_evidence(2), build_evidence(3, "processing")]
-    found = list(journal.record_evidence(evidence, WORDS, at=at(5)))
-    assert found == [Finding.MOVED, Finding.REPEATED, Finding.LATE]
+    assert list(journal.record_evidence(evidence, WORDS, at=at(5))) == [Finding.MOVED, Finding.REPEATED, Finding.LATE]
     assert states(journal) == [State.PAID, State.ACCEPTED, State.ACCEPTED]
     row = next(iter(journal.rows(1)))
     assert (row.gateway_status, row.gateway_reference) == ("approved", "ref")

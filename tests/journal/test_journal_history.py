@@ -289,8 +289,7 @@ def test_interleaved_intents_send_each_row_once(data: st.DataObject) -> None:
 def test_postgres_follows_model(postgres_server: PostgresServer, postgres_template: str, data: st.DataObject) -> None:
     name = postgres_server.new_database(postgres_template)
     with tempfile.TemporaryDirectory() as directory:
-        place = postgres_place(postgres_server.url(name), Path(directory))
-        pair = Pair(partial(open_postgres, place), is_shared=True)
+        pair = Pair(partial(open_postgres, postgres_place(postgres_server.url(name), Path(directory))), is_shared=True)
         try:
             play_history(pair, data, steps=12)
         finally:

@@ -119,15 +119,13 @@ def test_moved_journal_continues_only_in_database(place: Path, empty_database: D
     for open_it in (open_journal_at, read_journal_at):
         with pytest.raises(JournalError, match=re.escape(f"was moved to the database {empty_database.server.place}")):
             open_it(place)
-    known = KnownJournals(place / "journals")
-    assert [entry.path for entry in known.entries()] == [empty_database.server.place]
+    assert [entry.path for entry in KnownJournals(place / "journals").entries()] == [empty_database.server.place]
     journal_path(place).write_bytes(older)
     with pytest.raises(JournalError):  # an older copy at its path is not known here
         open_journal_at(place)
     assert empty_database.create("a test") is None
     with closing(open_postgres(empty_database)) as journal:
-        sent = [due.order_id for due in send(journal, 1, OutcomeKind.PAID)]
-        assert sent == ["ORD-4-r2", "ORD-7", "ORD-8", "ORD-10"]
+        assert [due.order_id for due in send(journal, 1, OutcomeKind.PAID)] == ["ORD-4-r2", "ORD-7", "ORD-8", "ORD-10"]
         assert [due.order_id for due in send(journal, 2, OutcomeKind.PAID)] == ["Ünïcode-1", "ORD-9"]
         assert not due_rows(journal, 1)
         journal.settle([resolved(5, 1, Resolution.PAID)])

@@ -202,8 +202,7 @@ def test_new_journal_is_registered_before_use(place: Path) -> None:
     assert made is not None
     (entry,) = entries(place)
     assert entry == KnownJournal(made.journal_id, (ENDPOINT,), str(journal_path(place)), AT)
-    start = SentLogLine(1, 0, made.start.hash.hex(), "")
-    assert list(read_lines(place / "journals" / made.journal_id, RUN)) == [start]
+    assert list(read_lines(place / "journals" / made.journal_id, RUN)) == [SentLogLine(1, 0, made.start.hash.hex(), "")]
 
 
 def test_unregistered_journal_blocks_new_journal_under_any_name(place: Path) -> None:

@@ -146,8 +146,7 @@ def test_wait_for_abandoned_lock_is_limited(place: Path, orphan_pid: int) -> Non
 
 def test_process_does_not_wait_for_live_holder(place: Path) -> None:
     sleep = Mock(side_effect=AssertionError("it was waited for"))
-    lock = RunLock(place / "a.lock", now=AT, command="a test")
-    with closing(lock), pytest.raises(JournalHeld) as raised:
+    with closing(RunLock(place / "a.lock", now=AT, command="a test")), pytest.raises(JournalHeld) as raised:
         RunLock(place / "a.lock", now=AT, command="another test", wait=LockWait(sleep=sleep))
     assert "has ended" not in raised.value.message
 

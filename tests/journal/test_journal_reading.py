@@ -126,8 +126,7 @@ def test_journal_returns_payment_page_of_latest_attempt(journal: Journal) -> Non
     (due,) = due_rows(journal, 1)
     journal.append([intent(due, at(4))])
     assert dict(journal.customer_urls(1)) == {3: "https://pay.example/1"}
-    later = outcome_of(due.number, 2, OutcomeKind.ACCEPTED, at(5), customer_url="https://pay.example/2")
-    journal.append([later])
+    journal.append([outcome_of(due.number, 2, OutcomeKind.ACCEPTED, at(5), customer_url="https://pay.example/2")])
     assert dict(journal.customer_urls(1)) == {2: "https://pay.example/2", 3: "https://pay.example/1"}
     assert journal.customer_urls(7) == {}
 
@@ -190,8 +189,7 @@ def test_action_on_shared_row_appears_in_both_histories(journal: Journal) -> Non
     open_sheet(journal, "b2", [new_instruction(2, "NEW")], known=[KnownRow(7, 2, State.REJECTED)])
     journal.release(2, [7], suffix=False, by="dan", at=at(5))
     for batch, row in ((1, 3), (2, 7)):
-        history = [(entry.kind, entry.row) for entry in journal.history(batch)]
-        assert history == [("opened", None), ("released", row)]
+        assert [(entry.kind, entry.row) for entry in journal.history(batch)] == [("opened", None), ("released", row)]
 
 
 def test_history_index_excludes_only_run_facts() -> None:

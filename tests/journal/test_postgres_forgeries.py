@@ -133,8 +133,7 @@ class Forger:
         groups = (("f_", Line._fields, lines), ("d_", texts, said), ("r_", ("seq", "head", "body"), replies))
         given = [argument_lines(prefix, names, lines, forge) for prefix, names, lines in groups]
         end = forge.get("s_seq", self.end.seq), forge.get("s_hash", self.end.hash)
-        query = "SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)"
-        self.fetch(query, self.worker, *end, *given)
+        self.fetch("SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)", self.worker, *end, *given)
         if facts:
             self.end = Link(facts[-1]["seq"], facts[-1]["hash"])
 
@@ -328,8 +327,7 @@ def use_other_number(forger: Forger) -> int:
 def with_reply(digest: str, body: bytes, *, is_recorded: bool = True) -> Attempt:
     def attempt(forger: Forger) -> None:
         forger.fact(MINE_IN_FLIGHT, "paid", PersonalData(reply_sha256=digest) if digest else None)
-        place = forger.given[-1]
-        forger.commit([(place["seq"], b"HTTP/1.1 200 OK", body)] if is_recorded else [])
+        forger.commit([(forger.given[-1]["seq"], b"HTTP/1.1 200 OK", body)] if is_recorded else [])
 
     return attempt
 

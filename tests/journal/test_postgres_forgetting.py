@@ -284,8 +284,7 @@ def test_moved_journal_keeps_forgetting(at_database: DatabaseLocation, place: Pa
         send(kept, 4, OutcomeKind.PAID, LATER)
         counts = kept.verify()
     elsewhere = replace(at_database, known_dir=place / "other" / "journals")
-    moved = move_journal(file_location(place), elsewhere, {}, "amina")
-    assert {**moved.counts, "notifications_waiting": 0} == counts
+    assert {**move_journal(file_location(place), elsewhere, {}, "amina").counts, "notifications_waiting": 0} == counts
     paid = secret_row(2, "B-1")
     with closing(open_postgres(elsewhere)) as journal:
         known, (clash,) = journal.compare(OPERATION, [(2, paid.client_orderid, paid.content)])

@@ -109,8 +109,7 @@ def test_age_of_intent_includes_machine_sleep(monkeypatch: pytest.MonkeyPatch) -
 def test_postgres_process_stops_writing_after_failed_commit(journal: PostgresJournal, facts: int) -> None:
     due = due_rows(journal, 1)
     with journal.open_engine_journal() as engine:
-        full_disk = patch.object(FactWriter, "_commit", side_effect=psycopg.errors.DiskFull)
-        with full_disk, pytest.raises(JournalUnwritable):
+        with patch.object(FactWriter, "_commit", side_effect=psycopg.errors.DiskFull), pytest.raises(JournalUnwritable):
             journal.append([intent(row) for row in due[:facts]])
         assert not engine.may_send(0.0)
         for write in (lambda: journal.append([intent(due[1])]), lambda: journal.mark_interrupted(AT)):

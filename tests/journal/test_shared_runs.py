@@ -356,11 +356,9 @@ def test_shared_rows_of_two_runs_are_sent_once(at_database: DatabaseLocation) ->
     start_run(at_database, 4)
     with closing(open_postgres(at_database)) as opener:
         known = [KnownRow(row, row - 1, State.READY) for row in (2, 3, 4, 5)]
-        second = open_sheet(opener, "b2", [new_instruction(9)], known=known)
-        opener.start_shared_run(second.number, waits=True)
+        opener.start_shared_run(open_sheet(opener, "b2", [new_instruction(9)], known=known).number, waits=True)
     with open_worker(at_database) as journal:
-        sent = [work_on_run(journal), work_on_run(journal)]
-        assert sent == [[2, 3, 4, 5], [9]]
+        assert [work_on_run(journal), work_on_run(journal)] == [[2, 3, 4, 5], [9]]
         assert journal.join_run() is None
         assert journal.runs() == []
 

@@ -81,5 +81,4 @@ def re_sign_plan(program: Program, change: Callable[[dict[str, Any]], object], *
 
 
 def edit_plan(program: Program, change: "dict[str, object]") -> None:
-    document = json.loads(plan_file(program).read_text())
-    plan_file(program).write_text(json.dumps({**document, **change}))
+    plan_file(program).write_text(json.dumps({**json.loads(plan_file(program).read_text()), **change}))

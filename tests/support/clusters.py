@@ -137,8 +137,7 @@ class ClusterProgram(Program):
         self.config.write_text(f'{head}[journal]\nurl = "{url}"\nintent_lives_s = 5\n{more}{rest}')
 
     def record(self) -> list[dict[str, str]]:
-        result = sorted((self.home / "state").rglob("sandbox-record.csv"))
-        return [line for path in result for line in read_csv(path)]
+        return [line for path in sorted((self.home / "state").rglob("sandbox-record.csv")) for line in read_csv(path)]
 
 
 def slow_down_sandbox(user: ClusterProgram, delay_s: float = 0.02) -> None:

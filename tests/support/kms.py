@@ -99,8 +99,7 @@ def running_kms() -> Iterator[Kms]:
     door = ThreadingHTTPServer(("127.0.0.1", 0), _start_proxy(kms, behind))
     door.daemon_threads = True
     kms.url = f"http://127.0.0.1:{door.server_port}"
-    serving = threading.Thread(target=door.serve_forever, args=(0.02,), daemon=True)
-    serving.start()
+    threading.Thread(target=door.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield kms
     finally:

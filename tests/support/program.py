@@ -84,8 +84,7 @@ class Program:
 
     def start(self, *arguments: str | Path) -> "subprocess.Popen[str]":
         words = ["--config", self.config, *arguments]
-        environ = {**os.environ, **self.environ}
-        return forked.start(words, environ, self.home, subprocess.PIPE, subprocess.PIPE)
+        return forked.start(words, {**os.environ, **self.environ}, self.home, subprocess.PIPE, subprocess.PIPE)
 
     def record(self) -> list[dict[str, str]]:
         """Return the orders that the sandbox accepted, which tests compare with the journal."""

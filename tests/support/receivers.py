@@ -155,8 +155,7 @@ def running_peer(serve: Callable[[socket.socket], None]) -> Iterator[int]:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.05)
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
+        threading.Thread(target=accept, daemon=True).start()
         yield listener.getsockname()[1]
         ended.set()
 

@@ -46,8 +46,7 @@ def test_kills_with_companion_neither_repeat_nor_lose_rows(
     gateway_name: str,
     kills: int,
 ) -> None:
-    tally = kill_beside(tmp_path, spawner, request.getfixturevalue(gateway_name), kills=kills, seed=1)
-    assert tally["kills"] >= kills
+    assert kill_beside(tmp_path, spawner, request.getfixturevalue(gateway_name), kills=kills, seed=1)["kills"] >= kills
 
 
 @pytest.mark.parametrize("seed", [4, long(1), long(2)])
@@ -60,8 +59,7 @@ def test_kill_during_forget_order_forgets_people(machine: Machine, slow_gateway:
 
 @pytest.mark.parametrize("number", share([signal.SIGTERM, signal.SIGINT], every=2))
 def test_first_signal_awaits_sent_rows(machine: Machine, slow_gateway: GatewayProcess, number: signal.Signals) -> None:
-    sheet = machine.sheet(300)
-    run = machine.start("submit", sheet)
+    run = machine.start("submit", machine.sheet(300))
     wait_for_orders(machine, slow_gateway, 3)
     run.send(number)
     code = run.done()

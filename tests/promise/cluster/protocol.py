@@ -179,8 +179,7 @@ class Scenario:
                 return
             actor.sending = {due_row.number for due_row in due}
             handed_in_s = actor.clock_s
-            results = journal._append(entries)
-            moved = zip(due, results[len(done) :], strict=True)
+            moved = zip(due, journal._append(entries)[len(done) :], strict=True)
             done = list(self._sent(actor, moved, lambda: journal.may_send(actor.clock_s - handed_in_s)))  # noqa: B023 (used at once)
 
     def _sent(self, actor: Actor, moved: Any, may_send: SendGuard) -> Iterator[Entry]:

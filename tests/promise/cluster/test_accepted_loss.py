@@ -146,8 +146,7 @@ def test_rows_known_to_be_unsent_are_ready(lossy: Lossy) -> None:
         backup = lossy.backup_of(journal)
         journal.append([outcome_of(first.number, 1, OutcomeKind.NOT_SENT)])
         send_rows(journal, [second, third], OutcomeKind.NOT_SENT)
-        again = next(due for due in due_rows(journal, 1) if due.number == third.number)
-        send_rows(journal, [again])
+        send_rows(journal, [next(due for due in due_rows(journal, 1) if due.number == third.number)])
     lossy.restore(backup)
     accepted = lossy.accepts()
     assert (accepted.rows.in_doubt, accepted.rows.not_sent) == (1, 1)
@@ -509,8 +508,7 @@ def test_lagging_standby_loses_only_sent_rows(tmp_path: Path, monkeypatch: pytes
         assert list(host(tmp_path, SOUTH, url).roll_call()) == []
         with closing(open_postgres(host(tmp_path, SOUTH, url))) as journal:
             assert [due_row.number for due_row in due_rows(journal, 1)] == [8, 9, 10, 11, 12]
-            states = [row.state for row in journal.rows(1)]
-            assert states[:7] == [State.PAID] * 2 + [State.IN_DOUBT] * 5
+            assert [row.state for row in journal.rows(1)][:7] == [State.PAID] * 2 + [State.IN_DOUBT] * 5
             open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3)])
             assert [due_row.row for due_row in due_rows(journal, 2)] == [3]
             journal.verify()

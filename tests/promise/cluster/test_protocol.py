@@ -112,8 +112,7 @@ def test_every_removable_model_guard_is_tested() -> None:
 
 
 def test_functions_named_in_model_exist() -> None:
-    text = MODEL.read_text(encoding="utf-8")
-    named = {name.rpartition(".")[2].removesuffix("()") for name in text.split("`")[1::2]}
+    named = {name.rpartition(".")[2].removesuffix("()") for name in MODEL.read_text(encoding="utf-8").split("`")[1::2]}
     program = "".join(
         path.read_text(encoding="utf-8")
         for folder in ("journal", "core", "gateway/http", "cli/commands", "cluster")

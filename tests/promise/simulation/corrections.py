@@ -154,8 +154,7 @@ def _answer_truthfully(scenario: CorrectionScenario, asked: OpenQuestion, lines:
     if not asked.question:
         return False
     if asked.code == PAYEE_TWICE:
-        rows = Counter(line.person for line in lines)
-        return all(count <= scenario.meant[person] for person, count in rows.items())
+        return all(count <= scenario.meant[person] for person, count in Counter(line.person for line in lines).items())
     if asked.code == USED_REFERENCE:
         named = {normalise_spelling(name) for name in asked.names}
         people = {line.person for line in lines if normalise_spelling(line.name) in named}

@@ -226,8 +226,7 @@ class Judge:
             raise self.found("I3", f"{shown.sheet} has {len(asked)} rows, and other {len(lines)} are shown")
         if any(Decimal(line["amount"]) != asked[line["client_orderid"]] for line in lines):
             raise self.found("I4", f"an amount of {shown.sheet} is not the sheet's")
-        states = Counter(line["state"] for line in lines)
-        self._check_summary(shown, lines, states)
+        self._check_summary(shown, lines, Counter(line["state"] for line in lines))
         for line in lines:
             if line["state"] != "invalid":
                 self._check_row(row_of(line["client_orderid"]), line["state"], ended)

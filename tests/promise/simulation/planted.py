@@ -242,8 +242,7 @@ def release_at_once(scenario: Scenario) -> None:
 
 
 def settle_by_any_answer(self: StatementMatcher, line: StatementLine) -> Resolution | None:
-    meaning = self._words.get(line.status or "")
-    return Resolution.PAID if meaning is OutcomeKind.PAID else Resolution.REJECTED
+    return Resolution.PAID if self._words.get(line.status or "") is OutcomeKind.PAID else Resolution.REJECTED
 
 
 def match_own_ids(named_rows: Callable[..., Any], self: StatementMatcher, order_ids: Mapping[str, int]) -> Any:
@@ -393,8 +392,7 @@ def round_on_wire(scenario: Scenario) -> None:
 
 
 def skip_people_comparison(same_content: Callable[..., Any], document: PlanDocument, content: Any) -> Any:
-    theirs = {"people_sha256": document.content.people_sha256}
-    return same_content(document, content.model_copy(update=theirs))
+    return same_content(document, content.model_copy(update={"people_sha256": document.content.people_sha256}))
 
 
 def ignore_withdrawal(scenario: ForgeryScenario) -> None:

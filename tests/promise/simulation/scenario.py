@@ -224,8 +224,7 @@ class Scenario:
         if known:
             raise self.judge.found("I3", f"the journal has rows {sorted(known)} of {sheet}, which has none such")
         totals = BatchTotals(states, {"KES": {state: str(amount) for state, amount in sums.items()}}, ())
-        summary = summary_after_run(journal, record, totals, end)
-        return ShownBatch(sheet, self.row_count, lines, summary.as_json())
+        return ShownBatch(sheet, self.row_count, lines, summary_after_run(journal, record, totals, end).as_json())
 
     def directory(self) -> Path:
         """Return a folder for files, made when it is first asked for."""
