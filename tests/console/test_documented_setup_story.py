@@ -71,9 +71,6 @@ class Account(Program):
         assert _ORIGIN in named
         self.config.write_text(f"{self.config.read_text()}\n{named.replace(_ORIGIN, self.origin)}{self.further}")
 
-    def list_key(self, name: str, line: str) -> None:
-        self.config.write_text(self.config.read_text().replace(f'"{name}" = []', f'"{name}" = "{line}"'))
-
     def record(self) -> list[dict[str, str]]:
         return [line for path in self.home.rglob("sandbox-record.csv") for line in read_csv(path)]
 
@@ -129,8 +126,7 @@ def compose_account(home: Path, database: str) -> Iterator[Account]:
     account = local_account(home)
     account.config, account.variables = home / "paygw.toml", variables
     account.options = ["--config", account.config]
-    url = "postgresql://paygw@database/paygw"
-    text = composed["configs"]["paygw"]["content"]
+    text, url = composed["configs"]["paygw"]["content"], "postgresql://paygw@database/paygw"
     assert url in text
     account.config.write_text(text.replace(url, database))
     account.name_people()
@@ -158,15 +154,6 @@ class ProxyTransport(AsyncHTTPTransport):
         return await super().handle_async_request(inner)
 
 
-def create_person(account: Account, name: str) -> PasskeyPerson:
-    """Return a person without a passkey, whose requests each use their own connection."""
-    path, limits = account.socket, Limits(max_keepalive_connections=0)
-    transport = AsyncHTTPTransport(limits=limits) if path is None else ProxyTransport(uds=str(path), limits=limits)
-    client = AsyncClient(transport=transport, base_url=account.origin, timeout=PATIENCE_S)
-    key = passkey(f"p-{name}", RelyingParty(account.origin))
-    return PasskeyPerson(client, name, key=key, origin=account.origin)
-
-
 def pay_through_pages(maker: PasskeyPerson, approver: PasskeyPerson, content: bytes, name: str) -> list[dict[str, str]]:
     """Upload, sign, approve and start a payout, and return its downloaded reconciliation."""
     place = maker.prepared(content, name)
@@ -184,14 +171,18 @@ def pay_through_pages(maker: PasskeyPerson, approver: PasskeyPerson, content: by
 
 
 def sign_up(account: Account, name: str) -> PasskeyPerson:
-    """Invite a person, list the new passkey, and return the person signed in."""
-    person = create_person(account, name)
-    assert person.key is not None
+    """Invite a person, list the new passkey, and return the person. Each request uses its own connection."""
+    path, limits = account.socket, Limits(max_keepalive_connections=0)
+    transport = AsyncHTTPTransport(limits=limits) if path is None else ProxyTransport(uds=str(path), limits=limits)
+    client = AsyncClient(transport=transport, base_url=account.origin, timeout=PATIENCE_S)
+    key = passkey(f"p-{name}", RelyingParty(account.origin))
+    person = PasskeyPerson(client, name, key=key, origin=account.origin)
     token = json.loads(account.command("--json", "invite", name))["link"].rpartition("/")[2]
-    form = key_form(person.key, token=token)
+    form = key_form(key, token=token)
     answer = person.ask("POST", f"/invitation/{token}", data=form, headers={"origin": account.origin})
-    assert f'<code id="line">{person.key.public.text}</code>' in answer.text
-    account.list_key(name, person.key.public.text)
+    assert f'<code id="line">{key.public.text}</code>' in answer.text
+    text = account.config.read_text()
+    account.config.write_text(text.replace(f'"{name}" = []', f'"{name}" = "{key.public.text}"'))
     return person
 
 

@@ -14,12 +14,12 @@ import pytest
 from paygw_batch.api import Payouts
 from paygw_batch.console.rendering import state_title
 from paygw_batch.core.shown_states import STATES, state_label
+from tests.console.preparing import waive_approval
 from tests.support.people import APPROVER, House, Person, create_sandbox
 
 SENT = [("KES", "100.00"), ("UGX", "5000"), *(("KES", text) for text in ("250.50", "9001.00", "9006.00", "9002.00"))]
 NOT_SENT = [("KES", "33.33"), ("UGX", "700")]
 LEFT_OUT = [("KES", "1,5"), ("KES", "1234.567"), ("USD", "5")]
-NO_APPROVAL = '[approval.from_amount]\nKES = "100000000"\nUGX = "100000000"\n[approval.makers]'
 Sums = Mapping[tuple[str, str], Decimal]
 BOOKED = {
     "KES": {"paid": "350.50", "rejected": "9001.00", "in_doubt": "9006.00", "accepted": "9002.00", "ready": "33.33"},
@@ -41,7 +41,10 @@ def row(number: int, currency: str, amount: str) -> str:
 class Batch:
     def __init__(self, house: House) -> None:
         self.program = program = house.program
-        program.config.write_text(program.config.read_text().replace("[approval.makers]", NO_APPROVAL))
+        waive_approval(program)
+        program.config.write_text(
+            program.config.read_text().replace("[approval.makers]", 'UGX = "9000"\n[approval.makers]')
+        )
         self.sheet = program.sheet([row(n, *one) for n, one in enumerate([*SENT, *NOT_SENT, *LEFT_OUT], 1)])
         first = program.json("submit", self.sheet, "--skip-invalid", "--first", str(len(SENT)))
         self.batch, self.totals = str(first["batch"]), first["totals"]
@@ -127,13 +130,9 @@ def sums_of_workbook(batch: Batch, worksheet: str) -> Sums:
 
 def sums_of_terminal(batch: Batch) -> Sums:
     pattern = r"^ ([A-Z]{2}|  )\s+([A-Z]{3})\s+(.*?)\s+[\d,]+\s+([\d,.]+)\s*$"
-    lines = re.findall(pattern, shown(batch, "status", batch.sheet), re.MULTILINE)
+    lines = re.findall(pattern, batch.program.run("status", batch.sheet).stdout, re.MULTILINE)
     assert {currency: plain_amount(amount) for _, currency, state, amount in lines if state == "to be paid"} == APPROVED
     return {(currency, CODES[state]): plain_amount(amount) for _, currency, state, amount in lines if state in CODES}
-
-
-def shown(batch: Batch, *command: object) -> str:
-    return batch.program.run(*map(str, command)).stdout
 
 
 def page(batch: Batch, path: str = "") -> str:
@@ -178,7 +177,7 @@ def test_outputs_count_each_row_once(batch: Batch) -> None:
     for state, count in ROWS.items():
         assert f"<strong>{count}</strong> {state_title(state)}" in page(batch)
         assert f'<li class="{state}"><b>{count}</b>{state_label(state)}</li>' in report(batch)
-        assert f"{count} {state_label(state)}" in shown(batch, "status", batch.batch)
+        assert f"{count} {state_label(state)}" in batch.program.run("status", batch.batch).stdout
 
 
 def test_printed_page_hides_error_codes_and_logins(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -121,21 +122,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, d
         content = sheet(4).replace(b"Jane", HOSTILE.replace('"', "").encode()).replace(b"P-", b"W-")
         waits = upload_sheet(ada, content, name)
         sign_sheet(ada, waits)
-        yield (
-            house,
-            {
-                "batch": [batch],
-                "row": ["2", "3", "4", "5"],
-                "sheet": numbers(mending, back, waits),
-                "order": numbers(order, retry),
-                "statement": numbers(preview),
-                "token": ["<b>" + "T" * 40],
-            },
-        )
-
-
-def numbers(*addresses: str) -> list[str]:
-    return [address.rpartition("/")[2] for address in addresses]
+        places = {"sheet": (mending, back, waits), "order": (order, retry), "statement": (preview,)}
+        numbers = {kind: [place.rpartition("/")[2] for place in several] for kind, several in places.items()}
+        yield house, numbers | {"batch": [batch], "row": ["2", "3", "4", "5"], "token": ["<b>" + "T" * 40]}
 
 
 def test_xss_texts_are_escaped_on_every_page(hostile: tuple[House, dict[str, list[str]]]) -> None:
@@ -233,10 +222,7 @@ def test_unexpected_error_reveals_no_personal_data(
 ) -> None:
     person = house.person(MAKER)
 
-    def broken(*_: object) -> None:
-        raise RuntimeError("Jane Wanjiku 254712345001")
-
-    monkeypatch.setattr(people_page, "running_process", broken)
+    monkeypatch.setattr(people_page, "running_process", Mock(side_effect=RuntimeError("Jane Wanjiku 254712345001")))
     answer = person.get("/people")
     assert answer.status_code == 500
     assert not re.search("Jane|254712345001", answer.text + caplog.text)

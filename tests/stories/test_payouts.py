@@ -1,6 +1,5 @@
 """Two people pay a sheet: corrected, longer than the last one, given twice, approved by one of them, and withdrawn."""
 
-import re
 import shutil
 from collections import Counter
 
@@ -8,7 +7,7 @@ import pytest
 
 from tests.console.preparing import EIGHT_DEFECTS, HEADING, row, sheet
 from tests.stories.drivers import Driver
-from tests.support.people import APPROVER, MAKER
+from tests.support.people import APPROVER, MAKER, add_role
 from tests.support.program import Program
 
 NO_IDS = HEADING.replace("Client Order ID,", "")
@@ -77,11 +76,8 @@ def test_repeated_list_or_sheet_prompts_question(driver: Driver) -> None:
 @pytest.fixture
 def both_may_do_all(company: Program) -> None:
     """Let both people prepare and approve."""
-    text = company.config.read_text()
-    for name, table in ((APPROVER, "makers"), (MAKER, "approvers")):
-        (key,) = re.findall(rf'"{name}" = "\S+"', text)
-        text = text.replace(f"[approval.{table}]\n", f"[approval.{table}]\n{key}\n")
-    company.config.write_text(text)
+    add_role(company, APPROVER, "makers")
+    add_role(company, MAKER, "approvers")
 
 
 @pytest.mark.usefixtures("both_may_do_all")
