@@ -1,4 +1,4 @@
-"""Faults of the gateway in a whole run: engine, transport and classification, to row state and exit code.
+"""Every kind of fault of the gateway in a whole run: engine, transport and classification, to row state and exit code.
 
 The server counts the orders: none reaches it twice.
 """
@@ -64,6 +64,9 @@ REPLIES: Mapping[str, tuple[bytes, str, int]] = {
     "500 that approves": (http_reply(YES, 500), "in_doubt", ROWS),
     "redirect to itself": (http_reply(NO, 307, HERE), "in_doubt", ROWS),
     "redirect elsewhere": (http_reply(NO, 302, b"Location: http://localhost:1/elsewhere"), "in_doubt", ROWS),
+    "silence": (b"", "in_doubt", ROWS),
+    "silence before the last byte": (http_reply(NO)[:-1], "in_doubt", ROWS),
+    "broken gzip": (http_reply(b"\x1f\x8b\x08", 200, b"Content-Encoding: gzip"), "in_doubt", ROWS),
     "10 MB": (http_reply(b" " * 10_000_000 + NO), "in_doubt", ROWS),
     "a body longer than it says": (http_reply(NO, length=5), "in_doubt", ROWS),
     "two replies": (http_reply(YES) + http_reply(YES), "in_doubt", ROWS),
