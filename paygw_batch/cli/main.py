@@ -205,7 +205,8 @@ def _fail(ctx: click.Context, error: BaseException) -> NoReturn:
         click.echo(_trace_without_data(cause), file=stream)
     prefix = say("Error: ")
     text = wrap_for_stream(prefix + escape_for_terminal(summary.message), stream)
-    click.echo(click.style(prefix, fg="red", bold=True) + text.removeprefix(prefix), file=stream)
+    shown_prefix = prefix if os.environ.get("NO_COLOR") else click.style(prefix, fg="red", bold=True)
+    click.echo(shown_prefix + text.removeprefix(prefix), file=stream)
     if hint := _error_hint(cause, ctx):
         click.echo(wrap_for_stream(escape_for_terminal(hint), stream), file=stream)
     if ctx.params.get("as_json"):

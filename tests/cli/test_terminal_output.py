@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from paygw_batch.cli.main import cli
 from paygw_batch.cli.screen.progress_bar import show_bar
 from paygw_batch.cli.screen.screen import column_widths, wrap_line
 from tests.cli.conversing import converse
@@ -130,6 +132,13 @@ def test_unwritable_help_is_error_without_trace(program: Program, words: str) ->
     said = "Error: cannot write to standard output: no space left on device.\n"
     assert (program.home / "err").read_text() == said
     assert program.json(*words.split())["exit_code"] == 0
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_no_color_leaves_errors_plain(program: Program, no_color: str) -> None:
+    environ = {**program.environ, "NO_COLOR": no_color}
+    result = CliRunner().invoke(cli, ["--config", str(program.config), "status", "none"], env=environ, color=True)
+    assert ("\x1b" in result.stderr, "Error: " in result.stderr) == (not no_color, True)
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
