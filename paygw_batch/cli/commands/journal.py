@@ -65,7 +65,7 @@ def verify_command(invocation: Invocation) -> None:
         signed_orders = check_recorded_orders(journal)
         withdrawals = check_recorded_withdrawals(journal)
         entries = journal.audit_entries(limit=1) if counts.get("audit_entries") else ()
-        messages = journal.messages()
+        contradictions = len(journal.messages().contradictions)
     message = say("The journal is sound: its chain of facts is intact, and its states and totals agree with it.")
     if signed_orders:
         counts["signed_orders"] = signed_orders
@@ -74,16 +74,16 @@ def verify_command(invocation: Invocation) -> None:
     for entry in entries:
         trail_end = {"number": entry.number, "hash": entry.hash[:16]}
         message += say(" The audit trail is intact and ends with entry {number}, {hash}.", **trail_end)
-    if unchecked := len(messages.contradictions) + len(messages.waiting):
+    if contradictions:
         message += say_count(
-            unchecked,
-            " It has {count:,} message that a person must check. To see it, run `paygw-batch status`.",
-            " It has {count:,} messages that a person must check. To see them, run `paygw-batch status`.",
+            contradictions,
+            " It has {count:,} contradicting message. To see it, run `paygw-batch status`.",
+            " It has {count:,} contradicting messages. To see them, run `paygw-batch status`.",
         )
     labels = {kind: say(label) for kind, label in _COUNT_LABELS.items()}
     lines = [(labels.get(kind) or state_label(kind), count) for kind, count in counts.items()]
     screen.table("", mark_all("checked", "count"), lines)
-    code = ExitCode.PERSON_NEEDED if unchecked else ExitCode.DONE
+    code = ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE
     screen.finish(Summary(code, message, extra={"checked": counts}))
 
 
