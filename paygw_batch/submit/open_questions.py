@@ -249,20 +249,19 @@ class UsedReference:
         )
         if not new.height:
             is_unfinished = any(row in due for row in rows["row"])
-            if is_unfinished:
-                outlook = say("Some of them have not been sent yet.")
-                hint = say(
-                    "Nothing was sent. To send these rows, run the command again with --repeats-meant. For another "
-                    "payment run, use another reference."
-                )
-            else:
-                outlook = say("Nothing new would be paid.")
-                hint = say("Nothing was sent. For another payment run, use another reference.")
+            outlook = (
+                say("Some of them have not been sent yet.") if is_unfinished else say("Nothing new would be paid.")
+            )
             return OpenQuestion(
                 USED_REFERENCE,
                 _short_digest([self.reference, *missing["order_id"]]),
                 f"{summary} {outlook}",
-                hint=hint,
+                hint=say(
+                    "Nothing was sent. To send these rows, run the command again with --repeats-meant. For another "
+                    "payment run, use another reference."
+                )
+                if is_unfinished
+                else say("Nothing was sent. For another payment run, use another reference."),
                 option="--repeats-meant" if is_unfinished else "--reference",
                 question=say("Do you want to send the rows that have not been sent yet?") if is_unfinished else "",
             )
