@@ -219,7 +219,7 @@ def test_quoted_formula_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrap
         *(("2.500", "amount.decimals", "could mean 2500 or 2.5"), ("1.5000", "amount.decimals", "Write 1.50.")),
         ("100.100", "amount.decimals", "could mean 100100 or 100.1"),
         ("100.000", "amount.decimals", "could mean 100000 or 100"),
-        ("100.105", "amount.decimals", "KES has 2 decimals"),
+        ("100.105", "amount.decimals", "KES has 2 decimal places"),
         *((amount, "amount.zero", "greater than zero") for amount in ("0", "0.00")),
         *(("5", "amount.minimum", "10"), ("250000.01", "amount.maximum", "250000")),
         *(("#REF!", "amount.error_mark", "spreadsheet error"), ("", "amount.missing", "missing")),
