@@ -250,7 +250,7 @@ def load_settings(
         if not isinstance(table, dict):
             raise ConfigurationError(say("{file}: [{section}] must be a table.", file=file, section=section))
         table[key] = value
-    settings = _validate_settings(tables, base_folder, "" if file is None else f"{file}: ")
+    settings = _validate_settings(tables, base_folder, [] if file is None else [str(file)], environ)
     if source is not None and source.trust_error is not None and not settings.uses_sandbox:
         if trust_errors is None:
             raise source.trust_error
@@ -260,13 +260,20 @@ def load_settings(
 
 def parse_settings(text: str, file: Path) -> Settings:
     """Parse settings before they are written to `file`. Raises `ConfigurationError`, naming all wrong keys."""
-    return _validate_settings(_parse_tables(file, text.encode()), file.resolve().parent, "")
+    return _validate_settings(_parse_tables(file, text.encode()), file.resolve().parent, [], {})
 
 
-def _validate_settings(tables: Mapping[str, Any], base_folder: Path, prefix: str) -> Settings:
+def _validate_settings(
+    tables: Mapping[str, Any], base_folder: Path, files: list[str], environ: Mapping[str, str]
+) -> Settings:
     try:
         return Settings.model_validate(tables, context=base_folder)
     except ValidationError as error:
+        sections = {location[0] for problem in error.errors() if (location := problem["loc"])}
+        variables = [
+            name for name, (section, _) in environment_keys().items() if name in environ and section in sections
+        ]
+        prefix = f"{', '.join(files + variables)}: " if files or variables else ""
         raise ConfigurationError(prefix + " ".join(_describe_errors(error))) from None
 
 

@@ -104,6 +104,8 @@ def test_all_wrong_settings_are_reported_together(tmp_path: Path) -> None:
     message = refusal_message(tmp_path, "[gateway]\nhost = 1\n[limits]\nmax_rows = 0\n[nonsense]\n")
     assert all(key in message for key in ("gateway.host", "limits.max_rows", "nonsense"))
     assert "PAYGW_CONCURRENCY is 'many'" in refusal_message(tmp_path, "", PAYGW_CONCURRENCY="many")
+    message = refusal_message(tmp_path, "", PAYGW_CONCURRENCY="0", PAYGW_RETRY_ORDER_ID="same")
+    assert "wrong.toml, PAYGW_CONCURRENCY: submission.concurrency: " in message
 
 
 @pytest.mark.parametrize(
