@@ -172,13 +172,14 @@ def _error_hint(error: BaseException, ctx: click.Context) -> str:
 def _prepare_usage_error(error: click.UsageError, *, as_json: bool) -> click.UsageError:
     """Escape the error's text, because it quotes the command line. With --json, also print the summary."""
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its text is the help
+    message = error.format_message().replace("\n\t", " ")  # click lists choices on lines of their own
     if as_json:
-        message = say("No command was given.") if is_help else error.format_message()
+        message = say("No command was given.") if is_help else message
         _print_json_summary(Summary(ExitCode(error.exit_code), message))
     if is_help:
         return error
     prefix = say("Error: ")
-    text = wrap_for_stream(prefix + escape_for_terminal(error.format_message()), standard_error().file)
+    text = wrap_for_stream(prefix + escape_for_terminal(message), standard_error().file)
     return click.UsageError(text.removeprefix(prefix), error.ctx)
 
 
