@@ -56,6 +56,10 @@ class ControlTotals:
     rows: int | None = None
     sums: Mapping[str, Decimal] | None = None
 
+    def __post_init__(self) -> None:
+        if not all(isinstance(amount, Decimal | int) for amount in (self.sums or {}).values()):
+            raise TypeError("each sum of ControlTotals must be a Decimal")
+
 
 def find_differences(expected: ControlTotals, actual: ControlTotals) -> list[str]:
     """Return a message for each expected total that differs from the actual one."""

@@ -378,6 +378,8 @@ def test_frame_with_wrong_control_totals_is_refused(payouts: Payouts, program: P
     ):
         pytest.fail("entered")
     assert program.record() == []
+    with pytest.raises(TypeError, match="must be a Decimal"):
+        api.ControlTotals(3, {"KES": "1.00"})  # type: ignore[dict-item]
 
 
 # Without a run: validate, plan, approve, find, settle, release; other frames; the page about the API.
