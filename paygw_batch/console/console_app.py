@@ -206,7 +206,7 @@ def console_app(console: Console) -> AsgiApp:
         exception_handlers={HTTPException: respond_not_found},
     )
     hosts = {urlsplit(origin).netloc.lower() for origin in console.origins}
-    return WebGuard(app, hosts=hosts, max_body_bytes=max_body_bytes, tls=console.is_secure)
+    return WebGuard(app, hosts=hosts, max_body_bytes=max_body_bytes, uses_tls=console.is_secure)
 
 
 MAX_CONNECTIONS = 256

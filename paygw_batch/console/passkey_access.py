@@ -366,7 +366,7 @@ def sign_in_text(nonce: str) -> bytes:
     return f"paygw-batch sign-in 1\n{nonce}".encode()
 
 
-class OpenSignIns:
+class SignIns:
     """Begins sign-ins, each of which can be completed once within `SIGN_IN_LIMIT_S` seconds.
 
     A nonce contains the time and an authentication code that only this console can compute. Only completed sign-ins are
@@ -409,7 +409,7 @@ class PasskeyAccess:
 
     party: RelyingParty | None
     keys: Mapping[PublicKey, Member]
-    sign_ins: OpenSignIns
+    sign_ins: SignIns
     invitations: Invitations
 
 
@@ -418,7 +418,7 @@ def passkey_access(settings: Settings, members: tuple[Member, ...], sessions: St
     return PasskeyAccess(
         party=relying_party(settings),
         keys=_members_by_key(settings, members),
-        sign_ins=OpenSignIns(sessions, now_s=time.time, new_nonce=lambda: secrets.token_urlsafe(RANDOM_BYTES)),
+        sign_ins=SignIns(sessions, now_s=time.time, new_nonce=lambda: secrets.token_urlsafe(RANDOM_BYTES)),
         invitations=Invitations(invitation_folder(settings)),
     )
 

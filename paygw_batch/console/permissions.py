@@ -34,7 +34,7 @@ class Member:
     roles: frozenset[Role]
 
     @property
-    def sees_last_digits(self) -> bool:
+    def sees_only_last_digits(self) -> bool:
         """Whether the person sees only the last digits of account numbers."""
         return not self.roles & {Role.MAKER, Role.APPROVER}
 

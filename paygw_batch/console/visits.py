@@ -196,7 +196,7 @@ class Visit:
 
     def account(self, number: str) -> str:
         """Return an account number as this person may see it: in full, or only the last digits."""
-        return mask_number(number) if number and self.member.sees_last_digits else number
+        return mask_number(number) if number and self.member.sees_only_last_digits else number
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])

@@ -40,16 +40,16 @@ class WebGuard:
     """Protects the ASGI application `app`, which it wraps.
 
     `hosts` are the accepted host names. Any other name could belong to a foreign site and resolve to this server.
-    `max_body_bytes` returns the maximum length of a body for a path. `tls` says whether browsers use TLS.
+    `max_body_bytes` returns the maximum length of a body for a path. `uses_tls` says whether browsers use TLS.
     """
 
     def __init__(
-        self, app: AsgiApp, *, hosts: Collection[str], max_body_bytes: Callable[[str], int], tls: bool
+        self, app: AsgiApp, *, hosts: Collection[str], max_body_bytes: Callable[[str], int], uses_tls: bool
     ) -> None:
         self._app = app
         self._hosts = frozenset(hosts)
         self._max_body_bytes = max_body_bytes
-        headers = {**HEADERS, "strict-transport-security": _HSTS_VALUE} if tls else HEADERS
+        headers = {**HEADERS, "strict-transport-security": _HSTS_VALUE} if uses_tls else HEADERS
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:

@@ -37,7 +37,7 @@ _MIN_WAIT_S = 0.1
 _MAX_WAIT_S = 2.0
 _CONNECT_TIMEOUT_S = 3
 _READ_TIMEOUT_S = 5
-_ARN_REGION = 3
+_REGION_PART = 3
 _ALGORITHM = "RSASSA_PKCS1_V1_5_SHA_256"
 _TRANSIENT = {KeyProblem.THROTTLED, KeyProblem.UNREACHABLE}
 _AWS_CODES = {
@@ -74,13 +74,13 @@ class KmsKey(SigningKey):
     key_id: str
     public: PublicHalf
     custody: Custody
-    calls: int = 1
+    max_calls: int = 1
     """The maximum number of concurrent calls during a run."""
 
     @contextmanager
     def open_signer(self) -> Iterator[Callable[[str], str]]:
-        """Yield a function that signs a text, over persistent connections. Raises `KeyUnusable`."""
-        client = _create_client(self.key_id, self.calls)
+        """Yield a function that signs text over persistent connections. Raises `KeyUnusable`."""
+        client = _create_client(self.key_id, self.max_calls)
 
         def sign(text: str) -> str:
             signature = self._sign_with_retries(client, hashlib.sha256(text.encode()).digest())
@@ -94,7 +94,7 @@ class KmsKey(SigningKey):
         deadline_s, wait_s = time.monotonic() + MAX_RETRY_S, _MIN_WAIT_S
         while True:
             try:
-                with _translating_errors(self.key_id):
+                with _translate_errors(self.key_id):
                     response = client.sign(
                         KeyId=self.key_id, Message=digest, MessageType="DIGEST", SigningAlgorithm=_ALGORITHM
                     )
@@ -106,52 +106,52 @@ class KmsKey(SigningKey):
             wait_s = min(2 * wait_s, _MAX_WAIT_S)
 
     def serialise(self) -> bytes:
-        """Return the key's id and the number of calls. The signing process finds its own credentials."""
-        return json.dumps({"kind": KeyKind.AWSKMS, "key_id": self.key_id, "calls": self.calls}).encode("ascii")
+        """Return the key's id and `max_calls` as JSON. The signing process finds its own credentials."""
+        return json.dumps({"kind": KeyKind.AWSKMS, "key_id": self.key_id, "calls": self.max_calls}).encode("ascii")
 
     def signing_capacity(self, cores: int) -> SigningCapacity:  # noqa: ARG002 (AWS computes the signatures)
-        return SigningCapacity(1, self.calls, is_slow=True)
+        return SigningCapacity(1, self.max_calls, is_slow=True)
 
 
 def deserialise_kms_key(fields: dict[str, Any]) -> KmsKey:
-    """Load the key that `KmsKey.serialise` described. Raises `KeyUnusable`."""
+    """Load a key from the fields written by `KmsKey.serialise`. Raises `KeyUnusable`."""
     return load_kms_key(fields["key_id"], fields["calls"])
 
 
-def load_kms_key(key_id: str, calls: int) -> KmsKey:
-    """Load an RSA key from AWS. Raises `KeyUnusable` if it is missing or must not sign."""
-    client = _create_client(key_id, calls)
-    with _translating_errors(key_id):
+def load_kms_key(key_id: str, max_calls: int) -> KmsKey:
+    """Load an RSA key from AWS. Raises `KeyUnusable` if it is missing or cannot be used to sign."""
+    client = _create_client(key_id, max_calls)
+    with _translate_errors(key_id):
         response = client.get_public_key(KeyId=key_id)
     public_half = parse_public_half(response["PublicKey"])
     if public_half is None or response["KeyUsage"] != "SIGN_VERIFY" or _ALGORITHM not in response["SigningAlgorithms"]:
         raise KeyUnusable(_key_address(key_id), KeyProblem.WRONG_KIND)
     if public_half.bits < MIN_KEY_BITS:
         raise KeyUnusable(_key_address(key_id), KeyProblem.TOO_SHORT, str(public_half.bits))
-    with _translating_errors(key_id):
+    with _translate_errors(key_id):
         metadata = client.describe_key(KeyId=key_id)["KeyMetadata"]
     if metadata["KeyState"] != "Enabled":
         raise KeyUnusable(_key_address(key_id), KeyProblem.DISABLED)
-    expires = metadata.get("ValidTo")
+    valid_to = metadata.get("ValidTo")
     custody = Custody(
         KeyKind.AWSKMS,
         f"{_key_address(key_id)} ({metadata['Arn']})",
         was_stored_elsewhere=metadata.get("Origin") == "EXTERNAL",
-        expires=None if expires is None else expires.date(),
+        expires=None if valid_to is None else valid_to.date(),
     )
-    return KmsKey(key_id, public_half, custody, calls)
+    return KmsKey(key_id, public_half, custody, max_calls)
 
 
-def _create_client(key_id: str, calls: int) -> Any:
+def _create_client(key_id: str, max_calls: int) -> Any:
     config = Config(
         connect_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_READ_TIMEOUT_S,
         retries={"total_max_attempts": 1, "mode": "standard"},
-        max_pool_connections=calls,
+        max_pool_connections=max_calls,
     )
     parts = key_id.split(":")
-    region = parts[_ARN_REGION] if parts[0] == "arn" and len(parts) > _ARN_REGION else os.environ.get("AWS_REGION")
-    with _translating_errors(key_id):
+    region = parts[_REGION_PART] if parts[0] == "arn" and len(parts) > _REGION_PART else os.environ.get("AWS_REGION")
+    with _translate_errors(key_id):
         return boto3.session.Session().client("kms", region_name=region or None, config=config)
 
 
@@ -160,8 +160,8 @@ def _key_address(key_id: str) -> str:
 
 
 @contextmanager
-def _translating_errors(key_id: str) -> Iterator[None]:
-    """Translate SDK errors without their own message, which may contain internal details."""
+def _translate_errors(key_id: str) -> Iterator[None]:
+    """Raise SDK errors as `KeyUnusable` without their messages, which may contain internal details."""
     try:
         yield
     except sdk.ClientError as error:

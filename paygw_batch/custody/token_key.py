@@ -1,6 +1,6 @@
 """Signs with a key in a token, through the vendor's PKCS#11 module (extra `pkcs11`).
 
-python-pkcs11 allows only one thread to call the module. So a run with several sessions has a process for each.
+Because python-pkcs11 allows only one thread to call the module, a run uses one process for each session.
 """
 
 import base64
@@ -20,7 +20,7 @@ from typing import Any
 
 import pkcs11
 from pkcs11 import Attribute, KeyType, Mechanism, MechanismFlag, ObjectClass, TokenFlag
-from pkcs11 import exceptions as refused
+from pkcs11 import exceptions as errors
 from pkcs11.util.ec import encode_ec_public_key, encode_ecdsa_signature
 
 from paygw_batch.gateway.signing.key import (
@@ -39,24 +39,24 @@ from paygw_batch.gateway.signing.key import (
 )
 
 _TOKEN_ERRORS: dict[KeyProblem, tuple[type[pkcs11.PKCS11Error], ...]] = {
-    KeyProblem.PIN_WRONG: (refused.PinIncorrect, refused.PinInvalid, refused.PinLenRange),
-    KeyProblem.PIN_LOCKED: (refused.PinLocked, refused.PinExpired, refused.UserPinNotInitialized),
-    KeyProblem.PIN_MISSING: (refused.UserNotLoggedIn,),
+    KeyProblem.PIN_WRONG: (errors.PinIncorrect, errors.PinInvalid, errors.PinLenRange),
+    KeyProblem.PIN_LOCKED: (errors.PinLocked, errors.PinExpired, errors.UserPinNotInitialized),
+    KeyProblem.PIN_MISSING: (errors.UserNotLoggedIn,),
     KeyProblem.TOKEN_GONE: (
-        refused.TokenNotPresent,
-        refused.TokenNotRecognised,
-        refused.DeviceRemoved,
-        refused.SlotIDInvalid,
-        refused.SessionHandleInvalid,
-        refused.SessionClosed,
-        refused.KeyHandleInvalid,
-        refused.ObjectHandleInvalid,
+        errors.TokenNotPresent,
+        errors.TokenNotRecognised,
+        errors.DeviceRemoved,
+        errors.SlotIDInvalid,
+        errors.SessionHandleInvalid,
+        errors.SessionClosed,
+        errors.KeyHandleInvalid,
+        errors.ObjectHandleInvalid,
     ),
-    KeyProblem.WRONG_KIND: (refused.KeyTypeInconsistent, refused.MechanismInvalid, refused.KeySizeRange),
+    KeyProblem.WRONG_KIND: (errors.KeyTypeInconsistent, errors.MechanismInvalid, errors.KeySizeRange),
 }
 _SESSION_LOCK = threading.RLock()
 _LOCK_TRIES, _LOCK_PAUSE_S = 250, 0.02
-"""How often to retry while another process opens a token, and the pause between tries."""
+"""How many times to try to lock the module's file, and the pause between tries."""
 _ED25519_PREFIX = bytes.fromhex("302a300506032b6570032100")
 """The bytes before an Ed25519 public key in its SubjectPublicKeyInfo (RFC 8410)."""
 _ED25519_BYTES = 32
@@ -88,7 +88,7 @@ class TokenKey(SigningKey):
             key = _require_private_key(self.location.address, session)
 
             def sign(text: str) -> str:
-                with _translating_errors(self.location.address):
+                with _translate_errors(self.location.address):
                     signature: bytes = key.sign(text.encode(), mechanism=Mechanism.SHA256_RSA_PKCS)
                 if not self.public.has_signed(text, signature):
                     raise KeyUnusable(self.location.address.uri, KeyProblem.WRONG_SIGNATURE)
@@ -97,7 +97,7 @@ class TokenKey(SigningKey):
             yield sign
 
     def serialise(self) -> bytes:
-        """Return the address of the key, the path of the module and the PIN."""
+        """Return the key's address, the module's path and the PIN as JSON."""
         uri, module, pin = self.location.address.uri, str(self.location.module), self.location.pin
         return json.dumps({"kind": KeyKind.PKCS11, "uri": uri, "module": module, "pin": pin}).encode("ascii")
 
@@ -113,11 +113,11 @@ class PersonTokenKey:
     public: bytes
 
     def sign(self, data: bytes) -> bytes:
-        """Sign `data`, or its SHA-256 if the key is P-256. Raises `KeyUnusable`."""
+        """Sign `data`, or its SHA-256 digest if the key is P-256. Raises `KeyUnusable`."""
         address = self.location.address
         with _open_session(self.location) as session:
             key = _require_private_key(address, session)
-            with _translating_errors(address):
+            with _translate_errors(address):
                 if key.key_type is KeyType.EC_EDWARDS:
                     return bytes(key.sign(data, mechanism=Mechanism.EDDSA))
                 signature = key.sign(hashlib.sha256(data).digest(), mechanism=Mechanism.ECDSA)
@@ -125,9 +125,9 @@ class PersonTokenKey:
 
 
 def load_person_token_key(location: TokenLocation) -> PersonTokenKey:
-    """Load a person's key from a token. Raises `KeyUnusable` if it is missing or must not sign."""
+    """Load a person's key from a token. Raises `KeyUnusable` if it is missing or cannot be used to sign."""
     address = location.address
-    with _open_session(location) as session, _translating_errors(address):
+    with _open_session(location) as session, _translate_errors(address):
         key = _require_private_key(address, session)
         if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _read_attribute(
             key, Attribute.SIGN, default=True
@@ -143,39 +143,39 @@ def load_person_token_key(location: TokenLocation) -> PersonTokenKey:
 
 
 def deserialise_token_key(fields: dict[str, str]) -> TokenKey:
-    """Load the key that `TokenKey.serialise` described. Raises `KeyUnusable`."""
+    """Load a key from the fields written by `TokenKey.serialise`. Raises `KeyUnusable`."""
     return load_token_key(TokenLocation(parse_token_address(fields["uri"]), Path(fields["module"]), fields["pin"]))
 
 
 def load_token_key(location: TokenLocation) -> TokenKey:
-    """Load an RSA key from a token. Raises `KeyUnusable` if it is missing or must not sign."""
+    """Load an RSA key from a token. Raises `KeyUnusable` if it is missing or cannot be used to sign."""
     address = location.address
-    with _open_session(location) as session, _translating_errors(address):
+    with _open_session(location) as session, _translate_errors(address):
         key = _require_private_key(address, session)
         if key.key_type is not KeyType.RSA or not _read_attribute(key, Attribute.SIGN, default=True):
             raise KeyUnusable(address.uri, KeyProblem.WRONG_KIND)
         public_half = _read_public_half(address, session, key)
         was_stored_elsewhere = not _read_attribute(key, Attribute.NEVER_EXTRACTABLE, default=False)
         is_exportable = bool(_read_attribute(key, Attribute.EXTRACTABLE, default=False))
-        expires = _read_attribute(key, Attribute.END_DATE, default=None)
+        end_date = _read_attribute(key, Attribute.END_DATE, default=None)
         label = session.token.label
     if public_half.bits < MIN_KEY_BITS:
         raise KeyUnusable(address.uri, KeyProblem.TOO_SHORT, str(public_half.bits))
-    expiry_date = expires if isinstance(expires, date) else None
-    custody = Custody(KeyKind.PKCS11, f"{address.uri} ({label})", is_exportable, was_stored_elsewhere, expiry_date)
+    expires = end_date if isinstance(end_date, date) else None
+    custody = Custody(KeyKind.PKCS11, f"{address.uri} ({label})", is_exportable, was_stored_elsewhere, expires)
     return TokenKey(location, public_half, custody)
 
 
 def has_token_key(location: TokenLocation) -> bool:
     """Return whether there is a key at `location`. Raises `KeyUnusable` if the token cannot be read."""
-    with _open_session(location) as session, _translating_errors(location.address):
+    with _open_session(location) as session, _translate_errors(location.address):
         return bool(_find_private_keys(location.address, session))
 
 
 def create_token_key(location: TokenLocation) -> None:
-    """Create an RSA key that cannot be exported in the token. Raises `KeyUnusable`."""
+    """Create a non-exportable RSA key in the token. Raises `KeyUnusable`."""
     address = location.address
-    with _open_session(location, write=True) as session, _translating_errors(address):
+    with _open_session(location, write=True) as session, _translate_errors(address):
         session.generate_keypair(
             KeyType.RSA,
             NEW_KEY_BITS,
@@ -189,16 +189,16 @@ def create_token_key(location: TokenLocation) -> None:
 
 @contextmanager
 def _open_session(location: TokenLocation, *, write: bool = False) -> Iterator[Any]:
-    """Yield a logged-in session. Afterwards the module is finalised, so that it does not keep the PIN."""
+    """Yield a logged-in session. Finalises the module afterwards, so that it does not keep the PIN."""
     address = location.address
     with _SESSION_LOCK, ExitStack() as cleanup:
-        with _token_lock(location.module):
+        with _lock_module(location.module):
             try:
                 module = pkcs11.lib(str(location.module))
             except pkcs11.PKCS11Error:
                 raise KeyUnusable(address.uri, KeyProblem.MODULE, str(location.module)) from None
             cleanup.callback(_close_quietly, module.finalize)
-            with _translating_errors(address):
+            with _translate_errors(address):
                 token = _find_token(address, module)
                 if TokenFlag.USER_PIN_LOCKED in token.flags:
                     raise KeyUnusable(address.uri, KeyProblem.PIN_LOCKED)
@@ -210,11 +210,11 @@ def _open_session(location: TokenLocation, *, write: bool = False) -> Iterator[A
 
 
 @contextmanager
-def _token_lock(module: Path) -> Iterator[None]:
+def _lock_module(module: Path) -> Iterator[None]:
     """Lock the module's file, so that only one process on this machine opens a token at a time.
 
-    SoftHSM rewrites its token at each login, so another process might not find it. If the lock is not released in time,
-    continue without it.
+    SoftHSM rewrites its token at each login, so another process might not find it. If the lock stays taken for too
+    long, the session is opened without it.
     """
     try:
         descriptor = os.open(module, os.O_RDONLY | os.O_CLOEXEC)
@@ -265,7 +265,7 @@ def _find_private_keys(address: TokenAddress, session: Any) -> list[Any]:
 
 
 def _require_private_key(address: TokenAddress, session: Any) -> Any:
-    with _translating_errors(address):
+    with _translate_errors(address):
         keys = _find_private_keys(address, session)
     if len(keys) != 1:
         raise KeyUnusable(address.uri, KeyProblem.SEVERAL_KEYS if keys else KeyProblem.KEY_MISSING)
@@ -290,9 +290,9 @@ def _read_attribute(source: Any, attribute: Attribute, *, default: Any) -> Any:
 
 
 @contextmanager
-def _translating_errors(address: TokenAddress) -> Iterator[None]:
+def _translate_errors(address: TokenAddress) -> Iterator[None]:
     try:
         yield
     except pkcs11.PKCS11Error as error:
-        problem = next((kind for kind, errors in _TOKEN_ERRORS.items() if isinstance(error, errors)), KeyProblem.BROKEN)
+        problem = next((kind for kind, types in _TOKEN_ERRORS.items() if isinstance(error, types)), KeyProblem.BROKEN)
         raise KeyUnusable(address.uri, problem, type(error).__name__) from None

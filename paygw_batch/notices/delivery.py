@@ -19,7 +19,7 @@ from paygw_batch.errors import JournalMissing, PaygwError
 from paygw_batch.journal import JournalReader, NewNotice, Occasion, Outbox, StoredNotice
 from paygw_batch.language import language_context, say
 from paygw_batch.notices.channels import Channels, build_channels
-from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_page, mail_text, notice_text, webhook_body
+from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_html, mail_text, notice_text, webhook_body
 from paygw_batch.opening.open_journal import Echo, database_location, journal_location, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import parse_sender
@@ -54,7 +54,7 @@ class DeliveryResult:
     sent: int = 0
     failed: int = 0
     fault: str = ""
-    has_ended: bool = False
+    is_complete: bool = False
     """Whether all due notices were tried in time."""
 
 
@@ -65,7 +65,7 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
     """
     result = DeliveryResult()
     if not has_notice_recipients(settings):
-        result.has_ended = True
+        result.is_complete = True
         return result
     deadline_s = time.monotonic() + within_s
     delivery = _Delivery(settings, channels, result, deadline_s)
@@ -84,7 +84,7 @@ def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Echo], No
             result = send_due(settings, channels, within_s=MAX_WAIT_AFTER_RUN_S)
             if result.fault:
                 echo(say("The notices cannot be sent: {reason}", reason=result.fault))
-            elif result.failed or not result.has_ended:
+            elif result.failed or not result.is_complete:
                 echo(say("A notice could not be sent yet and will be retried. To see why, run `paygw-batch notices`."))
 
     return send_notices
@@ -107,7 +107,7 @@ class _Delivery:
             with language_context(self.settings.notices.language):
                 self._send_notices(again=again)
         except JournalMissing:
-            self.result.has_ended = True
+            self.result.is_complete = True
         except PaygwError as error:
             self.result.fault = f"{error.message} {error.hint}".strip()
         except Exception as error:  # noqa: BLE001 (only the type is shown, because the message could contain anything)
@@ -116,7 +116,7 @@ class _Delivery:
     def _send_notices(self, *, again: bool) -> None:
         with journal_location(self.settings).outbox(write=True) as outbox:
             if not outbox.may_send:  # a worker's login leaves notices to other hosts
-                self.result.has_ended = True
+                self.result.is_complete = True
                 return
             with open_journal_to_read(self.settings) as journal:
                 outbox.add(find_new_notices(self.settings, journal, outbox, utc_now()), timestamp(utc_now()))
@@ -128,7 +128,7 @@ class _Delivery:
                     if time.monotonic() >= self.deadline_s:
                         return
                     self._send_notice(outbox, journal, notice)
-        self.result.has_ended = True
+        self.result.is_complete = True
 
     def _send_notice(self, outbox: Outbox, journal: JournalReader, notice: StoredNotice) -> None:
         channel = WEBHOOK if notice.recipient == WEBHOOK else "mail"
@@ -163,7 +163,7 @@ def deliver(
     from paygw_batch.notices.mail import build_mail  # noqa: PLC0415 (only if there is a mail)
 
     attachment = _attach_rejects(settings, notice, content)
-    words = notice_text(notice, content, has_file=attachment is not None)
+    words = notice_text(notice, content, has_attachment=attachment is not None)
     mail = build_mail(
         notice.id,
         parse_sender(settings.notices.sender),
@@ -171,7 +171,7 @@ def deliver(
         datetime.fromisoformat(notice.written_at),
         words.title,
         mail_text(words),
-        mail_page(words),
+        mail_html(words),
         attachment,
     )
     return channels.mail.send(mail)

@@ -79,9 +79,9 @@ def send(invocation: Invocation, *, again: bool) -> None:
                 "{count:,} could not be sent. To see why, run `paygw-batch notices`.",
             )
         )
-    elif not result.has_ended:
+    elif not result.is_complete:
         sentences.append(say("Time ran out. Run the command again to send the rest."))
-    code = ExitCode.DONE if result.has_ended and not result.failed else ExitCode.STOPPED_EARLY
+    code = ExitCode.DONE if result.is_complete and not result.failed else ExitCode.STOPPED_EARLY
     screen.finish(Summary(code, " ".join(sentences), extra={"sent": result.sent, "failed": result.failed}))
 
 

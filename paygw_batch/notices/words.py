@@ -88,17 +88,17 @@ def describe_failure(code: str) -> str:
     return f"{say(_FAILURE_MESSAGES[failure.kind])}{suffix}"
 
 
-def notice_text(notice: StoredNotice, content: Mapping[str, Any], *, has_file: bool = False) -> NoticeText:
-    """Return the text of a notice in the current language. With `has_file`, it mentions the attached rejects."""
+def notice_text(notice: StoredNotice, content: Mapping[str, Any], *, has_attachment: bool = False) -> NoticeText:
+    """Return the text of a notice in the current language. With `has_attachment`, it mentions the attached rejects."""
     sentences = [*_notice_sentences(notice.occasion, content)]
-    if has_file:
+    if has_attachment:
         sentences.append(say("The rows with defects are attached. They contain payees' data."))
     return NoticeText(
         escape_for_terminal(_notice_title(notice.occasion, content)),
         [escape_for_terminal(sentence) for sentence in sentences],
         list(_table_lines(content)),
         str(content.get("link", "")),
-        is_anonymous=not has_file,
+        is_anonymous=not has_attachment,
     )
 
 
@@ -106,7 +106,7 @@ def mail_text(words: NoticeText) -> str:
     return template_environment().get_template("notice.txt").render(words=words)
 
 
-def mail_page(words: NoticeText) -> str:
+def mail_html(words: NoticeText) -> str:
     """Return the HTML of an e-mail, which loads no external content."""
     return template_environment().get_template("notice.html").render(words=words)
 

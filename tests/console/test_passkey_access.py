@@ -15,7 +15,7 @@ from paygw_batch.approval.policy import require_policy
 from paygw_batch.console.console_app import ReloadingApp, build_console, console_app
 from paygw_batch.console.passkey_access import (
     Invitations,
-    OpenSignIns,
+    SignIns,
     StoredSessions,
     find_signing_key,
     invitation_challenge,
@@ -41,12 +41,12 @@ def kept(journal: Path) -> Iterator[StoredSessions]:
 
 
 @pytest.fixture
-def open_sign_ins(clock: ManualClock, kept: StoredSessions) -> OpenSignIns:
+def open_sign_ins(clock: ManualClock, kept: StoredSessions) -> SignIns:
     numbers = count(1)
-    return OpenSignIns(kept, now_s=clock, new_nonce=lambda: f"nonce-{next(numbers)}")
+    return SignIns(kept, now_s=clock, new_nonce=lambda: f"nonce-{next(numbers)}")
 
 
-def test_sign_in_ends_once_within_five_minutes(open_sign_ins: OpenSignIns, clock: ManualClock) -> None:
+def test_sign_in_ends_once_within_five_minutes(open_sign_ins: SignIns, clock: ManualClock) -> None:
     first, second = open_sign_ins.begin(), open_sign_ins.begin()
     clock.now_s += 299
     assert [open_sign_ins.end(first), open_sign_ins.end(first)] == [True, False]
@@ -54,7 +54,7 @@ def test_sign_in_ends_once_within_five_minutes(open_sign_ins: OpenSignIns, clock
     assert not open_sign_ins.end(second)
 
 
-def test_opening_many_sign_ins_writes_nothing(open_sign_ins: OpenSignIns, journal: Path) -> None:
+def test_opening_many_sign_ins_writes_nothing(open_sign_ins: SignIns, journal: Path) -> None:
     def file_sizes() -> list[int]:
         return [path.stat().st_size for path in sorted(journal.parent.glob(f"{journal.name}.sessions*"))]
 
@@ -65,22 +65,22 @@ def test_opening_many_sign_ins_writes_nothing(open_sign_ins: OpenSignIns, journa
     assert open_sign_ins.end(sign_in_nonce)
 
 
-def test_open_and_used_sign_ins_survive_restart(open_sign_ins: OpenSignIns, clock: ManualClock, journal: Path) -> None:
+def test_open_and_used_sign_ins_survive_restart(open_sign_ins: SignIns, clock: ManualClock, journal: Path) -> None:
     open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
     assert open_sign_ins.end(used)
     with closing(StoredSessions(journal)) as later:
-        again = OpenSignIns(later, now_s=clock, new_nonce=lambda: "x")
+        again = SignIns(later, now_s=clock, new_nonce=lambda: "x")
         assert not again.end(used)
         assert again.end(open_one)
     assert not open_sign_ins.end(open_one)
 
 
-def test_altered_or_unknown_sign_in_nonce_is_refused(open_sign_ins: OpenSignIns, tmp_path: Path) -> None:
+def test_altered_or_unknown_sign_in_nonce_is_refused(open_sign_ins: SignIns, tmp_path: Path) -> None:
     nonce = open_sign_ins.begin()
     altered = [nonce[:at] + ("1" if one == "0" else "0") + nonce[at + 1 :] for at, one in enumerate(nonce)]
     unknown = ["", ".", "..", nonce + "0", nonce[1:], nonce.rpartition(".")[0], "\u00e4." + nonce, "nonce-of-nobody"]
     with closing(StoredSessions(tmp_path / "other.sqlite3")) as elsewhere:
-        unknown.append(OpenSignIns(elsewhere, now_s=ManualClock(), new_nonce=lambda: "x").begin())
+        unknown.append(SignIns(elsewhere, now_s=ManualClock(), new_nonce=lambda: "x").begin())
     assert [other for other in altered + unknown if open_sign_ins.end(other)] == []
     assert open_sign_ins.end(nonce)
 

@@ -17,7 +17,7 @@ from paygw_batch.notices.words import (
     DeliveryFailure,
     FailureKind,
     describe_failure,
-    mail_page,
+    mail_html,
     mail_text,
     notice_text,
     webhook_body,
@@ -60,7 +60,7 @@ def test_every_occasion_has_text_for_every_channel(occasion: Occasion, language:
     content = CONTENT[occasion]
     with language_context(language):
         words = notice_text(build_notice(occasion), content)
-        text, page = mail_text(words), mail_page(words)
+        text, page = mail_text(words), mail_html(words)
         slack, teams = (json.loads(webhook_body(build_notice(occasion), content, kind)) for kind in ("slack", "teams"))
     for shown in (text, page, slack["text"], json.dumps(teams, ensure_ascii=False)):
         assert ("\x1b" in shown, "\u202e" in shown) == (False, False)
@@ -94,10 +94,10 @@ def test_every_delivery_failure_has_message(kind: FailureKind) -> None:
 
 def test_notice_with_file_does_not_deny_personal_data() -> None:
     of = (build_notice(Occasion.SHEET_REFUSED), CONTENT[Occasion.SHEET_REFUSED])
-    for has_file in (False, True):
-        words = notice_text(*of, has_file=has_file)
-        assert ("does not name any payee" in mail_text(words)) is not has_file
-        assert ("does not name any payee" in mail_page(words)) is not has_file
+    for has_attachment in (False, True):
+        words = notice_text(*of, has_attachment=has_attachment)
+        assert ("does not name any payee" in mail_text(words)) is not has_attachment
+        assert ("does not name any payee" in mail_html(words)) is not has_attachment
 
 
 HOSTILE_NAMES = (
@@ -118,7 +118,7 @@ HOSTILE_NAMES = (
 def test_hostile_name_adds_no_header_or_recipient(name: str, occasion: Occasion) -> None:
     notice, content = build_notice(occasion), {**CONTENT[occasion], "sheet": name, "answer": name, "maker": name}
     words = notice_text(notice, content)
-    parts = (words.title, mail_text(words), mail_page(words))
+    parts = (words.title, mail_text(words), mail_html(words))
     ends = (("Payouts", "payouts@example.com"), "ada@example.com", datetime(2026, 11, 24, 8, tzinfo=UTC))
     sent = build_mail("notice_1", *ends, *parts, Attachment(name, b"x")).as_bytes()
     mail = message_from_bytes(sent, policy=default)

@@ -320,7 +320,7 @@ def _row_events(visit: Visit, row_history: FollowedRowHistory) -> Iterator[Histo
     for reply in row_history.replies:
         # An auditor sees only the last digits of accounts, but a raw reply may contain a whole account number.
         text = f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"
-        text = "" if visit.member.sees_last_digits else text
+        text = "" if visit.member.sees_only_last_digits else text
         yield HistoryEvent(reply.at, say("The gateway answered"), attempt=reply.attempt, reply=text)
     yield from map(_action_event, row_history.history)
     if row.updated_at and not any(entry.at == row.updated_at for entry in row_history.history):

@@ -286,7 +286,7 @@ def show_people(visit: Visit) -> Response:
     search_text, order = visit.query("text").strip(), visit.query("order")
     query = normalise_name(search_text)
     all_payees = listed_payees(document)
-    matching = [payee for payee in all_payees if _matches(payee, query, is_masked=visit.member.sees_last_digits)]
+    matching = [payee for payee in all_payees if _matches(payee, query, is_masked=visit.member.sees_only_last_digits)]
     if order in _SORT_KEYS:
         matching.sort(key=_SORT_KEYS[order])
     start = min(visit.query_number("after"), max(len(matching) - 1, 0))
@@ -350,7 +350,7 @@ def _build_difference(visit: Visit, finding: PlanFinding) -> DifferenceView:
     formatted = _format_values(finding)
     if formatted.code == CHANGED_ACCOUNT:
         pieces: Sequence[Sequence[Piece]] = difference_pieces(formatted.old_account, formatted.account)
-        if visit.member.sees_last_digits:
+        if visit.member.sees_only_last_digits:
             pieces = [mask_pieces(account) for account in pieces]
         sentences = [earlier_payment_text(formatted), first_payment_text(formatted), shared_account_text(formatted)]
     else:
