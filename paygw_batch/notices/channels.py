@@ -46,15 +46,15 @@ def _build_mail_server(section: NoticesSection, environ: Mapping[str, str]) -> "
         return None
     from paygw_batch.notices.mail import MailServer  # noqa: PLC0415 (only if e-mail is configured)
 
-    server = urlsplit(section.smtp)
+    url = urlsplit(section.smtp)
     password = ""
     if section.smtp_user is not None:
         env, file = section.smtp_password_env, section.smtp_password_file
         password = _read_secret("notices.smtp_password", env, file, environ)
     return MailServer(
-        server.hostname or "",
-        server.port or _DEFAULT_PORTS[server.scheme],
-        server.scheme == "smtps",
+        url.hostname or "",
+        url.port or _DEFAULT_PORTS[url.scheme],
+        url.scheme == "smtps",
         _tls_context(section, None),
         section.smtp_user,
         password,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from paygw_batch.notices.mail import Attachment
 
 MAX_WAIT_AFTER_RUN_S = 20.0
-"""How long a command keeps sending notices at its end. The next command sends the rest."""
+"""How long a command may send notices before it ends. The next command sends the rest."""
 MAX_SEND_S = 300.0
 """The time limit for `notices send`, which is shorter than any retry delay."""
 _MAX_NOTICES = 500
@@ -63,12 +63,10 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
 
     Mail and name servers may never respond, so notices are sent in a thread that ends with the process.
     """
-    result = DeliveryResult()
     if not has_notice_recipients(settings):
-        result.is_complete = True
-        return result
-    deadline_s = time.monotonic() + within_s
-    delivery = _Delivery(settings, channels, result, deadline_s)
+        return DeliveryResult(is_complete=True)
+    result = DeliveryResult()
+    delivery = _Delivery(settings, channels, result, time.monotonic() + within_s)
     thread = Thread(target=delivery.run, kwargs={"again": again}, daemon=True)
     thread.start()
     thread.join(within_s)
@@ -115,7 +113,7 @@ class _Delivery:
 
     def _send_notices(self, *, again: bool) -> None:
         with journal_location(self.settings).outbox(write=True) as outbox:
-            if not outbox.may_send:  # a worker's login leaves notices to other hosts
+            if not outbox.may_send:  # a worker's login may not send notices, so other hosts do
                 self.result.is_complete = True
                 return
             with open_journal_to_read(self.settings) as journal:
@@ -123,7 +121,9 @@ class _Delivery:
             if again:
                 outbox.make_due(utc_now())
             due = outbox.due(utc_now(), limit=_MAX_NOTICES)
-            with open_journal_to_read(self.settings) as journal:  # opened again, to see the runs whose notices are due
+            with open_journal_to_read(
+                self.settings
+            ) as journal:  # reopened, so that it includes the runs of these notices
                 for notice in due:
                     if time.monotonic() >= self.deadline_s:
                         return
@@ -162,23 +162,23 @@ def deliver(
         return DeliveryFailure(FailureKind.NOT_CONFIGURED)
     from paygw_batch.notices.mail import build_mail  # noqa: PLC0415 (only if there is a mail)
 
-    attachment = _attach_rejects(settings, notice, content)
-    words = notice_text(notice, content, has_attachment=attachment is not None)
+    attachment = _rejects_attachment(settings, notice, content)
+    text = notice_text(notice, content, has_attachment=attachment is not None)
     mail = build_mail(
         notice.id,
         parse_sender(settings.notices.sender),
         notice.recipient,
         datetime.fromisoformat(notice.written_at),
-        words.title,
-        mail_text(words),
-        mail_html(words),
+        text.title,
+        mail_text(text),
+        mail_html(text),
         attachment,
     )
     return channels.mail.send(mail)
 
 
-def _attach_rejects(settings: Settings, notice: StoredNotice, content: Mapping[str, Any]) -> "Attachment | None":
-    """Return the file of rejects for a refused sheet, if the recipient may receive personal data.
+def _rejects_attachment(settings: Settings, notice: StoredNotice, content: Mapping[str, Any]) -> "Attachment | None":
+    """Return the rejects of a refused sheet if the recipient may receive personal data.
 
     With a database, nothing is attached, because a notice from another host must not make this host send its files.
     """
@@ -193,7 +193,7 @@ def _attach_rejects(settings: Settings, notice: StoredNotice, content: Mapping[s
 
 
 def _run_end_content(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
-    """Return the content of a notice about the end of a run: the number of rows and the sums by state."""
+    """Return the content of a notice about a run that ended, with row counts and sums by state."""
     record = journal.batch(batch)
     if record is None:
         return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}
@@ -212,7 +212,7 @@ def _run_end_content(settings: Settings, journal: JournalReader, batch: str) -> 
 
 
 def find_new_notices(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield notices for rows long in doubt, contradictions and dead workers that were not yet reported."""
+    """Yield notices about unreported contradictions, dead workers and rows long in doubt."""
     yield from _in_doubt_notices(settings, journal, outbox, now)
     yield from _contradiction_notices(settings, journal, outbox)
     yield from _dead_worker_notices(settings, now)
@@ -227,20 +227,20 @@ def _contradiction_notices(settings: Settings, journal: JournalReader, outbox: O
     for message in messages.waiting:
         times[message.batch].append(message.taken_at)
     for record in journal.batches():
-        newest = max(times[record.batch], default="")
-        if newest > outbox.newest_subject(Occasion.CONTRADICTED, record.batch):
+        latest_at = max(times[record.batch], default="")
+        if latest_at > outbox.newest_subject(Occasion.CONTRADICTED, record.batch):
             content = {
                 "sheet": replace_invalid_characters(record.sheet_name),
                 "batch": record.batch,
                 "messages": len(times[record.batch]),
-                "at": newest,
+                "at": latest_at,
                 "link": page_url(settings, f"/payouts/{record.batch}"),
             }
-            yield NewNotice(Occasion.CONTRADICTED, newest, record.batch, recipients, content)
+            yield NewNotice(Occasion.CONTRADICTED, latest_at, record.batch, recipients, content)
 
 
 def _dead_worker_notices(settings: Settings, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each worker that died recently, even one whose rows were already put in doubt."""
+    """Yield a notice for each recently dead worker, even if its rows are already in doubt."""
     recipients, database = notice_recipients(settings, Occasion.WORKER_DIED), database_location(settings)
     if not recipients or database is None:
         return
@@ -287,7 +287,7 @@ def probe_mail_server(channels: Channels) -> DeliveryFailure | None:
 
 
 def list_notices(settings: Settings) -> Sequence[StoredNotice]:
-    """Return the newest notices in the journal, unsent ones first."""
+    """Return the newest notices in the journal, with unsent ones first."""
     with suppress(JournalMissing), journal_location(settings).outbox(write=False) as outbox:
         return outbox.list_notices(limit=1_000)
     return ()

@@ -16,13 +16,13 @@ _NOTICES = mark("notices")
 
 
 def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Yield checks of the mail server's sign-in and of waiting notices, without sending any."""
+    """Yield health checks of the mail server and of unsent notices. Sends nothing."""
     if not has_notice_recipients(settings):
         return
     section = settings.notices
     try:
         channels = build_channels(settings, environ)
-        waiting_notices = [notice for notice in list_notices(settings) if notice.tries and notice.sent_at is None]
+        unsent_notices = [notice for notice in list_notices(settings) if notice.tries and notice.sent_at is None]
     except ConfigurationError as error:
         yield HealthCheck.failed(_NOTICES, error)
         return
@@ -36,16 +36,16 @@ def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthChe
     else:
         names = [*([section.smtp or ""] if channels.mail else []), *([say("a webhook")] if channels.webhook else [])]
         yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(names)))
-    if given_up_count := sum(notice.is_given_up for notice in waiting_notices):
+    if given_up_count := sum(notice.is_given_up for notice in unsent_notices):
         message = say_count(
             given_up_count,
             "{count:,} was given up after several days. To retry it, run `paygw-batch notices send --again`",
             "{count:,} were given up after several days. To retry them, run `paygw-batch notices send --again`",
         )
         yield HealthCheck(_NOTICES, Health.BAD, message, ExitCode.STOPPED_EARLY)
-    elif waiting_notices:
+    elif unsent_notices:
         message = say_count(
-            len(waiting_notices),
+            len(unsent_notices),
             "{count:,} could not be sent yet. To see why, run `paygw-batch notices`",
             "{count:,} could not be sent yet. To see why, run `paygw-batch notices`",
         )

@@ -52,7 +52,7 @@ class MailServer:
         try:
             with self._connect() as client:
                 action(client)
-        except tuple(kind for kind, _ in _FAILURE_KINDS) as error:
+        except tuple(error_type for error_type, _ in _FAILURE_KINDS) as error:
             return _build_failure(error)
         return None
 
@@ -68,7 +68,7 @@ class MailServer:
         try:
             client.ehlo()
             if not self.implicit_tls:
-                self._encrypt(client)
+                self._start_tls(client)
             if self.user is not None:
                 self._sign_in(client, self.user)
             yield client
@@ -77,7 +77,7 @@ class MailServer:
         finally:
             client.close()
 
-    def _encrypt(self, client: smtplib.SMTP) -> None:
+    def _start_tls(self, client: smtplib.SMTP) -> None:
         """Encrypt the connection. Raises `ssl.SSLError` if the server does not offer STARTTLS."""
         try:
             code, _ = client.starttls(context=self.tls_context)

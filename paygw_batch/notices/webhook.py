@@ -18,7 +18,7 @@ _MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 
 
 def decode_secret(text: str) -> bytes:
-    """Decode a secret (`whsec_` and base64). Raises `ValueError`, without quoting it, if it is invalid."""
+    """Decode a secret such as `whsec_<base64>`. Raises `ValueError`, without quoting it, if it is invalid."""
     try:
         key = base64.b64decode(text.strip().removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -43,7 +43,7 @@ def compute_signature(key: bytes, notice_id: str, timestamp_s: int, body: bytes)
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A webhook. Without a `key`, requests are not signed, and only the secrecy of the URL protects it."""
+    """A webhook. Without a `key`, requests are unsigned and only the secret URL identifies the sender."""
 
     url: str = field(repr=False)
     tls_context: ssl.SSLContext = field(repr=False)

@@ -30,22 +30,22 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFailure:
-    """A failure to send a notice. `answer` is the server's reply code, or 0 if there was no reply."""
+    """A failure to send a notice. `reply_code` is the server's, or 0 if there was no reply."""
 
     kind: FailureKind
-    answer: int = 0
+    reply_code: int = 0
 
     @property
     def code(self) -> str:
         """The code stored in the outbox, such as `refused 550`. The server's own message is never stored."""
-        return f"{self.kind} {self.answer}" if self.answer else self.kind.value
+        return f"{self.kind} {self.reply_code}" if self.reply_code else self.kind.value
 
     @classmethod
     def from_code(cls, code: str) -> Self:
-        """Return the failure with this code, or `BROKEN` if it is unknown."""
-        kind, _, answer = code.partition(" ")
-        is_known = kind in frozenset(FailureKind)
-        return cls(FailureKind(kind) if is_known else FailureKind.BROKEN, int(answer) if answer.isdecimal() else 0)
+        """Parse a stored code. An unknown kind becomes `BROKEN`."""
+        kind, _, reply_code = code.partition(" ")
+        known_kind = FailureKind(kind) if kind in frozenset(FailureKind) else FailureKind.BROKEN
+        return cls(known_kind, int(reply_code) if reply_code.isdecimal() else 0)
 
 
 _FAILURE_MESSAGES = {
@@ -71,7 +71,7 @@ OCCASION_LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class NoticeText:
-    """The text of a notice. Each line of `table` has a state, the number of rows in it, and their sums."""
+    """The text of a notice. Each line of `table` holds a state, its number of rows, and their sums."""
 
     title: str
     sentences: Sequence[str]
@@ -82,14 +82,14 @@ class NoticeText:
 
 
 def describe_failure(code: str) -> str:
-    """Describe a failure in the current language. `code` is the one stored in the outbox."""
+    """Describe a failure code from the outbox in the current language."""
     failure = DeliveryFailure.from_code(code)
-    suffix = f" ({failure.answer})" if failure.answer else ""
+    suffix = f" ({failure.reply_code})" if failure.reply_code else ""
     return f"{say(_FAILURE_MESSAGES[failure.kind])}{suffix}"
 
 
 def notice_text(notice: StoredNotice, content: Mapping[str, Any], *, has_attachment: bool = False) -> NoticeText:
-    """Return the text of a notice in the current language. With `has_attachment`, it mentions the attached rejects."""
+    """Return the text of a notice in the current language. With `has_attachment`, mention the attached rejects."""
     sentences = [*_notice_sentences(notice.occasion, content)]
     if has_attachment:
         sentences.append(say("The rows with defects are attached. They contain payees' data."))
@@ -102,13 +102,13 @@ def notice_text(notice: StoredNotice, content: Mapping[str, Any], *, has_attachm
     )
 
 
-def mail_text(words: NoticeText) -> str:
-    return template_environment().get_template("notice.txt").render(words=words)
+def mail_text(text: NoticeText) -> str:
+    return template_environment().get_template("notice.txt").render(words=text)
 
 
-def mail_html(words: NoticeText) -> str:
+def mail_html(text: NoticeText) -> str:
     """Return the HTML of an e-mail, which loads no external content."""
-    return template_environment().get_template("notice.html").render(words=words)
+    return template_environment().get_template("notice.html").render(words=text)
 
 
 def webhook_body(notice: StoredNotice, content: Mapping[str, Any], style: str) -> bytes:
