@@ -59,7 +59,7 @@ from paygw_batch.submit.submission import Conversation, PreparedPlan, Submission
 _MAX_EARLIER_PAYOUTS = 50
 """Maximum number of earlier payouts considered when a new sheet is read."""
 _MAX_READINGS = 4
-"""Maximum number of earlier readings tried, each of which reads the whole sheet."""
+"""Maximum number of earlier readings to try. Each one reads the whole sheet."""
 
 
 def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:
@@ -78,7 +78,7 @@ def recheck_cached_sheet(folder: PayoutFolder, settings: Settings, rules: Rules,
     corrections, sheet = cached_sheet
     try:
         require_complete(settings, rules, set())
-        submission = _submission(folder, _sheet_source(folder, settings, rules, corrections), sheet)
+        submission = _build_submission(folder, _sheet_source(folder, settings, rules, corrections), sheet)
         with journal_for_document(settings, "console") as journal:
             folder.write_check_result(_check_against_journal(folder, corrections, submission, journal, memory=memory))
     except PaygwError as error:
@@ -95,7 +95,7 @@ def warm_cache(folder: PayoutFolder, settings: Settings, rules: Rules, memory: C
     """Load a checked payout into `memory`, so that its first correction is checked as fast as later ones."""
     if (cached_sheet := _read_cached_sheet(folder)) is not None:
         corrections, sheet = cached_sheet
-        submission = _submission(folder, _sheet_source(folder, settings, rules, corrections), sheet)
+        submission = _build_submission(folder, _sheet_source(folder, settings, rules, corrections), sheet)
         with journal_for_document(settings, "console") as journal:
             plan_sheet(submission, journal, memory=memory)
 
@@ -119,7 +119,7 @@ def _cache_sheet(folder: PayoutFolder, corrections: Corrections, sheet: Sheet) -
 
 
 def _read_cached_sheet(folder: PayoutFolder) -> tuple[Corrections, Sheet] | None:
-    """Return the corrections and the cached sheet, or None if there is no up-to-date one."""
+    """Return the corrections and the cached sheet, or None if the cache is missing or outdated."""
     if (cached := _read_cached_values(folder)) is None:
         return None
     corrections, cached_values = cached
@@ -153,7 +153,9 @@ def _check_sheet(
         sheet = sheet or sheet_source.read()
         _cache_sheet(folder, corrections, sheet)
         with journal_for_document(settings, "console") as journal:
-            return _check_against_journal(folder, corrections, _submission(folder, sheet_source, sheet), journal, maker)
+            return _check_against_journal(
+                folder, corrections, _build_submission(folder, sheet_source, sheet), journal, maker
+            )
     except PaygwError as error:
         options = _sheet_source(folder, settings, rules, None).options
         return unreadable_result(error, partial(read_headings, folder.sheet, options))
@@ -193,9 +195,9 @@ def _read_with_earlier_answers(
         tried_keys.append(reading_key)
         with suppress(SheetError):
             sheet_source = SheetSource(settings, rules, folder.sheet, Reading(**answers, corrections=reused))
-            sheet, worksheets = sheet_source.read(), partial(list_worksheets, options=sheet_source.options)
+            sheet, load_worksheets = sheet_source.read(), partial(list_worksheets, options=sheet_source.options)
             # If the workbook now has different worksheets, the sender may want to pay another one.
-            is_same_workbook = not old_upload.worksheet or worksheets(folder.sheet) == worksheets(old.sheet)
+            is_same_workbook = not old_upload.worksheet or load_worksheets(folder.sheet) == load_worksheets(old.sheet)
             if {*sheet.headers.values()} == old_headings and is_same_workbook:
                 folder.write_upload(replace(uploaded, **answers, like=old_upload.display_name))
                 write_corrections(reused, folder.corrections_file)
@@ -206,16 +208,16 @@ def _read_with_earlier_answers(
 def _next_reference(previous: UploadedSheet) -> str | None:
     """Return this month's default reference if the previous payout used its own month's default."""
     suggested = suggest_reference(PAYOUT, utc_now())
-    is_usual = previous.reference == suggest_reference(PAYOUT, datetime.fromisoformat(previous.at))
-    return suggested if is_usual and previous.reference != suggested else None
+    was_default = previous.reference == suggest_reference(PAYOUT, datetime.fromisoformat(previous.at))
+    return suggested if was_default and previous.reference != suggested else None
 
 
-def _submission(folder: PayoutFolder, sheet_source: SheetSource, sheet: Sheet) -> Submission:
+def _build_submission(folder: PayoutFolder, sheet_source: SheetSource, sheet: Sheet) -> Submission:
     return Submission(sheet_source, sheet_source.validated(sheet), folder.uploaded.choices, folder.plan_file)
 
 
 def unreadable_result(error: PaygwError, load_headings: Callable[[], Sequence[FileHeading]] = tuple) -> UnreadableSheet:
-    """Return the result for a sheet that could not be checked. `load_headings` reads the sheet's headings."""
+    """Return the result for a sheet that cannot be checked. `load_headings` reads the sheet's headings."""
     columns = operation_columns(PAYOUT)
     headings: Sequence[FileHeading] = ()
     if isinstance(error, HeadingError):
@@ -257,7 +259,7 @@ def sheet_digest(sheet: Path) -> str:
 
 
 def write_marked_copy(folder: PayoutFolder, settings: Settings, rules: Rules, path: Path) -> None:
-    """Write a payout's corrected sheet to `path` with its defects marked. Raises `OutputError` if that fails."""
+    """Write a payout's corrected sheet to `path` with its defects marked. Raises `OutputError` on failure."""
     corrections = folder.corrections
     sheet_source = _sheet_source(folder, settings, rules, corrections)
     edits = () if corrections is None else corrections.edits
@@ -272,7 +274,7 @@ def _check_against_journal(
     maker: PublicKey | None = None,
     memory: ComparisonMemory | None = None,
 ) -> CheckedSheet:
-    """Check a sheet against the journal, and write its findings. For a `maker`, also draft a plan if possible."""
+    """Check a sheet against the journal and write its findings. Given a `maker`, also draft a plan if possible."""
     batch_count, plan = len(journal.batches()), plan_sheet(submission, journal, memory=memory)
     defects = plan.validated.defects.with_columns(is_defect=pl.lit(value=True))
     warnings = plan.warnings.with_columns(is_defect=pl.lit(value=False))
@@ -359,11 +361,11 @@ def kind_meaning(code: str, headings: Mapping[str, str], *, is_defect: bool) -> 
 
 
 def _unsent_totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
-    """Return (currency, rows, sum) for each currency. Counts only rows that were not sent before."""
-    already_sent = [row.row for row in plan.sent_before]
+    """Return (currency, rows, sum) for each currency, excluding rows sent in earlier payouts."""
+    sent_rows = [row.row for row in plan.sent_before]
     sums: dict[str, tuple[int, int]] = {}
     for part in plan.validated.parts():
-        unsent = exclude_rows(part.instructions, already_sent).group_by("currency").agg(pl.len(), pl.col("minor").sum())
+        unsent = exclude_rows(part.instructions, sent_rows).group_by("currency").agg(pl.len(), pl.col("minor").sum())
         for currency, rows, minor in unsent.iter_rows():
             total_rows, total_minor = sums.get(currency, (0, 0))
             sums[currency] = total_rows + rows, total_minor + minor

@@ -32,7 +32,7 @@ from paygw_batch.console.pages import (
 )
 from paygw_batch.console.pages.agreement import AgreementActions
 from paygw_batch.console.pages.orders import OrderAgreement
-from paygw_batch.console.passkey_access import SignInMethod, StoredSessions, WebSessions, passkey_access
+from paygw_batch.console.passkey_access import SignInMethod, StoredSessions, WebSessions, build_passkey_access
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Action, load_members
 from paygw_batch.console.rendering import STATIC, create_environment, request_locale
@@ -150,12 +150,12 @@ def build_console(settings: Settings, *, config: Path | None, environ: Mapping[s
             say("The console needs a configuration file."), hint=say("Give its path with --config.")
         )
     options = ["--config", str(config.absolute())]
-    if settings.journal.url is None:  # a journal in a database is set only in the configuration
+    if settings.journal.url is None:  # the URL of a database is set only in the configuration
         options += ["--journal", str(settings.journal_path())]
     with journal_for_document(settings, "console", must_be_known=False):  # Create the sandbox's journal.
         pass
     sessions = StoredSessions(settings.journal_path())
-    access = passkey_access(settings, members, sessions)
+    access = build_passkey_access(settings, members, sessions)
     is_secure = public_origin is not None and public_origin.startswith("https:")
     local_origins = set() if is_secure else {f"http://{name}:{port}" for name in LOOPBACK_NAMES}
     origins = local_origins if public_origin is None else {public_origin, *local_origins}
@@ -225,9 +225,9 @@ def serve_console(
     *,
     reload_settings: Callable[[], Settings],
 ) -> None:
-    """Serve the console until SIGINT or SIGTERM. `echo` is called with its address as soon as it is ready.
+    """Serve the console until SIGINT or SIGTERM. Calls `echo` with the console's address when it is ready.
 
-    `reload_settings` is called when the file `config` changes, because people are added while the console runs.
+    Calls `reload_settings` when the file `config` changes, because people may be added while the console runs.
     """
     section = settings.console
     with ExitStack() as stack:
@@ -294,13 +294,13 @@ class ReloadingApp:
 
 
 def listen_on_port(port: int) -> socket.socket:
-    """Open a socket on the loopback address. Port 0 means any free port."""
+    """Open a listening socket on the loopback address. Port 0 means any free port."""
     return listen_on_loopback(port, backlog=_BACKLOG)
 
 
 @contextmanager
 def listen_on_socket(path: Path) -> Iterator[socket.socket]:
-    """Open a Unix socket that only its owner and group can use. Raises `ConfigurationError` if that fails."""
+    """Listen on a Unix socket that only its owner and group can use. Raises `ConfigurationError` on failure."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         if path.is_socket():

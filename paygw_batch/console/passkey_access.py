@@ -63,7 +63,7 @@ CREATE TABLE IF NOT EXISTS secret (
     value BLOB NOT NULL
 ) STRICT;
 """
-"""The tables of the sessions file. `secret` proves that this console began a sign-in. It cannot open a session."""
+"""The tables of the sessions file. `secret` proves that this console began a sign-in, but cannot open a session."""
 _DELETE_EXCESS = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session ORDER BY started_s DESC LIMIT ?)"
 
 
@@ -98,21 +98,21 @@ class StoredSessions:
             )
             self.secret: bytes = self._execute("SELECT value FROM secret")[0][0]
 
-    def begin(self, digest: bytes, session: StoredSession, *, replaces: bytes) -> None:
-        """Store a session under the digest of its id, and delete the one whose id has the digest `replaces`."""
+    def begin(self, digest: bytes, session: StoredSession, *, old_digest: bytes) -> None:
+        """Store a session under the digest of its id. Deletes the session stored under `old_digest`."""
         with self._transaction():
-            self._execute("DELETE FROM session WHERE digest = ?", replaces)
+            self._execute("DELETE FROM session WHERE digest = ?", old_digest)
             self._execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", digest, *astuple(session))
             self._execute(_DELETE_EXCESS, _MAX_SESSIONS)
 
     def session(self, digest: bytes) -> StoredSession | None:
-        """Return the session whose id has this digest, or None if it does not exist."""
+        """Return the session stored under `digest`, or None if it does not exist."""
         query = "SELECT person, way, key, credential, started_s, seen_s FROM session WHERE digest = ?"
         with self._transaction():
             rows = self._execute(query, digest)
         return StoredSession(*rows[0]) if rows else None
 
-    def use(self, digest: bytes, at_s: float) -> None:
+    def record_use(self, digest: bytes, at_s: float) -> None:
         with self._transaction():
             self._execute("UPDATE session SET seen_s = ? WHERE digest = ?", at_s, digest)
 
@@ -129,7 +129,7 @@ class StoredSessions:
                     self._execute("DELETE FROM session WHERE digest = ?", digest)
 
     def record_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
-        """Record a sign-in as used, and return whether it was unused. Deletes records older than `forget_before_s`."""
+        """Record a sign-in, and return whether it is the first use. Deletes records older than `forget_before_s`."""
         with self._transaction():
             self._execute("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
             self._execute("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)
@@ -167,7 +167,7 @@ class SignInMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SignInKey:
-    """The passkey that a person signed in with. It is the only one that can sign during the session."""
+    """The passkey that a person signed in with. No other passkey can sign during the session."""
 
     key: PublicKey
     credential: str
@@ -193,7 +193,7 @@ class WebSession:
 
 
 class WebSessions:
-    """The sessions of all people. Stores only digests of session ids, because a digest cannot be used as an id.
+    """Everyone's sessions. Stores only digests of session ids, because a digest cannot be used as an id.
 
     A session ends when its person is no longer in `members`, its passkey no longer in `keys`, or its method no longer
     in `methods`. It also ends after `idle_s` seconds without use, and after `max_age_s` seconds.
@@ -220,11 +220,11 @@ class WebSessions:
         sessions.end_sessions(lambda session: self._has_ended(session, now_s()))
 
     def sign_in(self, member: Member, old_id: str, method: SignInMethod, passkey: SignInKey | None = None) -> str:
-        """Begin a session and return its id. Ends the browser's previous session."""
+        """Begin a session and return its id. Ends the browser's previous session, `old_id`."""
         session_id, now_s = secrets.token_urlsafe(RANDOM_BYTES), self._now_s()
         key, credential = ("", "") if passkey is None else (passkey.key.text, passkey.credential)
         session = StoredSession(member.name, method, key, credential, now_s, now_s)
-        self._store.begin(_digest(session_id), session, replaces=_digest(old_id))
+        self._store.begin(_digest(session_id), session, old_digest=_digest(old_id))
         return session_id
 
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:
@@ -239,7 +239,7 @@ class WebSessions:
             return None
         if not is_poll and now_s - session.seen_s > _MIN_USE_INTERVAL_S:
             with suppress(SessionsBroken):  # If the disk is full, people can still read until their session ends.
-                self._store.use(digest, now_s)
+                self._store.record_use(digest, now_s)
         key = self._keys.get(session.key)
         passkey = None if key is None else SignInKey(key[0], session.credential)
         idle_s = now_s - session.seen_s if is_poll else 0
@@ -283,7 +283,7 @@ class Invitations:
         self._lock = Lock()
 
     def invite(self, name: str, token: str, now: datetime) -> str:
-        """Store an invitation under a digest of its `token`, and return the time when it expires."""
+        """Store an invitation under a digest of its `token`, and return its expiry time."""
         expires_at = timestamp(now + timedelta(hours=INVITATION_H))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write(self._path(token), {"name": name, "expires_at": expires_at})
@@ -304,8 +304,8 @@ class Invitations:
         with self._lock:
             invitation = self.invitation(token, now)
             if invitation is None:
-                use = self._read(used_path, now)
-                return (use["name"], False) if use is not None and use["fingerprint"] == fingerprint else None
+                used = self._read(used_path, now)
+                return (used["name"], False) if used is not None and used["fingerprint"] == fingerprint else None
             self._write(used_path, {**invitation, "fingerprint": fingerprint})
             try:
                 self._path(token).unlink()
@@ -358,7 +358,7 @@ def parse_new_passkey(form: Mapping[str, str], token: str, party: RelyingParty) 
 
 SIGN_IN_LIMIT_S = 300.0
 """Maximum time between opening the sign-in page and using the passkey."""
-_USED_SIGN_IN_S = 24 * 3600.0
+_SIGN_IN_RETENTION_S = 24 * 3600.0
 """How long used sign-ins are stored. If the clock is set back further, they can be used again."""
 
 
@@ -383,14 +383,14 @@ class SignIns:
         return f"{payload}.{self._mac(payload)}"
 
     def end(self, nonce: str) -> bool:
-        """End a sign-in. Return whether this console began it less than `SIGN_IN_LIMIT_S` ago and it was unused."""
+        """Complete a sign-in. Returns whether this console began it in the last `SIGN_IN_LIMIT_S` and it was unused."""
         payload, _, mac = nonce.rpartition(".")
         if not hmac.compare_digest(mac.encode(), self._mac(payload).encode()):
             return False
         now_s = self._now_s()
         if abs(now_s - int(payload.rpartition(".")[2])) > SIGN_IN_LIMIT_S:
             return False
-        return self._store.record_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _USED_SIGN_IN_S)
+        return self._store.record_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _SIGN_IN_RETENTION_S)
 
     def _mac(self, payload: str) -> str:
         return hmac.new(self._store.secret, payload.encode(), hashlib.sha256).hexdigest()
@@ -399,13 +399,13 @@ class SignIns:
 def find_signing_key(
     nonce: str, signature: PasskeySignature, keys: Iterable[PublicKey], party: RelyingParty
 ) -> PublicKey | None:
-    """Return the key in `keys` that made a signature for the sign-in with this nonce, or None."""
+    """Return the key in `keys` that signed the sign-in with this nonce, or None."""
     return next((key for key in keys if is_valid_assertion(key, signature, sign_in_text(nonce), party)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PasskeyAccess:
-    """Everything needed to sign in by passkey. `party` is None if no address is configured."""
+    """Everything needed to sign in with a passkey. `party` is None if no address is configured."""
 
     party: RelyingParty | None
     keys: Mapping[PublicKey, Member]
@@ -413,8 +413,8 @@ class PasskeyAccess:
     invitations: Invitations
 
 
-def passkey_access(settings: Settings, members: tuple[Member, ...], sessions: StoredSessions) -> PasskeyAccess:
-    """Build a `PasskeyAccess`. Raises `ConfigurationError` if two people have the same key."""
+def build_passkey_access(settings: Settings, members: tuple[Member, ...], sessions: StoredSessions) -> PasskeyAccess:
+    """Build the passkey access. Raises `ConfigurationError` if two people have the same key."""
     return PasskeyAccess(
         party=relying_party(settings),
         keys=_members_by_key(settings, members),

@@ -13,7 +13,7 @@ from paygw_batch.journal import BatchRecord, JournalReader, StateTally
 MAX_AGE_S = 1.0
 """Maximum age of a count returned for a poll. Tabs poll every two seconds."""
 WINDOW_S = 30.0
-"""Time over which the rate is measured, which is short because the gateway's speed varies."""
+"""Time over which the rate is measured. It is short, because the gateway's speed varies."""
 _MIN_WINDOW_S = 4.0
 
 
@@ -35,9 +35,9 @@ class PayoutCounts:
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
     def version(self, batch: str, language: str) -> str | None:
-        """Return the version of a payout's page if it was recorded within the last second, otherwise None."""
-        entry = self._versions.get((batch, language))
-        return entry[1] if entry is not None and self._monotonic_s() - entry[0] < MAX_AGE_S else None
+        """Return the version of a payout's page if it was recorded in the last second, otherwise None."""
+        recorded = self._versions.get((batch, language))
+        return recorded[1] if recorded is not None and self._monotonic_s() - recorded[0] < MAX_AGE_S else None
 
     def record_version(self, batch: str, language: str, version: str) -> None:
         self._versions[batch, language] = (self._monotonic_s(), version)

@@ -1,7 +1,7 @@
 """Stores a payout in preparation in a folder: its sheet, corrections, check result and plan.
 
 Each file is written atomically, so a killed process leaves the previous version. No file stores the payout's
-progress, which follows from the files, the journal and the run's process.
+progress, which is derived from the files, the journal and the run's process.
 """
 
 import filecmp
@@ -37,9 +37,9 @@ _CHECK_RESULT_FILE = "checked.json"
 FINDINGS_FILE = "found.parquet"
 """The file with all defects and warnings: `row, column, value, code, message, correction, is_defect`."""
 HEADINGS_QUESTION = "headings"
-"""The question which column each heading stands for. `errors.QuestionKind` has all other questions."""
+"""Asks which column each heading stands for. All other questions are in `errors.QuestionKind`."""
 ROWS_FILE = "rows.parquet"
-"""The file with the corrected table of the sender: `row`, then the table's own columns."""
+"""The file with the sender's corrected table: `row`, then the table's own columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class FindingKind:
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """A question to the maker about a sheet. `people` has a sentence about each person concerned."""
+    """A question to the maker about a sheet. `people` holds a sentence about each person concerned."""
 
     key: str
     message: str
@@ -233,7 +233,7 @@ class PayoutFolder(NamedFolder):
 
     @property
     def version(self) -> str:
-        """A digest of the upload, how to read it, and its corrections. Forms send it back."""
+        """A digest of the upload, how to read it, and its corrections. Forms return it."""
         corrections = self.corrections_file.read_bytes() if self.corrections_file.exists() else b""
         digests = (hashlib.sha256(part).digest() for part in (self._upload_bytes(), corrections))
         return hashlib.sha256(b"".join(digests)).hexdigest()[:32]
@@ -248,7 +248,7 @@ class PayoutFolder(NamedFolder):
         return self.path / "read"
 
     def reading_key(self, corrections: Corrections) -> str:
-        """Return a key made from the sheet's digest and how it is read. Identical keys mean identical cells."""
+        """Return a cache key made from the sheet and how it is read. Identical keys mean identical cells."""
         uploaded = self.uploaded
         return json.dumps(
             [corrections.sheet_sha256, uploaded.name, uploaded.worksheet, uploaded.encoding, dict(corrections.columns)]
@@ -259,7 +259,7 @@ class PayoutFolder(NamedFolder):
         return self.path / "plan.json"
 
     def write_upload(self, uploaded: UploadedSheet) -> None:
-        """Store who uploaded the sheet, how to read it, and what the maker entered."""
+        """Store who uploaded the sheet, how to read it, and the maker's input."""
         self._upload = json.dumps(asdict(uploaded), ensure_ascii=False).encode()
         write_atomically(self.path / "upload.json", self._upload)
 
@@ -297,7 +297,7 @@ class PayoutFolder(NamedFolder):
             old_sheet.unlink()
 
     def remove_plan(self, sent_back: str = "") -> None:
-        """Remove the plan and its approvals. Stores `sent_back`, which says who sent it back and why, or is empty."""
+        """Remove the plan and its approvals. `sent_back` says who sent it back and why, or is empty."""
         self.plan_file.unlink(missing_ok=True)
         (self.path / "draft.json").unlink(missing_ok=True)
         self.write_upload(replace(self.uploaded, sent_back=sent_back))
@@ -331,10 +331,10 @@ class PayoutFolder(NamedFolder):
 
     @property
     def batch_and_upload(self) -> tuple[str, UploadedSheet | None]:
-        """The id of the sheet's batch, or empty if it was not read, and the upload. Cached until a file changes."""
+        """The batch id (empty if the sheet was not read) and the upload. Cached until a file changes."""
         try:
-            files = [(self.path / name).stat() for name in (_CHECK_RESULT_FILE, self.MARKER_FILE)]
-            return _read_batch_and_upload(self.path, *((file.st_ino, file.st_mtime_ns) for file in files))
+            stats = [(self.path / name).stat() for name in (_CHECK_RESULT_FILE, self.MARKER_FILE)]
+            return _read_batch_and_upload(self.path, *((stat.st_ino, stat.st_mtime_ns) for stat in stats))
         except FileNotFoundError:  # The sheet was not checked yet, or has been removed.
             return "", None
 
@@ -408,7 +408,7 @@ def move_upload(source: Path, target: Path) -> None:
 
 
 def plain_file_name(name: str) -> str:
-    """Return the last component of a file name. Raises `UsageError` if it is not suitable for a sheet.
+    """Return the last component of a path. Raises `UsageError` if it cannot be used as a sheet's name.
 
     Browsers send any name that the sender's system allows, even one with a path or with invisible characters.
     """

@@ -40,7 +40,7 @@ class Member:
 
 
 def role_lists(settings: Settings) -> list[tuple[Role, Mapping[str, Keys]]]:
-    """Return the roles for which `[console]` lists people, each with its list."""
+    """Return each role for which `[console]` lists people, with that list."""
     return [(role, people) for role in Role if (people := getattr(settings.console, f"{role}s", None)) is not None]
 
 

@@ -73,7 +73,7 @@ _DATE_FORMATS = mark_all(
 
 
 def next_page_links(after: int, next_after: int, anchor: str = "", /, **params: str) -> Sequence[tuple[str, str]]:
-    """Return links to the first and next page. `after` and `next_after` are the rows before this and the next page."""
+    """Return links to the first and next page. A page starts after row `after`, the next one after `next_after`."""
     labels = {say("First page"): 0 if after else None, say("Next page"): next_after or None}
     return page_links("after", labels, anchor, **params)
 
@@ -81,7 +81,7 @@ def next_page_links(after: int, next_after: int, anchor: str = "", /, **params: 
 def page_links(
     name: str, positions: Mapping[str, int | None], anchor: str = "", /, **params: str
 ) -> Sequence[tuple[str, str]]:
-    """Return (address, label) for each position that is not None. The query has `params` and `name=position`."""
+    """Return (address, label) for each position that is not None. The query contains `params` and `name=position`."""
     return [
         (f"?{urlencode({key: value for key, value in {**params, name: position}.items() if value})}#{anchor}", label)
         for label, position in positions.items()
@@ -105,7 +105,7 @@ _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=UTC)
 
 @contextmanager
 def request_locale(request: Request, zone: str | None) -> Iterator[None]:
-    """Within the block, use the browser's language, the time zone `zone`, and a narrow space between thousands.
+    """Use the browser's language, the time zone `zone` and narrow spaces between thousands within the block.
 
     If `zone` is None, times are in the machine's zone. The space is used in every language, because some people read a
     comma as a decimal point.

@@ -43,7 +43,7 @@ def run_within_limits(
     journal = str(settings.journal_path()) if settings.journal.url is None else ""
     command = [sys.executable, "-P", "-c", program, str(config), journal]
     try:
-        completed = subprocess.run(  # noqa: S603 (our own program)
+        process = subprocess.run(  # noqa: S603 (our own program)
             [*command, *arguments],
             env=environment,
             cwd="/",
@@ -55,7 +55,7 @@ def run_within_limits(
         )
     except subprocess.TimeoutExpired:
         return False
-    return completed.returncode == 0
+    return process.returncode == 0
 
 
 def limit_this_process() -> Settings:

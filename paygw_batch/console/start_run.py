@@ -50,7 +50,7 @@ def start_run(
     environ: Mapping[str, str],
     on_end: Callable[[int], None] = lambda _exit_code: None,
 ) -> StartedRun:
-    """Start a command as the run for a batch, in a new session. If a run is alive, return that run instead.
+    """Start `command` in a new session as the batch's run. If a run is alive, return that run instead.
 
     `on_end` is called with the exit code, unless this process ends before the run.
     """
@@ -89,7 +89,7 @@ def last_run(directory: Path, batch: str) -> StartedRun | None:
 
 
 def run_reference(run: StartedRun | None) -> str:
-    """Return a reference by which a form identifies a run. Empty if there is no run."""
+    """Return a reference that identifies a run in forms. Empty if there is no run."""
     return "" if run is None else f"{run.pid}-{run.started_ticks}-{run.at}"
 
 

@@ -101,7 +101,7 @@ class Console:
     sessions: WebSessions
     counts: PayoutCounts
     memories: Callable[[str], ComparisonMemory]
-    """Returns the comparison memory of the payout with a number. It is empty unless the sheet was checked recently."""
+    """Returns the comparison memory of a payout by its number. Empty unless the sheet was checked recently."""
     templates: Environment
     program: tuple[str, ...]
     environ: Mapping[str, str] = field(repr=False)
@@ -110,7 +110,7 @@ class Console:
     cookie_name: str
 
     def run_on_upload(self, program: str, *arguments: str) -> bool:
-        """Run one of our programs on an upload in a process with limits. Return whether it succeeded."""
+        """Run one of our programs on an upload in a limited process. Returns whether it succeeded."""
         return run_within_limits(program, arguments, self.settings, config=self.config, environ=self.environ)
 
     @property
@@ -190,7 +190,7 @@ class Visit:
         return may(self.member, action, maker)
 
     def require(self, action: Action, maker: str, message: str) -> None:
-        """Raise `ActRefused` with `message` unless the person may do an action on a document prepared by `maker`."""
+        """Raise `ActRefused` with `message` unless the person may do `action` on a document prepared by `maker`."""
         if not self.may(action, maker):
             raise ActRefused(message)
 
@@ -198,13 +198,13 @@ class Visit:
         """Return an account number as this person may see it: in full, or only the last digits."""
         return mask_number(number) if number and self.member.sees_only_last_digits else number
 
-    def path(self, name: str) -> str:
+    def path_param(self, name: str) -> str:
         return str(self.request.path_params[name])
 
     def record_action(
         self, action: str, subject: str, result: AuditResult, *, reason: str = "", person: str | None = None
     ) -> None:
-        """Record an action of `person`, or else of the signed-in person. Raises `AuditUnwritable` if that fails."""
+        """Record an action by `person`, or by the signed-in person if None. Raises `AuditUnwritable` on failure."""
         name = "" if self.session is None else self.session.member.name
         note = AuditNote(name if person is None else person, action, subject, result, reason)
         journal_location(self.console.settings).add_audit_entry(note, timestamp(self.console.now()))
@@ -270,7 +270,7 @@ class Visit:
 
 
 def payout_namer(console: Console) -> Callable[[str, str], str]:
-    """Return a function that returns a payout's display name or, if it has none, its sheet name."""
+    """Return a function that looks up a payout's display name. It falls back to the sheet name."""
     uploads = cache(partial(uploads_by_batch, console.directory))
 
     def payout_name(batch: str, sheet_name: str) -> str:
@@ -285,7 +285,7 @@ _OK, _CONFLICT = 200, 409
 
 @dataclass(frozen=True, slots=True)
 class WebRoute:
-    """A path, its handler, and the action that needs permission, or None if no sign-in is needed.
+    """A path and its handler. The person needs permission for `action`. If it is None, no sign-in is needed.
 
     `audit_action` names the action in the audit trail. `form` says where the form of a POST is: at the parent path if
     None, at the path itself if empty, and otherwise at the sibling path with this name.
@@ -377,7 +377,7 @@ class WebRoute:
         visit.record_action(self.audit_action, visit.subject, AuditResult.REFUSED, reason=reason)
 
     def _refusal_response(self, visit: Visit) -> Response | None:
-        """Return a response to a signed-out person, or None. Raises `ActRefused` if the request is not allowed."""
+        """Return a response if nobody is signed in, otherwise None. Raises `ActRefused` for a forbidden request."""
         if self.method == "POST":
             _require_own_origin(visit)
         if self.action is None:
@@ -493,7 +493,7 @@ FILE_TYPES = {
 def open_payout(visit: Visit) -> Iterator[tuple[JournalReader, BatchRecord]]:
     """Yield the journal and the batch named in the address. Raises `PageNotFound` if the batch does not exist."""
     with journal_for_planning(visit.console.settings) as journal:
-        yield journal, require_payout(journal, visit.path("batch"))
+        yield journal, require_payout(journal, visit.path_param("batch"))
 
 
 @contextmanager
@@ -543,6 +543,6 @@ _locks: defaultdict[str, RLock] = defaultdict(RLock)
 
 @contextmanager
 def hold_lock(name: str) -> Iterator[None]:
-    """Hold the lock called `name` during the block, so that repeated requests run one by one."""
+    """Hold the lock called `name` during the block, so that repeated requests run one at a time."""
     with _locks[name]:
         yield

@@ -121,9 +121,7 @@ class _Delivery:
             if again:
                 outbox.make_due(utc_now())
             due = outbox.due(utc_now(), limit=_MAX_NOTICES)
-            with open_journal_to_read(
-                self.settings
-            ) as journal:  # reopened, so that it includes the runs of these notices
+            with open_journal_to_read(self.settings) as journal:  # reopened to include the runs of these notices
                 for notice in due:
                     if time.monotonic() >= self.deadline_s:
                         return

@@ -283,7 +283,7 @@ def answer_question(visit: Visit) -> Response:
 
 def remove_sheet(visit: Visit) -> Response:
     """Remove a sheet whose payout was not started. A second click does nothing."""
-    if PayoutFolder.find(visit.console.directory, visit.path("sheet")) is not None:
+    if PayoutFolder.find(visit.console.directory, visit.path_param("sheet")) is not None:
         with lock_for_change(visit) as payout:
             require_version(visit, payout)
             withdraw(visit, payout.plan)
@@ -336,7 +336,7 @@ def _redirect_back(visit: Visit, *, change: str = "", row: int = 0, column: str 
     """Redirect to the form's page. The address has no anchor, so that browsers focus the next red cell."""
     params = {name: visit.form.get(name) for name in ("kind", "after")} | {"did": change, "row": row, "column": column}
     query = urlencode({name: value for name, value in params.items() if value})
-    return visit.redirect(f"/sheets/{visit.path('sheet')}?{query}")
+    return visit.redirect(f"/sheets/{visit.path_param('sheet')}?{query}")
 
 
 def _default_kind(result: CheckedSheet) -> str:

@@ -296,7 +296,7 @@ class OrderAgreement(Agreement[RowOrder]):
 
     @classmethod
     def find(cls, visit: Visit) -> Self | None:
-        folder = find_order_folder(orders_directory(visit), visit.path("order"))
+        folder = find_order_folder(orders_directory(visit), visit.path_param("order"))
         return None if folder is None else cls(visit, folder)
 
     def draft(self) -> RowOrder:

@@ -103,12 +103,12 @@ def show_payout(visit: Visit) -> Response:
 
 def show_progress(visit: Visit) -> Response:
     """Return the part of a payout's page that changes, or status 204 if nothing has changed."""
-    if visit.query("seen") == visit.console.counts.version(visit.path("batch"), language()):
+    if visit.query("seen") == visit.console.counts.version(visit.path_param("batch"), language()):
         return Response(status_code=204)
     with open_payout(visit) as (journal, record):
         followed = _load_followed_batch(visit, journal, record, is_poll=True)
         version = _live_version(visit, followed)
-        visit.console.counts.record_version(visit.path("batch"), language(), version)
+        visit.console.counts.record_version(visit.path_param("batch"), language(), version)
         if visit.query("seen") == version:
             return Response(status_code=204)
         live = _live_values(visit, journal, followed)
@@ -136,7 +136,7 @@ def load_row(visit: Visit) -> tuple[BatchRecord, FollowedRowHistory, Sequence[Se
     settings = visit.console.settings
     with open_payout(visit) as (journal, record):
         try:
-            row_history = followed_row(settings, journal, record, int(visit.path("row")))
+            row_history = followed_row(settings, journal, record, int(visit.path_param("row")))
         except UsageError as error:
             raise PageNotFound(error.message) from None
         if row_history.followed.state == State.IN_FLIGHT:
@@ -373,7 +373,7 @@ def _build_step(step: NextStep) -> StepView:
 
 
 def download_reconciliation(visit: Visit) -> Response:
-    extension = require_extension(visit.path("ending"), *FILE_TYPES)
+    extension = require_extension(visit.path_param("ending"), *FILE_TYPES)
     minor_units, quarantine_h = rule_minor_units(visit.console.rules), visit.console.settings.submission.quarantine_h
     reader = Reader(format_time, _format_action, is_operator=False)
 
@@ -391,7 +391,7 @@ def download_reconciliation(visit: Visit) -> Response:
 def download_row_advice(visit: Visit) -> Response:
     """Return the remittance advice for a row. Raises `PageNotFound` if the row was not paid."""
     with open_payout(visit) as (journal, record):
-        payouts = paid_payouts(list(journal.payments(record.number, [int(visit.path("row"))]).values()))
+        payouts = paid_payouts(list(journal.payments(record.number, [int(visit.path_param("row"))]).values()))
     if not payouts or not payouts[0].fields:  # The fields of a forgotten person are empty.
         raise PageNotFound(say("This row has no remittance advice: it was not paid, or the person was forgotten."))
     return remittance_response(visit, [payouts])

@@ -119,7 +119,7 @@ class PlanAgreement(Agreement[PlanDocument]):
     @classmethod
     def find(cls, visit: Visit) -> Self | None:
         """Check the sheet in the address and return its agreement, or None if the sheet does not exist."""
-        payout = PayoutFolder.find(visit.console.directory, visit.path("sheet"))
+        payout = PayoutFolder.find(visit.console.directory, visit.path_param("sheet"))
         if payout is None:
             return None
         is_reading = start_check(visit, payout, to_sign=True) is None  # a new plan is being drafted

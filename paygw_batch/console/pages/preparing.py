@@ -40,7 +40,7 @@ STARTED = mark("This payout has already started, so its sheet can no longer be c
 
 def require_folder(visit: Visit) -> PayoutFolder:
     """Return the payout in preparation in the address. Raises `Visit.missing_error` if it does not exist."""
-    payout = PayoutFolder.find(visit.console.directory, visit.path("sheet"))
+    payout = PayoutFolder.find(visit.console.directory, visit.path_param("sheet"))
     if payout is None:
         raise visit.missing_error(say(NO_SUCH_SHEET))
     return payout

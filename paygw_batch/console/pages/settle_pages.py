@@ -67,7 +67,7 @@ def show_settle_form(visit: Visit) -> Response:
 
 def settle_row(visit: Visit) -> Response:
     """Settle a row as paid. For any other outcome, draft an order that two people must agree to."""
-    batch, row, settings = visit.path("batch"), int(visit.path("row")), visit.console.settings
+    batch, row, settings = visit.path_param("batch"), int(visit.path_param("row")), visit.console.settings
     resolution = next((resolution for resolution in Resolution if resolution.value == visit.form.get("said")), None)
     if resolution is None:
         raise UsageError(say("Choose what the gateway said."), hint="")
@@ -100,7 +100,7 @@ def _disabled_reason(visit: Visit, choice: SettleChoice) -> str:
 
 def _is_already_settled(visit: Visit, journal: JournalReader, settlement: Settlement) -> bool:
     """Return whether this person has already settled the row in this way, for example by a first click."""
-    record = require_payout(journal, visit.path("batch"))
+    record = require_payout(journal, visit.path_param("batch"))
     row = row_states(journal, record, [settlement.row]).get(settlement.row)
     actions = [entry for entry in journal.history(record.number) if entry.row == settlement.row]
     if row is None or row.state is not State.PAID or not actions:
@@ -112,7 +112,7 @@ def _is_already_settled(visit: Visit, journal: JournalReader, settlement: Settle
 
 def _require_same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRecord:
     """Return the batch. Raises `PageOutdated` if the row's state or attempt has changed since the page was opened."""
-    record = require_payout(journal, visit.path("batch"))
+    record = require_payout(journal, visit.path_param("batch"))
     row_state = row_states(journal, record, [row]).get(row)
     if row_state is None:
         return record

@@ -127,7 +127,7 @@ _USER_ID_LENGTH = 22
 
 
 def show_invitation(visit: Visit) -> Response:
-    token, party = visit.path("token"), _require_party(visit)
+    token, party = visit.path_param("token"), _require_party(visit)
     invitation = visit.console.access.invitations.invitation(token, visit.console.now())
     if invitation is None:
         raise PageNotFound(say("This link has already been used or has expired. Ask for a new one."))
@@ -143,7 +143,7 @@ def show_invitation(visit: Visit) -> Response:
 
 def accept_invitation(visit: Visit) -> Response:
     """Show the new passkey's line and fingerprint. Raises `PageOutdated` if the invitation is used or expired."""
-    token, form, console = visit.path("token"), visit.form, visit.console
+    token, form, console = visit.path_param("token"), visit.form, visit.console
     key = parse_new_passkey(form, token, _require_party(visit))
     if key is None:
         raise ActRefused(say("The passkey was not created. Open the link again to create it."))

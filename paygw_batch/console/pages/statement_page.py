@@ -82,7 +82,7 @@ class LineView:
 
 
 def download_questions(visit: Visit) -> Response:
-    extension = require_extension(visit.path("ending"), "csv", "xlsx")
+    extension = require_extension(visit.path_param("ending"), "csv", "xlsx")
 
     def write(path: Path) -> str:
         with open_payout(visit) as (journal, record):
@@ -228,7 +228,7 @@ def _require_same_match(visit: Visit, match: StatementMatch) -> None:
 
 def remove_statement(visit: Visit) -> Response:
     """Remove an uploaded statement. Rows that it settled stay settled."""
-    folder = StatementFolder.find(statements_directory(visit), visit.path("statement"))
+    folder = StatementFolder.find(statements_directory(visit), visit.path_param("statement"))
     with journal_for_planning(visit.console.settings) as journal:
         batch = require_payout(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
         if folder is not None and folder.lines_file.exists():
@@ -240,7 +240,7 @@ def remove_statement(visit: Visit) -> Response:
 
 
 def _require_statement(visit: Visit) -> StatementFolder:
-    folder = StatementFolder.find(statements_directory(visit), visit.path("statement"))
+    folder = StatementFolder.find(statements_directory(visit), visit.path_param("statement"))
     if folder is None or not folder.lines_file.exists():
         raise visit.missing_error(say("This statement does not exist. It may have been removed."))
     return folder
