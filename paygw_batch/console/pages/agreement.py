@@ -73,8 +73,8 @@ class Stage(StrEnum):
 class AgreementProgress:
     """The progress of a document.
 
-    `problem` says why the document is void, outdated or failed. `approvers` maps each person whose
-    approval is valid to its time. After the document was carried out, they are the people recorded as approvers.
+    `problem` says why the document is void, outdated or failed. `approvers` holds the time of each valid approval by
+    person. After the document has been carried out, it holds the recorded approvals.
     """
 
     stage: Stage
@@ -83,38 +83,40 @@ class AgreementProgress:
 
 
 class Agreement(ABC, Generic[Document]):
-    """A document that its maker signs, enough others approve, and somebody starts.
+    """A document that its maker signs, others approve, and somebody starts.
 
     To add a kind of document, subclass this and write a page that extends `agreement.html`.
     """
 
-    own_action: ClassVar[Action]
+    maker_action: ClassVar[Action]
     approving_action: ClassVar[Action]
     starting_action: ClassVar[Action]
     approve_path: ClassVar[str]
-    """The last part of the approval form's path. `start_path` is that of the start form."""
+    """The last part of the approval form's path."""
     start_path: ClassVar[str]
+    """The last part of the start form's path."""
     start_audit_action: ClassVar[str]
     missing_message: ClassVar[str]
     not_maker_message: ClassVar[str]
-    """The message for people who may not change the document, because only {name} may."""
+    """Says that only {name} may change the document."""
     maker_message: ClassVar[str]
-    """The message for the maker, who may not approve the document."""
+    """Tells the maker that another person must approve the document."""
     next_steps: ClassVar[Mapping[Stage, str]]
-    """The next step at each stage, as shown in a list."""
+    """The next step at each stage, for lists."""
     request_messages: ClassVar[Mapping[Stage, str]]
-    """The request to the person who takes the next step, for each stage, with placeholders."""
+    """The request to the person who must take the next step at each stage, with placeholders."""
 
     visit: Visit
     folder: NamedFolder
     path: str
-    """The prefix of the addresses of the document's forms. `page` is the address of its page."""
+    """The prefix of the paths of the document's forms."""
     page: str
+    """The path of the document's page."""
     maker: str
     batch: str
     summary: str = ""
     sent_back: str
-    """Who sent the document back and why. Empty if nobody did."""
+    """Who sent the document back and why, or empty."""
     document: Document | None
     """The signed document in `signed_file` with its approvals, or None until the maker signs."""
     signed_file: Path
@@ -122,7 +124,7 @@ class Agreement(ABC, Generic[Document]):
     @classmethod
     @abstractmethod
     def find(cls, visit: Visit) -> Self | None:
-        """Return the document in a visit's address, or None if it does not exist."""
+        """Return the document named in the address, or None if it does not exist."""
 
     @abstractmethod
     def draft(self) -> Document | None:
@@ -134,11 +136,11 @@ class Agreement(ABC, Generic[Document]):
 
     @abstractmethod
     def recorded_approvers(self, journal: JournalReader) -> Mapping[str, str]:
-        """Return the recorded approval times of a carried-out document, by person."""
+        """Return the recorded approval times by person, if the document has been carried out."""
 
     @abstractmethod
     def outdated_error(self, stage: Stage | None = None) -> PageOutdated:
-        """Return the error for a document that has changed or reached `stage` since its page was opened."""
+        """Return the error for a document that has changed, or reached `stage`, since its page was opened."""
 
     @abstractmethod
     def redraft(self, sent_back: str = "") -> None:
@@ -146,10 +148,10 @@ class Agreement(ABC, Generic[Document]):
 
     @abstractmethod
     def start(self) -> StartedRun | None:
-        """Carry out the document. Return the run that was started for this, or None if no run is needed."""
+        """Carry out the document. Returns the started run, or None if no run is needed."""
 
     def record_failed_start(self, exit_code: int) -> None:
-        """Record the start as refused in the audit trail if the exit code says that the run did nothing."""
+        """Record the start as refused in the audit trail if the run did nothing."""
         if exit_code in _NO_OP_CODES:
             with suppress(PaygwError):
                 reason, visit = f"{RECORDED_AS_DONE}exit {exit_code}", self.visit
@@ -160,13 +162,13 @@ class Agreement(ABC, Generic[Document]):
         return None
 
     def write(self, document: Document) -> None:
-        """Store the document after its maker signed it or another person approved it."""
+        """Store the document with a new signature or approval."""
         write_document(document, self.signed_file)
         self.document = document
 
     @classmethod
     def require(cls, visit: Visit) -> Self:
-        """Return the document in a visit's address. Raises `Visit.missing_error` if it does not exist."""
+        """Return the document named in the address. Raises `Visit.missing_error` if it does not exist."""
         if (agreement := cls.find(visit)) is None:
             raise visit.missing_error(say(cls.missing_message))
         return agreement
@@ -176,7 +178,7 @@ class Agreement(ABC, Generic[Document]):
     def lock_for_change(cls, visit: Visit, action: Action) -> Iterator[Self]:
         """Lock the document for one change. Raises `ActRefused` if the person may not make it."""
         agreement = cls.require(visit)
-        message = say(cls.not_maker_message if action is cls.own_action else cls.maker_message, name=agreement.maker)
+        message = say(cls.not_maker_message if action is cls.maker_action else cls.maker_message, name=agreement.maker)
         visit.require(action, agreement.maker, message)
         with hold_lock(agreement.folder.number):
             yield cls.require(visit)
@@ -188,12 +190,12 @@ class Agreement(ABC, Generic[Document]):
 
     @property
     def run(self) -> StartedRun | None:
-        """The batch's last run. None if there was none, or if this document is carried out without a run."""
+        """The batch's last run. None if there was none, or if carrying out the document needs no run."""
         return last_run(self.visit.console.runs, self.batch)
 
     @property
-    def is_own(self) -> bool:
-        return self.visit.may(self.own_action, self.maker)
+    def can_change(self) -> bool:
+        return self.visit.may(self.maker_action, self.maker)
 
     @property
     def can_approve(self) -> bool:
@@ -208,7 +210,7 @@ class AgreementCard:
     progress: AgreementProgress
     document: SignedDocument
     digest: str
-    """The document's digest, computed only once because a document may list many people."""
+    """The document's digest, computed once because the document may list many people."""
     can_approve: bool
     """Whether the person may approve the document and has not approved it yet."""
     can_start: bool
@@ -226,7 +228,7 @@ class AgreementCard:
 
 def read_progress(journal: JournalReader, agreement: Agreement[Any]) -> AgreementProgress:
     document = agreement.document
-    approvers, void_reason = ({}, "") if document is None else _valid_approvals(journal, agreement, document)
+    approvers, void_reason = ({}, "") if document is None else _check_signatures(journal, agreement, document)
     if (stage := agreement.stage_without_signatures(journal)) is not None:
         return AgreementProgress(stage, "", agreement.recorded_approvers(journal) if stage is Stage.DONE else approvers)
     if (outdated_reason := agreement.outdated_reason(journal)) is not None:
@@ -244,10 +246,10 @@ def read_progress(journal: JournalReader, agreement: Agreement[Any]) -> Agreemen
     return AgreementProgress(Stage.FAILED if failure_reason else Stage.APPROVED, failure_reason, approvers)
 
 
-def _valid_approvals(
+def _check_signatures(
     journal: JournalReader, agreement: Agreement[Any], document: SignedDocument
 ) -> tuple[Mapping[str, str], str]:
-    """Return the times of valid approvals by person, and why the document is void. Empty if it is not void."""
+    """Return valid approval times by person, and why the document is void (empty if it is not)."""
     try:
         signatures = verify_signatures(document, require_policy(agreement.visit.console.settings), utc_now())
     except ApprovalError as error:
@@ -261,7 +263,7 @@ def _valid_approvals(
 
 
 def _failure_reason(agreement: Agreement[Any], document: SignedDocument, run: StartedRun) -> str:
-    """Return why the run did nothing. Empty if it did something, or if it started before the approvals."""
+    """Return why the run did nothing. Empty if it did something or started before the approvals."""
     if run.at < max((approval.approved_at for approval in document.approvals), default=""):
         return ""
     summary = last_summary(agreement.visit.console.runs, agreement.batch)
@@ -279,7 +281,7 @@ def request_to_visitor(agreement: Agreement[Any], progress: AgreementProgress) -
         case Stage.APPROVED | Stage.FAILED:
             is_asked = agreement.visit.may(agreement.starting_action)
         case _:
-            is_asked = agreement.is_own
+            is_asked = agreement.can_change
     if not is_asked:
         return ""
     if stage in {Stage.DRAFTING, Stage.TO_SIGN, Stage.SENT_BACK} and agreement.sent_back:
@@ -291,7 +293,7 @@ def request_to_visitor(agreement: Agreement[Any], progress: AgreementProgress) -
 
 @dataclass(frozen=True, slots=True)
 class ListedAgreement:
-    """A document in a list. `visitor_request` asks the visitor to take the next step, or is empty."""
+    """A list entry for a document. `visitor_request` asks the visitor to take the next step, or is empty."""
 
     path: str
     number: str
@@ -319,18 +321,18 @@ def build_list_entry(
 
 
 SIGNED_QUERY = "?as=signed"
-"""The query that shows a signed document even after it was carried out."""
+"""The query that shows a signed document even after it has been carried out."""
 
 
 def is_superseded(visit: Visit, progress: AgreementProgress) -> bool:
-    """Return whether the document was carried out, so that the payout's page is shown instead."""
+    """Return whether to show the payout's page because the document has been carried out."""
     return progress.stage is Stage.DONE and visit.query("as") != "signed"
 
 
 def displayed_document(agreement: Agreement[Document], stage: Stage) -> Document | None:
-    """Return the document to show on its page. A draft contains the key that the visitor would sign with."""
+    """Return the document to show. A draft contains the key that the visitor would sign with."""
     document = agreement.document or agreement.draft()
-    if document is not None and stage is Stage.TO_SIGN and agreement.is_own:
+    if document is not None and stage is Stage.TO_SIGN and agreement.can_change:
         return document.model_copy(update={"maker": signing_key(agreement.visit).text})
     return document
 
@@ -338,7 +340,7 @@ def displayed_document(agreement: Agreement[Document], stage: Stage) -> Document
 def build_card(agreement: Agreement[Any], document: SignedDocument, progress: AgreementProgress) -> AgreementCard:
     visit, running = agreement.visit, running_process(agreement.visit.console.settings)
     can_approve = agreement.can_approve and visit.member.name not in progress.approvers
-    is_signing = progress.stage is Stage.TO_SIGN and agreement.is_own
+    is_signing = progress.stage is Stage.TO_SIGN and agreement.can_change
     is_approving = progress.stage is Stage.TO_APPROVE and can_approve
     return AgreementCard(
         agreement=agreement,
@@ -355,12 +357,12 @@ def build_card(agreement: Agreement[Any], document: SignedDocument, progress: Ag
 
 @dataclass(frozen=True, slots=True)
 class AgreementActions:
-    """The actions on one kind of document. Each action runs once, and only if its page was up to date."""
+    """The actions on one kind of document. Each runs only once, and only if its page was up to date."""
 
     kind: type[Agreement[Any]]
 
     def sign(self, visit: Visit) -> Response:
-        with self.kind.lock_for_change(visit, self.kind.own_action) as agreement:
+        with self.kind.lock_for_change(visit, self.kind.maker_action) as agreement:
             if agreement.document is not None:
                 _require_same_document(agreement)
             else:
@@ -384,7 +386,7 @@ class AgreementActions:
         return visit.redirect(agreement.page)
 
     def send_back(self, visit: Visit) -> Response:
-        """Send a document back to its maker with a reason, which invalidates its signatures."""
+        """Send a document back to its maker with a reason. This invalidates its signatures."""
         with self.kind.lock_for_change(visit, self.kind.approving_action) as agreement:
             reason = require_line(visit.form.get("reason", ""), say("The reason"))
             sent_back = f"{visit.member.name}: {reason}"
@@ -397,7 +399,7 @@ class AgreementActions:
 
     def withdraw(self, visit: Visit) -> Response:
         """Withdraw the visitor's own signed document and redraft it. A second click does nothing."""
-        with self.kind.lock_for_change(visit, self.kind.own_action) as agreement:
+        with self.kind.lock_for_change(visit, self.kind.maker_action) as agreement:
             if agreement.document is not None:
                 _withdraw_shown_document(agreement, _WITHDRAWABLE)
                 agreement.redraft()
@@ -405,7 +407,7 @@ class AgreementActions:
 
     def sign_again(self, visit: Visit) -> Response:
         """Redraft a document whose signature is invalid, so that its maker can sign it again."""
-        with self.kind.lock_for_change(visit, self.kind.own_action) as agreement:
+        with self.kind.lock_for_change(visit, self.kind.maker_action) as agreement:
             if agreement.document is not None:
                 _require_same_document(agreement)
                 _require_stage(agreement, {Stage.VOID})
@@ -413,10 +415,10 @@ class AgreementActions:
         return visit.redirect(agreement.page)
 
     def remove_own_document(self, visit: Visit) -> Response:
-        """Remove the visitor's own document if it was not carried out. A second click does nothing."""
+        """Remove the visitor's own document unless it has been carried out. A second click does nothing."""
         if self.kind.find(visit) is None:
             return visit.redirect("/")
-        with self.kind.lock_for_change(visit, self.kind.own_action) as agreement:
+        with self.kind.lock_for_change(visit, self.kind.maker_action) as agreement:
             stage = _require_stage(agreement, set(Stage) - {Stage.DONE, Stage.STARTING}).stage
             document = displayed_document(agreement, stage)
             if document is None or (document.digest(), stage) != (visit.form.get("digest"), visit.form.get("stage")):
@@ -427,7 +429,7 @@ class AgreementActions:
         return visit.redirect("/")
 
     def start(self, visit: Visit) -> Response:
-        """Start a document that enough people approved. A second click does nothing and is recorded as refused."""
+        """Start a document that enough people have approved. A second click is recorded as refused."""
         with self.kind.lock_for_change(visit, self.kind.starting_action) as agreement:
             _require_same_document(agreement)
             progress = _require_stage(agreement, {Stage.APPROVED, Stage.FAILED, Stage.STARTING, Stage.DONE})
@@ -451,7 +453,7 @@ def _require_same_document(agreement: Agreement[Document]) -> Document:
 
 
 def _require_stage(agreement: Agreement[Any], allowed: Collection[Stage]) -> AgreementProgress:
-    """Return a document's progress. Raises `PageOutdated` or `ApprovalError` unless its stage is `allowed`."""
+    """Return the document's progress. Raises `PageOutdated` or `ApprovalError` unless its stage is `allowed`."""
     settings, document = agreement.visit.console.settings, agreement.document
     with journal_for_planning(settings) as journal:
         progress = read_progress(journal, agreement)
@@ -490,7 +492,7 @@ def _add_approval(visit: Visit, document: Document) -> Document:
 
 
 def withdraw(visit: Visit, document: SignedDocument | None) -> None:
-    """Record in the journal that a signed document is withdrawn, which invalidates every copy.
+    """Record in the journal that a signed document is withdrawn. This invalidates every copy.
 
     Does nothing if there is no document, or if it belongs to another journal or is already withdrawn.
     """
@@ -510,11 +512,11 @@ def withdraw(visit: Visit, document: SignedDocument | None) -> None:
 
 
 _WITHDRAWABLE = frozenset({Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage.STARTING})
-"""The stages with valid signatures at which nothing has been carried out yet."""
+"""The stages at which the signatures are valid and nothing has been carried out yet."""
 
 
 def _withdraw_shown_document(agreement: Agreement[Document], allowed: Collection[Stage]) -> None:
-    """Withdraw the signed document shown on the page, and stop its run if the run is still starting."""
+    """Withdraw the document shown on the page. Stops its run if the run is still starting."""
     document = _require_same_document(agreement)
     stage = _require_stage(agreement, allowed).stage
     withdraw(agreement.visit, document)
@@ -523,7 +525,7 @@ def _withdraw_shown_document(agreement: Agreement[Document], allowed: Collection
 
 
 def _has_same_approval(visit: Visit, document: SignedDocument, progress: AgreementProgress) -> bool:
-    """Return whether the document already has the approval in the form, for example after a second click."""
+    """Return whether the document already has this approval, for example after a second click."""
     if visit.member.name not in progress.approvers:
         return False
     approvals = [(approval.approved_at, approval.signature) for approval in document.approvals]
@@ -545,7 +547,7 @@ def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> 
 
 
 def _with_maker_key(draft: Document, passkey: SignInKey) -> Document:
-    """Return the draft with a passkey as the maker's key, because a maker may have several keys."""
+    """Set the maker's key in a draft to this passkey, because a maker may have several keys."""
     return draft.model_copy(update={"maker": passkey.key.text})
 
 

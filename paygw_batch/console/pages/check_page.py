@@ -58,18 +58,18 @@ class CellView:
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """A row of the sender's table. `row_messages` are about the whole row. `digest` is computed from its texts."""
+    """A row of the sender's table. `row_messages` are about the whole row. `digest` covers its texts."""
 
     number: int
     cells: Sequence[CellView]
     row_messages: Sequence[str]
-    is_out: bool
+    is_left_out: bool
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeView:
-    """The last change. `undo` is the action that undoes it with the form `fields`, or empty if there is none."""
+    """The last change. `undo` is the action that reverses it with the form `fields`, or empty."""
 
     sentence: str
     undo: str = ""
@@ -144,7 +144,7 @@ def _has_rows_of_kind(result: CheckedSheet, kind: str) -> bool:
 
 
 def _cells_to_correct(payout: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
-    """Return the cells to correct as `row, column, code, position`, in sheet order."""
+    """Return the cells to correct in sheet order, as `row, column, code, position`."""
     positions = {name: position for position, name in enumerate(result.columns)}
     cells = _read_findings(payout).filter(
         pl.col("is_defect") & ~pl.col("row").is_in(list(result.left_out)) & pl.col("column").is_in(list(result.columns))
@@ -191,7 +191,7 @@ def _last_change(visit: Visit, payout: PayoutFolder, result: CheckedSheet) -> Ch
 
 
 def _correctable_kinds(payout: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[tuple[FindingKind, int, str]]:
-    """Yield (kind, count, digest) for each kind of defect on the page that has several suggested corrections."""
+    """Yield (kind, count, digest) for each defect kind on the page with several suggested corrections."""
     for entry in result.kinds:
         if entry.is_defect and kind in {_TO_CORRECT, entry.code}:
             suggestions = _suggested_corrections(payout, entry.code)
@@ -200,7 +200,7 @@ def _correctable_kinds(payout: PayoutFolder, result: CheckedSheet, kind: str) ->
 
 
 def _frequent_kinds(result: CheckedSheet) -> Sequence[FindingKind]:
-    """Return the kinds found in most rows. The page explains each of them only once."""
+    """Return the kinds found in most rows, which the page explains only once."""
     return [kind for kind in result.kinds if kind.rows >= _MIN_FREQUENT_ROWS and 2 * kind.rows > result.rows]
 
 
@@ -210,7 +210,7 @@ def correct_cell(visit: Visit) -> Response:
         row, column = _require_row_number(visit), visit.form.get("column", "")
         if column not in result.columns:
             raise PageNotFound(say("The sheet does not have this column."))
-        corrections, value = _require_same_file(visit, payout), _read_cell(payout, row, column)
+        corrections, value = _require_same_file(visit, payout), _require_cell(payout, row, column)
         text = visit.form.get("text", "")
         if parse_cell(text) == value:
             return _redirect_back(visit, change="mend", row=row, column=column)
@@ -251,11 +251,11 @@ def correct_kind(visit: Visit) -> Response:
 
 
 def leave_row_out(visit: Visit) -> Response:
-    """Leave a row out, or include it again, as the form says."""
+    """Leave a row out or include it again, depending on the form."""
     with lock_for_change(visit) as payout:
         result, row = require_readable(visit, payout), _require_row_number(visit)
         is_out = visit.form.get("out") == "yes"
-        _read_cell(payout, row, result.columns[0])
+        _require_cell(payout, row, result.columns[0])
         corrections = _require_same_file(visit, payout)
         if is_out == (row in result.left_out):
             return _redirect_back(visit, change="leave-out", row=row)
@@ -267,7 +267,7 @@ def leave_row_out(visit: Visit) -> Response:
 
 
 def answer_question(visit: Visit) -> Response:
-    """Record that the maker answered yes to an open question."""
+    """Record that the maker answered "yes" to an open question."""
     with lock_for_change(visit) as payout:
         key = visit.form.get("question", "")
         questions = (entry for entry in require_readable(visit, payout).questions if entry.question)
@@ -282,7 +282,7 @@ def answer_question(visit: Visit) -> Response:
 
 
 def remove_sheet(visit: Visit) -> Response:
-    """Remove a sheet whose payout was not started. A second click does nothing."""
+    """Remove a sheet whose payout has not started. A second click does nothing."""
     if PayoutFolder.find(visit.console.directory, visit.path_param("sheet")) is not None:
         with lock_for_change(visit) as payout:
             require_version(visit, payout)
@@ -292,7 +292,7 @@ def remove_sheet(visit: Visit) -> Response:
 
 
 def require_corrections(payout: PayoutFolder) -> Corrections:
-    """Return the corrections of a sheet. Raises `PageNotFound` if the sheet was never read."""
+    """Return a sheet's corrections. Raises `PageNotFound` if the sheet was never read."""
     corrections = payout.corrections
     if corrections is None:
         raise PageNotFound(say("The sheet could not be read."))
@@ -351,12 +351,12 @@ def _read_findings(payout: PayoutFolder) -> pl.DataFrame:
 
 
 def read_cell_texts(payout: PayoutFolder, rows: Sequence[int]) -> Mapping[int, Mapping[str, str | None]]:
-    """Return the current texts of the cells in `rows`, by row and column."""
+    """Return the current texts of the cells in `rows` by row and column."""
     lines = pl.scan_parquet(payout.path / ROWS_FILE).filter(pl.col("row").is_in(list(rows))).collect()
     return {line["row"]: line for line in lines.iter_rows(named=True)}
 
 
-def _read_cell(payout: PayoutFolder, row: int, column: str) -> str | None:
+def _require_cell(payout: PayoutFolder, row: int, column: str) -> str | None:
     cells = read_cell_texts(payout, [row])
     if row not in cells:
         raise PageNotFound(say("The sheet does not have this row."))
@@ -364,7 +364,7 @@ def _read_cell(payout: PayoutFolder, row: int, column: str) -> str | None:
 
 
 def _page_rows(payout: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> Sequence[RowView]:
-    """Return the rows of a kind on the page after row `after`, and one more row if there is another page."""
+    """Return a page of rows of a kind after row `after`, plus one row if there are more."""
     all_findings, left_out = _read_findings(payout), set(result.left_out)
     corrected_cells = {(row, column) for row, column in result.mended}
     if kind == _TO_CORRECT:

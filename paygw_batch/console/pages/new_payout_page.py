@@ -109,14 +109,14 @@ def download_template(visit: Visit) -> Response:
 
 
 def upload_sheet(visit: Visit) -> Response:
-    """Store and check an uploaded sheet. Sending the same form again stores nothing."""
+    """Store and check an uploaded sheet. Resending the same form stores nothing."""
     rows, sums = _parse_control_totals(visit)
     number = visit.form.get("number", "")
     number = number if is_folder_name(number) else random_folder_name()
     with hold_lock(number), _uploaded_sheet(visit) as (name, source):
-        existing = PayoutFolder.find(visit.console.directory, number)
-        if existing is not None:
-            if existing.uploaded.by != visit.member.name or not existing.has_sheet(name, source):
+        payout = PayoutFolder.find(visit.console.directory, number)
+        if payout is not None:
+            if payout.uploaded.by != visit.member.name or not payout.has_sheet(name, source):
                 raise PageOutdated
             return visit.redirect(f"/sheets/{number}")
         uploaded = UploadedSheet(
@@ -135,7 +135,7 @@ def upload_sheet(visit: Visit) -> Response:
 
 
 def replace_upload(visit: Visit) -> Response:
-    """Replace a sheet with a corrected file. Rows that were left out stay left out if they are unchanged."""
+    """Replace a sheet with a corrected file. Unchanged rows that were left out stay left out."""
     with lock_for_change(visit) as payout, _uploaded_sheet(visit) as (name, source):
         if payout.has_sheet(name, source):
             return visit.redirect(f"/sheets/{payout.number}")
@@ -152,26 +152,26 @@ def replace_upload(visit: Visit) -> Response:
 
 
 def choose_reading(visit: Visit) -> Response:
-    """Reread a sheet with another worksheet, encoding, spelling or assignment of columns."""
+    """Reread a sheet with another worksheet, encoding, value format or column assignment."""
     with lock_for_change(visit) as payout:
         result, uploaded, corrections = check_result(visit, payout), payout.uploaded, require_corrections(payout)
         worksheet = visit.form.get("worksheet", uploaded.worksheet)
         if worksheet != uploaded.worksheet:  # The name of a worksheet may begin or end with spaces.
             worksheet = (worksheet or "").strip() or None
-        encoding, spelling = _chosen_encoding(visit, result, uploaded), _chosen_spelling(visit, uploaded)
+        encoding, formats = _chosen_encoding(visit, result, uploaded), _chosen_formats(visit, uploaded)
         if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # The corrections no longer fit.
             corrections = replace(corrections, edits=(), left_out=())
         chosen_columns = _chosen_columns(visit, result)
         reference = visit.form.get("reference", uploaded.reference or "").strip() or None
         current_columns = {guess.heading: guess.column for guess in result.guesses if guess.is_known}
         has_same_columns = chosen_columns == {heading: current_columns.get(heading, "") for heading in chosen_columns}
-        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, **spelling)
+        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, **formats)
         if has_same_columns and reading == uploaded.reading:
             return visit.redirect(f"/sheets/{payout.number}")
         require_version(visit, payout)
         if not has_same_columns:
             corrections = set_headings(corrections, chosen_columns, by=visit.member.name, at=timestamp(utc_now()))
-        recheck(visit, payout, corrections, worksheet=worksheet, reference=reference, encoding=encoding, **spelling)
+        recheck(visit, payout, corrections, worksheet=worksheet, reference=reference, encoding=encoding, **formats)
     return visit.redirect(f"/sheets/{payout.number}")
 
 
@@ -216,7 +216,7 @@ def _chosen_encoding(visit: Visit, result: CheckResult, uploaded: UploadedSheet)
     return encoding
 
 
-def _chosen_spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
+def _chosen_formats(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
     choices = {"numbers": get_args(Numbers), "names": get_args(Names)}
     answers = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in choices}
     if any(answer not in {None, *choices[name]} for name, answer in answers.items()):
@@ -235,7 +235,7 @@ def enter_totals(visit: Visit) -> Response:
 
 
 def download_rejects(visit: Visit) -> Response:
-    """Return a copy of the corrected sheet with its defects marked. Raises `SheetError` if that fails."""
+    """Return a copy of the corrected sheet with its defects marked. Raises `SheetError` on failure."""
     payout = require_folder(visit)
     require_readable(visit, payout)
 
@@ -264,14 +264,14 @@ def _uploaded_sheet(visit: Visit) -> Iterator[tuple[str, Path]]:
 
 
 def _restore_left_out_rows(
-    visit: Visit, payout: PayoutFolder, previous: Corrections, old_texts: Mapping[int, Mapping[str, str | None]]
+    visit: Visit, payout: PayoutFolder, old: Corrections, old_texts: Mapping[int, Mapping[str, str | None]]
 ) -> None:
-    """Leave out the rows that were left out of the previous file, except rows that have changed."""
+    """Leave out the rows that were left out of the previous file, unless they have changed."""
     if not old_texts or isinstance(check_result(visit, payout), UnreadableSheet):
         return
     current_texts = read_cell_texts(payout, list(old_texts))
     unchanged = {row for row, texts in old_texts.items() if current_texts.get(row) == texts}
-    still_left_out = tuple(row for row in previous.left_out if row.row in unchanged)
+    still_left_out = tuple(row for row in old.left_out if row.row in unchanged)
     payout.replace_corrections(replace(require_corrections(payout), left_out=still_left_out))
     changed_rows = [row for row in payout.uploaded.look_again if row not in unchanged]
     payout.write_upload(replace(payout.uploaded, look_again=changed_rows))

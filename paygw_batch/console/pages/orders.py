@@ -53,8 +53,8 @@ READ_STATEMENT_PROGRAM = "from paygw_batch.console.pages.orders import main; mai
 class UploadedStatement:
     """A statement uploaded for a batch: who uploaded it and when.
 
-    `words` say how the person knows that the statement is from the gateway. `as_of` is the time that the person gave
-    for lines without a time, or empty.
+    `words` say how the person knows that the statement is from the gateway. `as_of` is the time entered for lines
+    without a time, or empty.
     """
 
     batch: str
@@ -89,7 +89,7 @@ class StatementFolder(NamedFolder):
         return self.path / "file" / self.uploaded.name
 
     def has_file(self, uploaded: UploadedStatement, source: Path) -> bool:
-        """Return whether `uploaded` and the file `source` are identical to this upload, apart from its time."""
+        """Return whether `uploaded`, apart from its time, and the file `source` are identical to this upload."""
         return replace(uploaded, at=self.uploaded.at) == self.uploaded and filecmp.cmp(self.file, source, shallow=False)
 
     @property
@@ -98,7 +98,7 @@ class StatementFolder(NamedFolder):
         return StatementUse(**json.loads(path.read_bytes())) if path.exists() else None
 
     def record_use(self, use: StatementUse) -> None:
-        """Record the order drafted from the statement, so that a second click leads to it."""
+        """Record the order drafted from the statement, so that a second click redirects to it."""
         self.write_json("used.json", use)
 
     def write_signature(self, signature: bytes) -> None:
@@ -106,16 +106,16 @@ class StatementFolder(NamedFolder):
 
     @property
     def lines_file(self) -> Path:
-        """The file with the statement's lines. Exists only if the statement can be read."""
+        """The file with the statement's lines. It exists only if the statement can be read."""
         return self.path / "lines.json"
 
     @property
     def error_file(self) -> Path:
-        """The file that says why the statement cannot be read. Exists only in that case."""
+        """The file that says why the statement cannot be read, if it cannot."""
         return self.path / "error.txt"
 
     def build_requested_statement(self, by: str) -> RequestedStatement:
-        """Return a request by the person `by` to use the statement. Lines that match no row are ignored."""
+        """Return the statement as requested by the person `by`. Lines that match no row are ignored."""
         uploaded = self.uploaded
         statement = statement_from_json(self.lines_file.read_text(encoding="utf-8"))
         as_of = parse_as_of(uploaded.as_of, say("The time")) if uploaded.as_of else None
@@ -234,7 +234,7 @@ class OrderFolder(NamedFolder):
         return self.order or self.draft
 
     def redraft(self, at: str, sent_back: str) -> None:
-        """Replace the signed order with a draft dated `at`. `sent_back` says who sent it back and why."""
+        """Replace the signed order with a draft dated `at`. `sent_back` says who sent it back and why, or is empty."""
         write_document(self.draft.model_copy(update={"made_at": at}), self.path / "draft.json")
         self.write_json("drafted.json", replace(self.draft_record, sent_back=sent_back))
         self.order_file.unlink(missing_ok=True)
@@ -263,7 +263,7 @@ class OrderAgreement(Agreement[RowOrder]):
 
     folder: OrderFolder
 
-    own_action, approving_action, starting_action = Action.ORDER, Action.AGREE, Action.SETTLE
+    maker_action, approving_action, starting_action = Action.ORDER, Action.AGREE, Action.SETTLE
     approve_path, start_path, start_audit_action = "agree", "carry-out", "carry order out"
     missing_message = mark("This order does not exist. It may have been withdrawn.")
     not_maker_message = mark("Only {name}, who drafted it, can change it.")
@@ -330,7 +330,7 @@ class OrderAgreement(Agreement[RowOrder]):
         return PageOutdated(say("This order has changed since this page was opened."))
 
     def write(self, document: RowOrder) -> None:
-        """Store the signed order. Also carry out an approved settlement, unless a run holds the journal."""
+        """Store the signed order. Carry out an approved settlement, unless a run holds the journal."""
         super().write(document)
         with journal_for_planning(self.visit.console.settings) as journal:
             is_approved = read_progress(journal, self).stage is Stage.APPROVED
@@ -339,7 +339,7 @@ class OrderAgreement(Agreement[RowOrder]):
                 self.start()
 
     def redraft(self, sent_back: str = "") -> None:
-        """Turn the order back into a draft. The draft has a new date, and so another digest."""
+        """Turn the order back into a draft with a new date, and therefore a new digest."""
         self.folder.redraft(timestamp(self.visit.console.now()), sent_back)
 
     def start(self) -> StartedRun | None:
@@ -352,8 +352,8 @@ class OrderAgreement(Agreement[RowOrder]):
             return start_run(runs, self.batch, command, by=by, environ=visit.environ, on_end=self.record_failed_start)
         if order is not None:
             with open_journal_for_run(console.settings, "console", lambda _sentence: None) as journal:
-                uploads = statement_folders(statements_directory(visit), self.batch) if order.cites_gateway else ()
-                folders = [upload.file.parent for upload in uploads]
+                statements = statement_folders(statements_directory(visit), self.batch) if order.cites_gateway else ()
+                folders = [statement.file.parent for statement in statements]
                 carry_out_order(console.settings, journal, order, identify_person(by), folders=folders)
             self.folder.archive()  # Not before the commit, so that a failure leaves the order in the list.
         return None
@@ -368,7 +368,7 @@ def statements_directory(visit: Visit) -> Path:
 
 
 def store_draft(visit: Visit, draft: RowOrder) -> OrderFolder:
-    """Store a draft once and return its folder. Raises `PageOutdated` if a newer order is about the same rows."""
+    """Store a draft once and return its folder. Raises `PageOutdated` if a newer order covers the same rows."""
     shown_numbers = visit.form.get(SHOWN_ORDERS_FIELD, "").split()
     with _draft_lock:
         folders = open_order_folders(orders_directory(visit))
@@ -391,7 +391,7 @@ def store_draft(visit: Visit, draft: RowOrder) -> OrderFolder:
 
 
 def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
-    """Return the orders that are not carried out yet, for the payout `batch` or for all payouts."""
+    """Return the orders that have not been carried out, for the payout `batch` or, if empty, for all payouts."""
     folders = open_order_folders(orders_directory(visit))
     if not folders:
         return []
@@ -410,21 +410,21 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
 
 
 def signed_order_paths(visit: Visit, batch: str) -> Mapping[str, str]:
-    """Return the addresses of a payout's carried-out orders, by digest."""
+    """Return the paths of a payout's carried-out orders by digest."""
     folders = OrderFolder.list_newest_first(orders_directory(visit) / _ARCHIVE, lambda folder: folder.draft_record.at)
-    orders = ((folder.number, *_archived_order(folder.path)) for folder in folders)
+    orders = ((folder.number, *_read_archived_order(folder.path)) for folder in folders)
     return {digest: f"/orders/{number}{SIGNED_QUERY}" for number, order_batch, digest in orders if order_batch == batch}
 
 
 @lru_cache(maxsize=10_000)
-def _archived_order(path: Path) -> tuple[str, str]:
+def _read_archived_order(path: Path) -> tuple[str, str]:
     """Return the batch and digest of a carried-out order, which never change."""
     order = OrderFolder(path).document
     return order.batch, order.digest()
 
 
 def order_summary(order: RowOrder) -> str:
-    """Return what an order asks for, in a few words."""
+    """Describe an order in a few words."""
     rows = order.row_count
     if order.is_release:
         return say_count(rows, "Retry {count:,} rejected row", "Retry {count:,} rejected rows")

@@ -52,7 +52,7 @@ def search_payees(visit: Visit) -> Response:
 
 
 def download_payee_advice(visit: Visit) -> Response:
-    """Return the remittance advice for the person found. Raises `UsageError` unless one paid person matches."""
+    """Return the remittance advice for the payee found. Raises `UsageError` unless exactly one paid payee matches."""
     search_text = visit.query("text").strip()
     payments = _payouts_to_single_payee(_search_payments(visit, search_text))
     if not payments:
@@ -83,7 +83,7 @@ _DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task for the visitor: its page, reasons and time, and the number of people and the sums concerned."""
+    """A task for the visitor. `people` and `sums` are the number of people and the amounts concerned."""
 
     path: str
     name: str
@@ -125,7 +125,7 @@ class Search:
         return any((self.words, self.since, self.until, self.state))
 
     def matches(self, record: BatchRecord, uploaded: UploadedSheet | None) -> bool:
-        """Return whether a payout matches the words and dates. The caller checks the state."""
+        """Return whether a payout matches the words and dates. Ignores the state."""
         texts = [record.sheet_name, *([] if uploaded is None else [uploaded.display_name, uploaded.by])]
         has_words = all(any(word in text.casefold() for text in texts) for word in self.words.casefold().split())
         date = local_date(record.opened_at)
@@ -150,7 +150,7 @@ def show_overview(visit: Visit) -> Response:
         notes = journal.notes if hasattr(journal, "notes") else ()
         prepared = list(_payouts_in_preparation(visit, journal, {record.batch for record in records}))
     orders = open_orders(visit)
-    payouts = [_list_payout(batch, uploads.get(batch.record.batch)) for batch in batches]
+    payouts = [_build_listed_payout(batch, uploads.get(batch.record.batch)) for batch in batches]
     tasks = [
         Task(entry.path, entry.name, [entry.visitor_request], entry.at, entry.people, entry.sums)
         for entry in (*prepared, *orders)
@@ -182,7 +182,7 @@ def show_overview(visit: Visit) -> Response:
     )
 
 
-def _list_payout(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
+def _build_listed_payout(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
     name, by = (batch.record.sheet_name, "") if uploaded is None else (uploaded.display_name, uploaded.by)
     return ListedPayout(batch.record, name, by, _state_counts(batch), sums_by_currency(without_replaced(batch.tallies)))
 

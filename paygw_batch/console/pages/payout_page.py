@@ -56,7 +56,7 @@ class HistoryEvent:
     """An event in the history of a payout or row, worded for officers. `by` is empty if no person caused it.
 
     `reply` is the gateway's raw reply. `order` is the digest of the signed order that caused the event, and `page` is
-    the order's address. If an order did the same to several rows, `rows` is their number and `row` is None.
+    the order's path. If an order did the same to several rows, `rows` is their number and `row` is None.
     """
 
     at: str
@@ -102,7 +102,7 @@ def show_payout(visit: Visit) -> Response:
 
 
 def show_progress(visit: Visit) -> Response:
-    """Return the part of a payout's page that changes, or status 204 if nothing has changed."""
+    """Return the changing part of a payout's page, or status 204 if nothing has changed."""
     if visit.query("seen") == visit.console.counts.version(visit.path_param("batch"), language()):
         return Response(status_code=204)
     with open_payout(visit) as (journal, record):
@@ -132,7 +132,7 @@ def show_row(visit: Visit) -> Response:
 
 
 def load_row(visit: Visit) -> tuple[BatchRecord, FollowedRowHistory, Sequence[SettleChoice]]:
-    """Return the batch and row in the address, and how to settle the row. Raises `PageNotFound` if there is none."""
+    """Return the batch and row in the address, and how to settle it. Raises `PageNotFound` if either is missing."""
     settings = visit.console.settings
     with open_payout(visit) as (journal, record):
         try:
@@ -150,7 +150,7 @@ def _load_followed_batch(visit: Visit, journal: JournalReader, record: BatchReco
 
 
 def _live_version(visit: Visit, followed: FollowedBatch) -> str:
-    """Return a digest of the values on which the changing part of a payout's page depends."""
+    """Return a digest of the values shown in the changing part of a payout's page."""
     text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _run_view(visit, followed)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -196,7 +196,7 @@ def _run_view(visit: Visit, followed: FollowedBatch) -> RunView:
             else say("Another payout is running. This one will continue when that one finishes.")
         )
     elif is_alive and not is_running:
-        # Every row has been answered, but a run may still have to release rows for a retry.
+        # Every row has an answer, but the run may still have to release rows for a retry.
         wait_reason = say("The run is starting or writing its files.")
     return RunView(
         name=run_reference(run),
@@ -217,7 +217,7 @@ def pause_payout(visit: Visit) -> Response:
 
 
 def continue_payout(visit: Visit) -> Response:
-    """Start a run for a payout's unsent rows. Raises `PageOutdated` if somebody else has since started one."""
+    """Start a run for a payout's unsent rows. Raises `PageOutdated` if another person has since started one."""
     batch, console = _require_batch(visit), visit.console
     runs = console.runs
     with hold_lock(f"continue {batch}"):
@@ -276,7 +276,7 @@ def _bar_parts(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
 
 
 def _people_actions(journal: JournalReader, record: BatchRecord) -> Sequence[HistoryEvent]:
-    """Return people's actions on a payout, oldest first. Identical actions of one order become one event."""
+    """Return people's actions on a payout, oldest first. Identical actions by one order are merged."""
     reasons = dict[tuple[str, int | None], str]()
     for order in recorded_orders(journal, record.batch):
         digest, rows = order.digest(), order.content.rows if isinstance(order, RowOrder) else []
@@ -315,8 +315,8 @@ def _row_events(visit: Visit, row_history: FollowedRowHistory) -> Iterator[Histo
     if row.first_sent_at and row.first_sent_at != row.intended_at:
         yield HistoryEvent(row.first_sent_at, say("First sent"))
     if row.intended_at:
-        order = say("order {order}", order=row.sent_orderid or "")
-        yield HistoryEvent(row.intended_at, say("Sent"), order, attempt=row.attempt)
+        details = say("order {order}", order=row.sent_orderid or "")
+        yield HistoryEvent(row.intended_at, say("Sent"), details, attempt=row.attempt)
     for reply in row_history.replies:
         # An auditor sees only the last digits of accounts, but a raw reply may contain a whole account number.
         text = f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"

@@ -80,7 +80,7 @@ def page_values(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settin
 
 
 def _job_label(name: str, settings: Settings) -> str:
-    """Return a job's label. A job of another host may be for a folder that is not in this configuration."""
+    """Return a job's label. A job from another host may use a folder that is not in this configuration."""
     if (label := _JOBS.get(name)) is not None:
         return say(label)
     folders = {pick_up_name(entry.folder): entry.folder.name for entry in settings.timetable.pick_up}
@@ -91,7 +91,7 @@ def _job_label(name: str, settings: Settings) -> str:
 
 ENTRIES_PER_PAGE = 50
 LOOKAHEAD = 50
-"""Number of newer entries that are searched for refusals of the actions on the page."""
+"""Number of newer entries searched for refusals of the actions on the page."""
 _CHECKS: Mapping[str, str] = {
     "doctor": mark("Configuration, key, clock, journal and connection"),
     "verify": mark("Every entry in the journal"),
@@ -121,7 +121,7 @@ _OTHER_REASON = mark("the action failed")
 
 @dataclass(frozen=True, slots=True)
 class ProgramCheck:
-    """The last check of the program that somebody started here. `at` is empty if there was none.
+    """The last check of the program that somebody started in the console. `at` is empty if there was none.
 
     `findings` holds the name and result of each individual check that failed.
     """
@@ -176,7 +176,7 @@ def show_people_and_health(visit: Visit) -> Response:
 
 
 def start_check(visit: Visit) -> Response:
-    """Start a check in another process, because verifying a million rows takes a while."""
+    """Start a check in another process, because verifying a million rows takes time."""
     name, console = visit.form.get("check", ""), visit.console
     if name not in _CHECKS:
         raise PageNotFound(say("This check does not exist."))
@@ -203,10 +203,10 @@ def _program_check(visit: Visit, name: str) -> ProgramCheck:
     return ProgramCheck(name, about, False, run.at, run.by, summary.get("exit_code") == 0, message, findings)
 
 
-def _resolve_results(newest_first: Iterable[AuditEntry]) -> Iterator[tuple[AuditEntry, str, str]]:
-    """Yield each entry with its result and the reason for a refusal, which a newer entry may record."""
+def _resolve_results(entries: Iterable[AuditEntry]) -> Iterator[tuple[AuditEntry, str, str]]:
+    """Yield each entry, newest first, with its result and any reason for refusal, which a newer entry may hold."""
     refusals = defaultdict[tuple[str, ...], list[str]](list)
-    for entry in newest_first:
+    for entry in entries:
         action = (entry.who, entry.act, entry.thing)
         if entry.result != AuditResult.REFUSED:
             reason = refusals[action].pop() if refusals[action] else ""

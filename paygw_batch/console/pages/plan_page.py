@@ -88,7 +88,7 @@ class PlanAgreement(Agreement[PlanDocument]):
 
     folder: PayoutFolder
 
-    own_action, approving_action, starting_action = Action.CORRECT, Action.APPROVE, Action.START
+    maker_action, approving_action, starting_action = Action.CORRECT, Action.APPROVE, Action.START
     approve_path, start_path, start_audit_action = "approve", "start", "start"
     missing_message, not_maker_message = NO_SUCH_SHEET, ONLY_MAKER
     maker_message = mark("You prepared this payout, so another person must approve it.")
@@ -106,8 +106,8 @@ class PlanAgreement(Agreement[PlanDocument]):
         **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Approved: it can be started.")),
     }
 
-    def __init__(self, visit: Visit, payout: PayoutFolder, *, is_reading: bool = False) -> None:
-        uploaded, result, self.is_reading = payout.uploaded, payout.check_result, is_reading
+    def __init__(self, visit: Visit, payout: PayoutFolder, *, is_checking: bool = False) -> None:
+        uploaded, result, self.is_checking = payout.uploaded, payout.check_result, is_checking
         self.visit, self.folder, self.signed_file = visit, payout, payout.plan_file
         self.checked = result if isinstance(result, CheckedSheet) else None
         self.path = f"/sheets/{payout.number}"
@@ -122,11 +122,11 @@ class PlanAgreement(Agreement[PlanDocument]):
         payout = PayoutFolder.find(visit.console.directory, visit.path_param("sheet"))
         if payout is None:
             return None
-        is_reading = start_check(visit, payout, to_sign=True) is None  # a new plan is being drafted
-        return cls(visit, payout, is_reading=is_reading)
+        is_checking = start_check(visit, payout, to_sign=True) is None  # a new plan is being drafted
+        return cls(visit, payout, is_checking=is_checking)
 
     def draft(self) -> PlanDocument | None:
-        return None if self.is_reading else self.folder.draft
+        return None if self.is_checking else self.folder.draft
 
     @property
     def needed(self) -> int:
@@ -134,7 +134,7 @@ class PlanAgreement(Agreement[PlanDocument]):
         policy, document = require_policy(self.visit.console.settings), self.document or self.draft()
         return policy.needed if document is not None and needs_approval(document.content, policy) else 0
 
-    def did_open(self, journal: JournalReader) -> bool:
+    def has_opened(self, journal: JournalReader) -> bool:
         """Return whether this plan, rather than another plan for the same sheet, opened the payout."""
         return self.document is not None and bool(journal.batches(plan_sha256=self.document.digest()))
 
@@ -200,7 +200,7 @@ class PlanAgreement(Agreement[PlanDocument]):
 
 
 def signed_plan_path(visit: Visit, journal: JournalReader, batch: str) -> str:
-    """Return the address of the signed plan that opened a payout. Empty if the console does not have the plan."""
+    """Return the path of the signed plan that opened a payout. Empty if the console does not have the plan."""
     folders = (folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] == batch)
     digests = ((folder, folder.plan_digest) for folder in folders)
     opening_folders = (folder for folder, digest in digests if digest and journal.batches(plan_sha256=digest))
@@ -209,7 +209,7 @@ def signed_plan_path(visit: Visit, journal: JournalReader, batch: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceView:
-    """A difference from earlier payouts. If the account changed, `accounts` holds the old and new one in pieces."""
+    """A difference from earlier payouts. `accounts` holds the old and new account in pieces if they differ."""
 
     finding: PlanFinding
     accounts: Sequence[Sequence[Piece]]
@@ -217,7 +217,7 @@ class DifferenceView:
 
 
 def format_finding(finding: PlanFinding) -> str:
-    """Format a finding as a sentence, with times in the time zone of the console and labels for columns."""
+    """Format a finding as a sentence, with times in the console's time zone and labels for columns."""
     column = column_label(finding.column) if finding.code == REASSIGNED_HEADING and finding.column else finding.column
     return finding_sentence(_format_values(finding).model_copy(update={"column": column}))
 
@@ -237,7 +237,8 @@ def show_plan(visit: Visit) -> Response:
     with journal_for_planning(visit.console.settings) as journal:
         progress = read_progress(journal, agreement)
         document = displayed_document(agreement, progress.stage)
-        has_moved = is_superseded(visit, progress) or (progress.stage is Stage.DONE and not agreement.did_open(journal))
+        is_done = progress.stage is Stage.DONE
+        has_moved = is_superseded(visit, progress) or (is_done and not agreement.has_opened(journal))
     if has_moved:
         return visit.redirect(f"/payouts/{agreement.batch}")
     if agreement.checked is None or document is None or progress.stage is Stage.DRAFTING:
@@ -329,7 +330,7 @@ _SORT_KEYS: Mapping[str, Callable[[ListedPayee], Any]] = {
     "name": lambda payee: (normalise_name(payee.name), payee.row),
     "row": lambda payee: payee.row,
 }
-"""The ways to sort the list of people. By default, people with a difference come first."""
+"""The sort orders for the list of people. By default, people with a difference come first."""
 
 
 def _matches(payee: ListedPayee, query: str, *, is_masked: bool) -> bool:

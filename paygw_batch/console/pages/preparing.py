@@ -39,7 +39,7 @@ STARTED = mark("This payout has already started, so its sheet can no longer be c
 
 
 def require_folder(visit: Visit) -> PayoutFolder:
-    """Return the payout in preparation in the address. Raises `Visit.missing_error` if it does not exist."""
+    """Return the payout in preparation named in the address. Raises `Visit.missing_error` if it does not exist."""
     payout = PayoutFolder.find(visit.console.directory, visit.path_param("sheet"))
     if payout is None:
         raise visit.missing_error(say(NO_SUCH_SHEET))
@@ -48,7 +48,7 @@ def require_folder(visit: Visit) -> PayoutFolder:
 
 @contextmanager
 def lock_for_change(visit: Visit) -> Iterator[PayoutFolder]:
-    """Lock the payout in the address for a change. Raises `ActRefused`, or `PageOutdated` if it has started."""
+    """Lock the payout for a change. Raises `ActRefused` if that is not allowed, or `PageOutdated` if it has started."""
     with hold_lock(require_folder(visit).number):  # An invalid address creates no lock.
         payout = require_folder(visit)
         visit.require(Action.CORRECT, payout.uploaded.by, say(ONLY_MAKER, name=payout.uploaded.by))
@@ -94,7 +94,7 @@ def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -
 
 
 def _sufficient_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool) -> CheckResult | None:
-    """Return the earlier check result if it suffices, otherwise None.
+    """Return the existing check result if it suffices, otherwise None.
 
     With `to_sign`, the plan must also be drafted, and no batch may have been opened since the check.
     """
@@ -124,7 +124,7 @@ def start_check(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) ->
 
 
 def recheck(visit: Visit, payout: PayoutFolder, corrections: Corrections, **answers: Any) -> None:
-    """Withdraw a payout's plan and recheck its sheet with new corrections and the maker's new `answers`."""
+    """Withdraw a payout's plan and recheck its sheet with new corrections and `answers`."""
     withdraw(visit, payout.plan)
     payout.replace_corrections(corrections)
     if answers:
@@ -145,10 +145,9 @@ def _is_small(payout: PayoutFolder) -> bool:
 
 
 def find_opened_batch(visit: Visit, result: CheckedSheet) -> str | None:
-    """Return the id of a checked sheet's batch, or None if the batch is not in the journal."""
+    """Return a checked sheet's batch id, or None if the batch is not in the journal."""
     with journal_for_planning(visit.console.settings) as journal:
-        record = journal.batch(result.batch)
-        return None if record is None else record.batch
+        return None if journal.batch(result.batch) is None else result.batch
 
 
 def is_started(visit: Visit, result: CheckResult) -> bool:
@@ -165,17 +164,16 @@ def maker_key(console: Console, name: str) -> PublicKey:
         return key.public
     people = configured_people(console.settings).listed
     keys = next((person.maker_keys for person in people if normalise_name(person.name) == normalise_name(name)), ())
-    passkeys = [key for key in keys if not key.is_file_key]
-    if not (passkeys or keys):
+    if not keys:
         raise ActRefused(say("{name} can no longer prepare payouts.", name=name))
-    return (passkeys or list(keys))[0]
+    return next((key for key in keys if not key.is_file_key), keys[0])
 
 
 _BLOCK_BYTES = 1024 * 1024
 
 
 def reading_page(visit: Visit, payout: PayoutFolder) -> Response:
-    """Render the page shown while a sheet is being read. It shows the number of lines of a text file as its rows."""
+    """Render the page shown while a sheet is being read. In a text file, every line counts as a row."""
     size, rows = payout.sheet.stat().st_size, 0
     if not payout.sheet.name.lower().endswith((".xlsx", ".parquet")):
         with payout.sheet.open("rb") as file:

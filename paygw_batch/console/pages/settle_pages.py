@@ -1,4 +1,4 @@
-"""The pages on which people settle a row, choose rejected rows to send again, and view an order.
+"""The pages on which people settle a row, choose rejected rows to resend, and view an order.
 
 One person can settle a row as paid, because a paid row is never sent again. For any other outcome, the row could be
 sent again, so a second person must agree.
@@ -99,7 +99,7 @@ def _disabled_reason(visit: Visit, choice: SettleChoice) -> str:
 
 
 def _is_already_settled(visit: Visit, journal: JournalReader, settlement: Settlement) -> bool:
-    """Return whether this person has already settled the row in this way, for example by a first click."""
+    """Return whether this person has already settled the row this way, for example with an earlier click."""
     record = require_payout(journal, visit.path_param("batch"))
     row = row_states(journal, record, [settlement.row]).get(settlement.row)
     actions = [entry for entry in journal.history(record.number) if entry.row == settlement.row]
@@ -134,10 +134,10 @@ ROWS_PER_PAGE = 25
 MAX_ROWS_IN_ORDER = 2_000
 """Maximum number of rejected rows on the page and in an order. Further rows need another order."""
 MAX_REASONS = 50
-"""Maximum number of reasons on the page, most frequent first. Rows with any other reason are chosen one by one."""
+"""Maximum number of reasons on the page, most frequent first. Rows with other reasons are chosen individually."""
 _NO_REASON = mark("The gateway gave no reason.")
 _REASON_PREFIX, _ROW_PREFIX = "reason-", "row-"
-"""Prefixes of checkbox names, which end with the key of a reason or the number of a row."""
+"""Prefixes of checkbox names. The rest of the name is the key of a reason or the number of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def show_rejected_form(visit: Visit) -> Response:
 
 
 def choose_rejected(visit: Visit) -> Response:
-    """Draft an order to resend the rows chosen one by one and all rows with a chosen reason."""
+    """Draft an order to resend the individually chosen rows and all rows with a chosen reason."""
     settings, form = visit.console.settings, visit.form
     with open_payout(visit) as (journal, record):
         rejected = rejected_rows(settings, journal, record, limit=MAX_ROWS_IN_ORDER)

@@ -32,7 +32,7 @@ from paygw_batch.language import languages, mark, say
 
 
 def show_sign_in_page(visit: Visit) -> Response:
-    """Show the passkey button and, in the sandbox, the people who may sign in."""
+    """Show the passkey button and, in the sandbox, a list of people who may sign in."""
     access = visit.console.access
     passkey = None
     if access.party is not None:
@@ -53,7 +53,7 @@ def show_sign_in_page(visit: Visit) -> Response:
 
 
 def send_remaining_seconds(visit: Visit) -> Response:
-    """Send the number of seconds until the session ends. Unless it is a poll, the request extends the session."""
+    """Send the number of seconds until the session ends. Any request except a poll extends the session."""
     return PlainTextResponse("" if visit.session is None else str(int(visit.session.remaining_s)))
 
 
@@ -142,7 +142,7 @@ def show_invitation(visit: Visit) -> Response:
 
 
 def accept_invitation(visit: Visit) -> Response:
-    """Show the new passkey's line and fingerprint. Raises `PageOutdated` if the invitation is used or expired."""
+    """Show the new passkey's line and fingerprint. Raises `PageOutdated` if the invitation was used or has expired."""
     token, form, console = visit.path_param("token"), visit.form, visit.console
     key = parse_new_passkey(form, token, _require_party(visit))
     if key is None:

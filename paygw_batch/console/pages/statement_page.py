@@ -1,4 +1,4 @@
-"""The pages on which people settle rows by a gateway statement: questions, upload and preview."""
+"""The pages on which people settle rows according to a gateway statement: questions, upload and preview."""
 
 import hashlib
 from collections import Counter
@@ -131,13 +131,13 @@ def add_statement(visit: Visit) -> Response:
 
 
 def _store_and_read(visit: Visit, source: Path, uploaded: UploadedStatement) -> str:
-    """Store and read a statement, and return its folder's name. Sending the form again stores nothing."""
+    """Store and read a statement, and return its folder's name. Resending the form stores nothing."""
     number = visit.form.get("upload", "")
     number = number if is_folder_name(number) else random_folder_name()
     with hold_lock(number):
-        existing = StatementFolder.find(statements_directory(visit), number)
-        if existing is not None:
-            if not existing.has_file(uploaded, source):
+        folder = StatementFolder.find(statements_directory(visit), number)
+        if folder is not None:
+            if not folder.has_file(uploaded, source):
                 raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
             return number
         folder = create_statement_folder(statements_directory(visit), source, uploaded, number)
@@ -152,7 +152,7 @@ def _store_and_read(visit: Visit, source: Path, uploaded: UploadedStatement) -> 
 
 
 def show_statement_preview(visit: Visit) -> Response:
-    """Show which rows a statement would settle, and why its other lines would settle none."""
+    """Show the rows that a statement would settle, and why its other lines would settle none."""
     folder = _require_statement(visit)
     requested_statement, settings = folder.build_requested_statement(visit.member.name), visit.console.settings
     with journal_for_planning(settings) as journal:
@@ -184,7 +184,7 @@ def show_statement_preview(visit: Visit) -> Response:
 
 
 def use_statement(visit: Visit) -> Response:
-    """Settle rows by a statement, or draft an order if a second person must agree.
+    """Settle rows according to a statement, or draft an order if a second person must agree.
 
     If the statement shows that the gateway already has a row that a run could send, that row is held immediately.
     """
@@ -214,7 +214,7 @@ def use_statement(visit: Visit) -> Response:
 
 
 def _earlier_order(visit: Visit, folder: StatementFolder) -> str | None:
-    """Return the number of the order that an earlier click on the form drafted, or None."""
+    """Return the number of the order drafted by an earlier click, or None."""
     use = folder.statement_use
     if use is None or (use.by, use.code) != (visit.member.name, visit.form.get("code")):
         return None
@@ -230,13 +230,13 @@ def remove_statement(visit: Visit) -> Response:
     """Remove an uploaded statement. Rows that it settled stay settled."""
     folder = StatementFolder.find(statements_directory(visit), visit.path_param("statement"))
     with journal_for_planning(visit.console.settings) as journal:
-        batch = require_payout(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
+        record = require_payout(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
         if folder is not None and folder.lines_file.exists():
             requested_statement = folder.build_requested_statement(visit.member.name)
-            _require_same_match(visit, compare_statement(visit.console.settings, journal, batch, requested_statement))
+            _require_same_match(visit, compare_statement(visit.console.settings, journal, record, requested_statement))
     if folder is not None:
         folder.remove()
-    return visit.redirect(f"/payouts/{batch.batch}/statement")
+    return visit.redirect(f"/payouts/{record.batch}/statement")
 
 
 def _require_statement(visit: Visit) -> StatementFolder:
@@ -255,7 +255,7 @@ def _match_code(match: StatementMatch) -> str:
 def _page_lines(
     journal: JournalReader, record: BatchRecord, match: StatementMatch, kind: str, start: int
 ) -> Sequence[LineView]:
-    """Return a page of the lines of a kind, from index `start` on, plus one line if there are more."""
+    """Return a page of lines of a kind from index `start`, plus one line if there are more."""
     part = slice(start, start + LINES_PER_PAGE + 1)
     match kind:
         case "settles":
