@@ -127,13 +127,13 @@ def show_sheet(visit: Visit) -> Response:
         after=after,
         pages=next_page_links(after, next_after, "look", kind=kind),
         edits=sorted(require_corrections(payout).edits, key=lambda edit: (edit.row, edit.column)),
-        mostly=_frequent_kinds(result),
+        frequent_kinds=_frequent_kinds(result),
         has_guesses=any(heading.column and not heading.is_known for heading in headings),
-        # The kinds of defects whose cells can all be corrected with one click.
-        answered=list(_correctable_kinds(payout, result, kind)),
+        # The kinds of defects for which one click corrects all cells.
+        correctable_kinds=list(_correctable_kinds(payout, result, kind)),
         change=change,
         # The next red cell to correct.
-        focus=next_cell,
+        next_cell=next_cell,
     )
 
 

@@ -87,8 +87,8 @@ def show_new_payout(visit: Visit) -> Response:
         "new.html",
         # The form names the new folder, so that sending it twice creates only one.
         number=random_folder_name(),
-        most_mib=console.settings.console.max_upload_mib,
-        most_rows=console.settings.limits.max_rows,
+        max_upload_mib=console.settings.console.max_upload_mib,
+        max_rows=console.settings.limits.max_rows,
         countries=countries,
         has_sample=_sample_path(visit) is not None,
     )

@@ -285,10 +285,10 @@ class OrderAgreement(Agreement[RowOrder]):
     }
 
     def __init__(self, visit: Visit, folder: OrderFolder) -> None:
-        drafted = folder.draft_record
-        self.visit, self.folder, self.draft_record, self.signed_file = visit, folder, drafted, folder.order_file
+        record = folder.draft_record
+        self.visit, self.folder, self.draft_record, self.signed_file = visit, folder, record, folder.order_file
         self.path = self.page = f"/orders/{folder.number}"
-        self.maker, self.sent_back = drafted.by, drafted.sent_back
+        self.maker, self.sent_back = record.by, record.sent_back
         self.document = folder.order
         self.shown: RowOrder = self.document or folder.draft
         """The signed order, or the draft if it is not signed yet."""
@@ -376,11 +376,11 @@ def store_draft(visit: Visit, draft: RowOrder) -> OrderFolder:
             is_own = folder.draft_record.by == visit.member.name and not folder.draft_record.sent_back
             if is_own and folder.document.content == draft.content:
                 return folder
-        for other in folders:
-            content = other.document.content
-            overlaps = content.batch == draft.content.batch and set(other.document.numbers) & set(draft.numbers)
-            if overlaps and other.number not in shown_numbers:
-                name = other.draft_record.by
+        for folder in folders:
+            order = folder.document
+            overlaps = order.batch == draft.batch and set(order.numbers) & set(draft.numbers)
+            if overlaps and folder.number not in shown_numbers:
+                name = folder.draft_record.by
                 raise PageOutdated(
                     say("{name} has drafted an order about these rows since this page was opened.", name=name)
                 )

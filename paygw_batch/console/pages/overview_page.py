@@ -42,7 +42,7 @@ def search_payees(visit: Visit) -> Response:
     payments = _search_payments(visit, search_text)
     return visit.page(
         "payee.html",
-        typed=search_text,
+        search_text=search_text,
         is_asked=len(search_text) >= _MIN_SEARCH_LENGTH,
         has_more=len(payments) > SHOWN_PAYMENTS,
         found=[(build_payee(row.form, row.fields), display_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],

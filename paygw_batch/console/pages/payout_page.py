@@ -124,8 +124,8 @@ def show_row(visit: Visit) -> Response:
         "row.html",
         record=record,
         followed=row_history.followed,
-        advice=None if row_history.step is None else _build_step(row_history.step),
-        happened=sorted(_row_events(visit, row_history), key=lambda event: event.at),
+        next_step=None if row_history.step is None else _build_step(row_history.step),
+        events=sorted(_row_events(visit, row_history), key=lambda event: event.at),
         orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
         can_settle=bool(choices),
     )
@@ -151,7 +151,7 @@ def _load_followed_batch(visit: Visit, journal: JournalReader, record: BatchReco
 
 def _live_version(visit: Visit, followed: FollowedBatch) -> str:
     """Return a digest of the values shown in the changing part of a payout's page."""
-    text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _run_view(visit, followed)))
+    text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _build_run_view(visit, followed)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -163,7 +163,7 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
         )
     except UsageError as error:
         raise PageNotFound(error.message) from None
-    counts, run = followed.counts, _run_view(visit, followed)
+    counts, run = followed.counts, _build_run_view(visit, followed)
     return {
         "followed": followed,
         "run": run,
@@ -173,7 +173,7 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
         "summed_states": [
             name for name in SHOWN_STATES if name in {"paid", "ready"} or any(name in s for s in followed.sums.values())
         ],
-        "wanted": state,
+        "shown_state": state,
         "after": after,
         "rows": rows[:ROWS_PER_PAGE],
         "pages": next_page_links(
@@ -183,7 +183,7 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
     }
 
 
-def _run_view(visit: Visit, followed: FollowedBatch) -> RunView:
+def _build_run_view(visit: Visit, followed: FollowedBatch) -> RunView:
     run = last_run(visit.console.runs, followed.record.batch)
     is_alive, has_unsent_rows = run is not None and run.is_alive, bool(followed.counts.get("ready"))
     holder_pid = None if followed.running is None else followed.running.pid

@@ -252,30 +252,30 @@ def show_plan(visit: Visit) -> Response:
         document=document,
         sums=[(currency, payee_counts[currency], amount) for currency, amount in document.content.totals.items()],
         worksheets=worksheets_text(document),
-        doubles=double_payments(document),
+        double_payments=double_payments(document),
         sent_before=sent_before(document),
         comparison_text=comparison_text(
             document.model_copy(update={"findings": list(map(_format_values, document.findings))}), is_for_officers=True
         ),
-        changes=differences(document),
-        shown=partial(_build_difference, visit),
+        differences=differences(document),
+        build_difference=partial(_build_difference, visit),
         # Amounts come first. Corrections with identical old and new texts are grouped.
-        corrections=_grouped_corrections(document, agreement.checked.headings.get("amount", "amount")),
+        corrections=_group_corrections(document, agreement.checked.headings.get("amount", "amount")),
         names={payee.row: payee.name for payee in payees},
         left_out=document.select_findings(LEFT_OUT),
         left_out_sums=left_out_sums(document),
         people=payees[:PEOPLE_PER_PAGE],
-        meant=document.select_findings(REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN),
+        interpretations=document.select_findings(REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN),
         warnings=warning_groups(document),
-        meaning=_warning_texts,
-        difference=difference_word,
-        sentence=format_finding,
+        warning_texts=_warning_texts,
+        difference_word=difference_word,
+        format_finding=format_finding,
         warning_line=warning_line,
         double_payment_line=double_payment_line,
     )
 
 
-def _grouped_corrections(document: PlanDocument, amount_column: str) -> Sequence[Sequence[PlanFinding]]:
+def _group_corrections(document: PlanDocument, amount_column: str) -> Sequence[Sequence[PlanFinding]]:
     groups: dict[tuple[str, str, str], list[PlanFinding]] = {}
     for finding in document.select_findings(CORRECTED):
         groups.setdefault((finding.column, finding.value, finding.becomes), []).append(finding)
@@ -295,7 +295,7 @@ def show_people(visit: Visit) -> Response:
         "plan_people.html",
         uploaded=payout.uploaded,
         number=payout.number,
-        typed=search_text,
+        search_text=search_text,
         order=order if order in _SORT_KEYS else "",
         count=len(all_payees),
         fitting=len(matching),
@@ -310,7 +310,7 @@ def show_people(visit: Visit) -> Response:
             order=order,
         ),
         people=matching[start : start + PEOPLE_PER_PAGE],
-        difference=difference_word,
+        difference_word=difference_word,
     )
 
 

@@ -57,11 +57,11 @@ def show_settle_form(visit: Visit) -> Response:
         followed=row_history.followed,
         step=row_history.step,
         choices=choices,
-        meaning=_describe_consequence,
-        why_shut=partial(_disabled_reason, visit),
+        consequence=_describe_consequence,
+        disabled_reason=partial(_disabled_reason, visit),
         orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
         is_running=running_process(visit.console.settings) is not None,
-        act_name=choice_name,
+        choice_name=choice_name,
     )
 
 
@@ -165,14 +165,14 @@ def show_rejected_form(visit: Visit) -> Response:
     return visit.page(
         "retry.html",
         record=record,
-        found=rejected,
+        rejected=rejected,
         # A digest of the shown rows, which the form sends back.
         shown=_rows_digest(rejected),
         reasons=reasons[:MAX_REASONS],
         other_reasons=max(len(reasons) - MAX_REASONS, 0),
         rows=rows,
         reason=_rejection_reason,
-        wanted=key,
+        reason_key=key,
         pages=next_page_links(after, rows[-1].standing.row if len(matches) > ROWS_PER_PAGE else 0, "rows", reason=key),
         most=MAX_ROWS_IN_ORDER,
         orders=[order for order in open_orders(visit, record.batch) if not numbers.isdisjoint(order.rows)],
@@ -252,7 +252,7 @@ def show_order(visit: Visit) -> Response:
         ready=0 if progress.stage is Stage.DONE else ready_count,
         rows=rows,
         pages=next_page_links(after, later_rows[ROWS_PER_PAGE - 1].row if len(later_rows) > ROWS_PER_PAGE else 0),
-        act_name=choice_name,
+        choice_name=choice_name,
     )
 
 

@@ -76,7 +76,7 @@ class LineView:
 
     number: int
     order_id: str
-    why: str
+    reason: str
     becomes: str = ""
     row: FollowedRow | None = None
 
@@ -104,7 +104,7 @@ def show_statement_form(visit: Visit) -> Response:
         in_doubt=followed.counts.get("in_doubt", 0),
         takes_signature=visit.console.settings.evidence.statement_key is not None,
         statements=[(f"/statements/{folder.number}", folder.uploaded) for folder in folders],
-        most_mib=visit.console.settings.console.max_upload_mib,
+        max_upload_mib=visit.console.settings.console.max_upload_mib,
     )
 
 
@@ -168,16 +168,16 @@ def show_statement_preview(visit: Visit) -> Response:
             record=record,
             number=folder.number,
             uploaded=folder.uploaded,
-            matched=match,
-            words=[(choice_name(outcome), counts[outcome]) for outcome in Resolution if counts[outcome]],
+            match=match,
+            outcome_counts=[(choice_name(outcome), counts[outcome]) for outcome in Resolution if counts[outcome]],
             proof=proof_message(requested_statement.statement.proof),
             needs_two=bool(rows_needing_order(settings, journal, record, match.settlements)),
             code=_match_code(match),
             orders=open_orders(visit, record.batch),
-            done=requested_statement.reuse_message(journal, record),
+            reuse_message=requested_statement.reuse_message(journal, record),
             notes=JournalClock.read(journal, utc_now()).messages(),
             is_running=running_process(settings) is not None,
-            wanted=kind,
+            kind=kind,
             lines=lines[:LINES_PER_PAGE],
             pages=next_page_links(start, next_start, "lines", show=kind),
         )
@@ -271,8 +271,8 @@ def _page_lines(
         case "differs":
             return [LineView(line.line, line.order_id, line.sentence) for line in match.differences[part]]
         case "silent":
-            why = say("The statement does not settle this row.")
+            reason = say("The statement does not settle this row.")
             followed = with_payees(journal, record, match.unsettled_rows[part], None)
-            return [LineView(row.standing.row, row.standing.sent_orderid or "", why, row=row) for row in followed]
+            return [LineView(row.standing.row, row.standing.sent_orderid or "", reason, row=row) for row in followed]
         case _:
             raise PageNotFound(say("This page does not exist."))
