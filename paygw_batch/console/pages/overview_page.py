@@ -137,16 +137,11 @@ def show_overview(visit: Visit) -> Response:
         records = list(journal.batches())
         before = visit.query_number("before") or len(records) + 1
         uploads, search, now = uploads_by_batch(visit.console.directory), Search.from_query(visit), utc_now()
-        batches = []
-        for record in reversed(records):
-            if record.number >= before or not search.matches(record, uploads.get(record.batch)):
-                continue
-            batch = listed_batch(journal, record, now)
-            if not search.state or _state_counts(batch).get(search.state):
-                batches.append(batch)
-            if len(batches) == PAYOUTS_PER_PAGE:
-                break
-        shown_records = [batch.record for batch in reversed(batches)]
+        earlier_records = (record for record in reversed(records) if record.number < before)
+        matches = (record for record in earlier_records if search.matches(record, uploads.get(record.batch)))
+        listed = (listed_batch(journal, record, now) for record in matches)
+        shown = (batch for batch in listed if not search.state or search.state in _state_counts(batch))
+        batches = list(islice(shown, PAYOUTS_PER_PAGE))
         notes = journal.notes if hasattr(journal, "notes") else ()
         prepared = list(_payouts_in_preparation(visit, journal, {record.batch for record in records}))
     orders = open_orders(visit)
@@ -157,6 +152,9 @@ def show_overview(visit: Visit) -> Response:
         if entry.visitor_request
     ]
     totals = sums_by_state(sum_batch_tallies(batches))
+    newer_before = min(before + PAYOUTS_PER_PAGE, len(records) + 1) if before <= len(records) else None
+    has_older = len(batches) == PAYOUTS_PER_PAGE and batches[-1].record.number > records[0].number
+    older_before = batches[-1].record.number if has_older else None
     return visit.page(
         "overview.html",
         attention_items=[*tasks, *_payout_tasks(visit, payouts)],
@@ -165,16 +163,7 @@ def show_overview(visit: Visit) -> Response:
         payouts=payouts,
         search=search,
         pages=page_links(
-            "before",
-            {
-                say("Newer payouts"): min(before + PAYOUTS_PER_PAGE, len(records) + 1)
-                if before <= len(records)
-                else None,
-                say("Older payouts"): shown_records[0].number
-                if len(shown_records) == PAYOUTS_PER_PAGE and shown_records[0].number > records[0].number
-                else None,
-            },
-            **asdict(search),
+            "before", {say("Newer payouts"): newer_before, say("Older payouts"): older_before}, **asdict(search)
         ),
         totals=totals,
         states=[name for name in SHOWN_STATES if any(name in sums for sums in totals.values())],

@@ -291,6 +291,8 @@ def show_people(visit: Visit) -> Response:
     if order in _SORT_KEYS:
         matching.sort(key=_SORT_KEYS[order])
     start = min(visit.query_number("after"), max(len(matching) - 1, 0))
+    previous_start = max(start - PEOPLE_PER_PAGE, 0) if start else None
+    next_start = start + PEOPLE_PER_PAGE if start + PEOPLE_PER_PAGE < len(matching) else None
     return visit.page(
         "plan_people.html",
         uploaded=payout.uploaded,
@@ -301,10 +303,7 @@ def show_people(visit: Visit) -> Response:
         fitting=len(matching),
         pages=page_links(
             "after",
-            {
-                say("Previous page"): max(start - PEOPLE_PER_PAGE, 0) if start else None,
-                say("Next page"): start + PEOPLE_PER_PAGE if start + PEOPLE_PER_PAGE < len(matching) else None,
-            },
+            {say("Previous page"): previous_start, say("Next page"): next_start},
             "people",
             text=search_text,
             order=order,
