@@ -217,12 +217,7 @@ def correct_cell(visit: Visit) -> Response:
         if (value or "") != visit.form.get("shown"):
             heading = result.headings.get(column, column)
             raise PageOutdated(
-                say(
-                    "Row {row}, {heading}: now {text}. Reload the page.",
-                    row=row,
-                    heading=heading,
-                    text=value or "-",
-                )
+                say("Row {row}, {heading}: now {text}. Reload the page.", row=row, heading=heading, text=value or "-")
             )
         edit = next((edit for edit in corrections.edits if (edit.row, edit.column) == (row, column)), None)
         cells = [(row, column, value if edit is None else edit.was, text)]

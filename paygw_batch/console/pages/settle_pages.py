@@ -38,7 +38,7 @@ from paygw_batch.core.shown_states import render_record
 from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowState
-from paygw_batch.language import mark, say
+from paygw_batch.language import say
 from paygw_batch.opening.open_journal import journal_for_planning, open_journal_for_run
 from paygw_batch.settle.resolve import Settlement, row_states
 from paygw_batch.settle.row_order import Decision, OrderedRow, RowAct
@@ -135,7 +135,6 @@ MAX_ROWS_IN_ORDER = 2_000
 """Maximum number of rejected rows on the page and in an order. Further rows need another order."""
 MAX_REASONS = 50
 """Maximum number of reasons on the page, most frequent first. Rows with other reasons are chosen individually."""
-_NO_REASON = mark("The gateway gave no reason.")
 _REASON_PREFIX, _ROW_PREFIX = "reason-", "row-"
 """Prefixes of checkbox names. The rest of the name is the key of a reason or the number of a row."""
 
@@ -224,7 +223,8 @@ def _group_by_reason(rejected: RejectedRows) -> Sequence[RejectedReason]:
 
 
 def _rejection_reason(row: RowState) -> str:
-    return render_record(row.message or "", is_for_officers=True) or row.gateway_status or say(_NO_REASON)
+    reason = render_record(row.message or "", is_for_officers=True) or row.gateway_status
+    return reason or say("The gateway gave no reason.")
 
 
 def _reason_key(row: RowState) -> str:
