@@ -259,7 +259,6 @@ class PayoutFolder(NamedFolder):
         return self.path / "plan.json"
 
     def write_upload(self, uploaded: UploadedSheet) -> None:
-        """Store who uploaded the sheet, how to read it, and the maker's input."""
         self._upload = json.dumps(asdict(uploaded), ensure_ascii=False).encode()
         write_atomically(self.path / "upload.json", self._upload)
 
