@@ -214,7 +214,7 @@ class Visit:
         return describe_subject(self.request.path_params, self.form)
 
     def query(self, name: str) -> str:
-        """Return a query parameter, or else a value of the rejected form. Empty if there is neither."""
+        """Return a query parameter, or else a field of the refused form. Empty if there is neither."""
         return self.request.query_params.get(name) or ("" if self.refusal is None else self.form.get(name, ""))
 
     def query_number(self, name: str) -> int:
@@ -315,7 +315,7 @@ class WebRoute:
                 visit = await run_in_threadpool(_with_session, visit)
                 refusal = self._refusal_response(visit)
                 if refusal is None and self.method == "POST":
-                    visit = await _with_form(visit, is_signed_in=self.action is not None)
+                    visit = await _with_form(visit, needs_session=self.action is not None)
                 if refusal is None and self.is_recorded_first:
                     await run_in_threadpool(visit.record_action, self.audit_action, visit.subject, AuditResult.DONE)
                     visit = replace(visit, was_recorded=True)
@@ -352,7 +352,7 @@ class WebRoute:
 
     @property
     def is_recorded_first(self) -> bool:
-        """Whether the action is recorded before it is done. A sign-in is recorded only afterwards."""
+        """Whether to record the action before it is done. A sign-in is recorded only afterwards."""
         return self.action is not None and (self.method == "POST" or self.action is Action.DOWNLOAD)
 
     def _error_response(self, visit: Visit, error: PaygwError, page_with_form: Handler | None) -> Response:
@@ -390,11 +390,11 @@ class WebRoute:
 
     def _redirect_to_sign_in(self, visit: Visit) -> Response:
         request, is_form = visit.request, self.method == "POST"
-        requested = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
+        path = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
         if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not session_cookie(visit):
             # This may be a link in an email. Browsers send no session cookie with a request from another site.
-            return visit.page("forward.html", address=requested)
-        values = {"to": requested if requested != "/" else "", "ended": "yes" if session_cookie(visit) else ""}
+            return visit.page("forward.html", address=path)
+        values = {"to": path if path != "/" else "", "ended": "yes" if session_cookie(visit) else ""}
         query = urlencode({name: value for name, value in values.items() if value})
         response = visit.redirect(f"/sign-in?{query}" if query else "/sign-in")
         if session_cookie(visit):
@@ -442,14 +442,14 @@ def _require_own_origin(visit: Visit) -> None:
         raise ActRefused(say("This form was not sent from the console."))
 
 
-async def _with_form(visit: Visit, *, is_signed_in: bool) -> Visit:
+async def _with_form(visit: Visit, *, needs_session: bool) -> Visit:
     """Return the visit with the values of its form. Raises `ActRefused` unless this session sent the form."""
     try:
         body = await visit.request.form(max_files=2, max_fields=MAX_FIELDS)
     except HTTPException:  # The body is not a form, or has too many fields.
         raise ActRefused(say(_INVALID_FORM)) from None
     form = {name: value for name, value in body.multi_items() if isinstance(value, str)}
-    if is_signed_in and (visit.session is None or not visit.session.has_token(form.get("csrf", ""))):
+    if needs_session and (visit.session is None or not visit.session.has_token(form.get("csrf", ""))):
         raise ActRefused(say(_INVALID_FORM))
     uploads = [(name, value) for name, value in body.multi_items() if isinstance(value, UploadFile)]
     upload = next((value for name, value in uploads if name != SIGNATURE_FIELD), None)

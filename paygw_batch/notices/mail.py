@@ -106,7 +106,7 @@ def build_mail(
     notice_id: str,
     sender: tuple[str, str],
     recipient: str,
-    date: datetime,
+    written_at: datetime,
     subject: str,
     text: str,
     html: str,
@@ -119,7 +119,7 @@ def build_mail(
     mail["To"] = Address(addr_spec=recipient)
     # The library decodes encoded words (`=?...?=`), in which the name of a sheet could hide line breaks.
     mail["Subject"] = " ".join(subject.split()).replace("=?", "= ?")
-    mail["Date"] = date
+    mail["Date"] = written_at
     mail["Message-ID"] = f"<{notice_id}@{address.rpartition('@')[2]}>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(text)

@@ -111,14 +111,14 @@ def mail_html(text: NoticeText) -> str:
     return template_environment().get_template("notice.html").render(words=text)
 
 
-def webhook_body(notice: StoredNotice, content: Mapping[str, Any], style: str) -> bytes:
+def webhook_body(notice: StoredNotice, content: Mapping[str, Any], format_name: str) -> bytes:
     """Return the body for a webhook in the format `standard`, `slack` or `teams`."""
-    if style == "standard":
+    if format_name == "standard":
         body = {"type": notice.occasion.value, "timestamp": notice.written_at, "data": content}
         return json.dumps(body, ensure_ascii=False).encode()
     text = (
         template_environment()
-        .get_template(f"notice.{style}.json")
+        .get_template(f"notice.{format_name}.json")
         .render(words=notice_text(notice, content), open_it=say("Open"))
     )
     return text.encode()

@@ -132,7 +132,6 @@ def show_sheet(visit: Visit) -> Response:
         # The kinds of defects for which one click corrects all cells.
         correctable_kinds=list(_correctable_kinds(payout, result, kind)),
         change=change,
-        # The next red cell to correct.
         next_cell=next_cell,
     )
 

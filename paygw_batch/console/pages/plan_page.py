@@ -122,7 +122,7 @@ class PlanAgreement(Agreement[PlanDocument]):
         payout = PayoutFolder.find(visit.console.directory, visit.path_param("sheet"))
         if payout is None:
             return None
-        is_checking = start_check(visit, payout, to_sign=True) is None  # a new plan is being drafted
+        is_checking = start_check(visit, payout, to_sign=True) is None  # a large sheet is checked in the background
         return cls(visit, payout, is_checking=is_checking)
 
     def draft(self) -> PlanDocument | None:
