@@ -62,9 +62,9 @@ _MAX_READINGS = 4
 """Maximum number of earlier readings to try. Each one reads the whole sheet."""
 
 
-def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:
+def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker_key: PublicKey) -> None:
     """Check a payout and write the result to its folder. If its sheet is unreadable, the result says why."""
-    folder.write_check_result(_check_sheet(folder, settings, rules, maker))
+    folder.write_check_result(_check_sheet(folder, settings, rules, maker_key))
 
 
 def recheck_cached_sheet(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> bool:
@@ -140,7 +140,7 @@ def _read_cached_values(folder: PayoutFolder) -> tuple[Corrections, dict[str, An
 
 
 def _check_sheet(
-    folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey
+    folder: PayoutFolder, settings: Settings, rules: Rules, maker_key: PublicKey
 ) -> CheckedSheet | UnreadableSheet:
     try:
         require_complete(settings, rules, set())
@@ -153,9 +153,8 @@ def _check_sheet(
         sheet = sheet or sheet_source.read()
         _cache_sheet(folder, corrections, sheet)
         with journal_for_document(settings, "console") as journal:
-            return _check_against_journal(
-                folder, corrections, _build_submission(folder, sheet_source, sheet), journal, maker
-            )
+            submission = _build_submission(folder, sheet_source, sheet)
+            return _check_against_journal(folder, corrections, submission, journal, maker_key)
     except PaygwError as error:
         options = _sheet_source(folder, settings, rules, None).options
         return unreadable_result(error, partial(read_headings, folder.sheet, options))
@@ -207,9 +206,9 @@ def _read_with_earlier_answers(
 
 def _next_reference(previous: UploadedSheet) -> str | None:
     """Return this month's default reference if the previous payout used its own month's default."""
-    suggested = suggest_reference(PAYOUT, utc_now())
+    reference = suggest_reference(PAYOUT, utc_now())
     was_default = previous.reference == suggest_reference(PAYOUT, datetime.fromisoformat(previous.at))
-    return suggested if was_default and previous.reference != suggested else None
+    return reference if was_default and previous.reference != reference else None
 
 
 def _build_submission(folder: PayoutFolder, sheet_source: SheetSource, sheet: Sheet) -> Submission:
@@ -232,12 +231,12 @@ def unreadable_result(error: PaygwError, load_headings: Callable[[], Sequence[Fi
         return replace(result, asks=HEADINGS_QUESTION, message=_headings_message(guesses, required))
     if not isinstance(error, SheetQuestion):
         return result
-    suggested = (suggest_reference(PAYOUT, utc_now()),) if error.asks is QuestionKind.REFERENCE else ()
+    suggestions = (suggest_reference(PAYOUT, utc_now()),) if error.asks is QuestionKind.REFERENCE else ()
     return replace(
         result,
         asks=error.asks.value,
         question=error.question,
-        choices=error.choices or suggested,
+        choices=error.choices or suggestions,
         samples=error.samples,
     )
 
@@ -271,10 +270,10 @@ def _check_against_journal(
     corrections: Corrections,
     submission: Submission,
     journal: JournalReader,
-    maker: PublicKey | None = None,
+    maker_key: PublicKey | None = None,
     memory: ComparisonMemory | None = None,
 ) -> CheckedSheet:
-    """Check a sheet against the journal and write its findings. Given a `maker`, also draft a plan if possible."""
+    """Check a sheet against the journal and write its findings. Given a `maker_key`, also draft a plan if possible."""
     batch_count, plan = len(journal.batches()), plan_sheet(submission, journal, memory=memory)
     defects = plan.validated.defects.with_columns(is_defect=pl.lit(value=True))
     warnings = plan.warnings.with_columns(is_defect=pl.lit(value=False))
@@ -286,12 +285,12 @@ def _check_against_journal(
     open_questions = plan.unanswered_questions(submission.choices)
     has_new_rows = plan.existing is None and plan.known_row_count < plan.validated.payable_count
     is_ready = to_correct.is_empty() and not open_questions and has_new_rows and not submission.wrong_totals
-    if is_ready and maker is not None:
+    if is_ready and maker_key is not None:
         submission.require_complete()
-        drafted = draft_plan(submission, journal, Conversation(), maker)
+        prepared = draft_plan(submission, journal, Conversation(), maker_key)
         # Keep an identical draft, because replacing it would invalidate forms that show it.
-        if isinstance(drafted, PreparedPlan) and not _is_same_plan(drafted.document, folder.draft):
-            folder.write_draft(drafted.document)
+        if isinstance(prepared, PreparedPlan) and not _is_same_plan(prepared.document, folder.draft):
+            folder.write_draft(prepared.document)
     columns, head = operation_columns(PAYOUT), sheet.frame.head(HEADER_ROWS)
     headings = {name: sheet.headers.get(name) or column_label(name) for name in columns}
     return CheckedSheet(
@@ -301,7 +300,7 @@ def _check_against_journal(
         known=plan.known_row_count,
         rows_to_mend=to_correct["row"].n_unique(),
         is_ready=is_ready,
-        is_drafted=is_ready and maker is not None,
+        is_drafted=is_ready and maker_key is not None,
         batches=batch_count,
         questions=_asked_questions(plan, open_questions),
         left_out=sorted(left_out),

@@ -85,8 +85,8 @@ class StoredSession:
 class StoredSessions:
     """The stored sessions of a console. Thread-safe. Every method raises `SessionsBroken` if the file is unusable."""
 
-    def __init__(self, journal: Path) -> None:
-        self._path = journal.with_name(f"{journal.name}.sessions")
+    def __init__(self, journal_path: Path) -> None:
+        self._path = journal_path.with_name(f"{journal_path.name}.sessions")
         self._lock = Lock()
         try:
             self._connection = connect_side_database(self._path, _TABLES)
@@ -458,9 +458,9 @@ def _listed_keys(settings: Settings) -> Iterator[tuple[str, PublicKey]]:
     for person in configured_people(settings).listed:
         yield from ((person.name, key) for key in person.keys)
     for role, keys_by_name in role_lists(settings):
-        for name, texts in keys_by_name.items():
-            for text in [texts] if isinstance(texts, str) else texts:
-                key = parse_public_key(text)
+        for name, key_texts in keys_by_name.items():
+            for key_text in [key_texts] if isinstance(key_texts, str) else key_texts:
+                key = parse_public_key(key_text)
                 if key is None:
                     raise ConfigurationError(
                         say("console.{section}.{name} is not a person's public key.", section=f"{role}s", name=name)

@@ -74,10 +74,10 @@ def check() -> None:
     """Check a payout. Process arguments: the configuration, the journal, the folder and the maker's public key."""
     settings = limit_this_process()
     folder, key = sys.argv[3:]
-    maker = parse_public_key(key)
-    if maker is None:
+    maker_key = parse_public_key(key)
+    if maker_key is None:
         sys.exit(2)
-    check_payout(PayoutFolder(Path(folder)), settings, rules_for(settings, PAYOUT), maker)
+    check_payout(PayoutFolder(Path(folder)), settings, rules_for(settings, PAYOUT), maker_key)
 
 
 def mark() -> None:

@@ -93,8 +93,8 @@ def run_reference(run: StartedRun | None) -> str:
     return "" if run is None else f"{run.pid}-{run.started_ticks}-{run.at}"
 
 
-def pause_run(directory: Path, batch: str, shown_run: str) -> StartedRun:
-    """Ask the run with the reference `shown_run` to stop after its rows in flight.
+def pause_run(directory: Path, batch: str, reference: str) -> StartedRun:
+    """Ask the run with this `reference` to stop after its rows in flight.
 
     Does nothing if the run has ended or is already pausing, because a second signal would stop it immediately. Returns
     the last run, which may be a newer one. Raises `UsageError` if no run was started.
@@ -103,7 +103,7 @@ def pause_run(directory: Path, batch: str, shown_run: str) -> StartedRun:
         run = last_run(directory, batch)
         if run is None:
             raise UsageError(say("No run of this payout was started from the console."), hint="")
-        if run_reference(run) == shown_run and run.is_alive and not run.is_pausing:
+        if run_reference(run) == reference and run.is_alive and not run.is_pausing:
             with suppress(ProcessLookupError):
                 # A run that a shell started in the background ignores SIGINT until it sends, so SIGTERM is used.
                 os.kill(run.pid, signal.SIGTERM)

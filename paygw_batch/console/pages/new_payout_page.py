@@ -16,7 +16,7 @@ from paygw_batch.console.pages.agreement import withdraw
 from paygw_batch.console.pages.check_page import SHOWN_HEADINGS, read_cell_texts, require_corrections
 from paygw_batch.console.pages.preparing import (
     CheckResult,
-    check_result,
+    ensure_checked,
     lock_for_change,
     recheck,
     require_folder,
@@ -154,7 +154,7 @@ def replace_upload(visit: Visit) -> Response:
 def choose_reading(visit: Visit) -> Response:
     """Reread a sheet with another worksheet, encoding, value format or column assignment."""
     with lock_for_change(visit) as payout:
-        result, uploaded, corrections = check_result(visit, payout), payout.uploaded, require_corrections(payout)
+        result, uploaded, corrections = ensure_checked(visit, payout), payout.uploaded, require_corrections(payout)
         worksheet = visit.form.get("worksheet", uploaded.worksheet)
         if worksheet != uploaded.worksheet:  # The name of a worksheet may begin or end with spaces.
             worksheet = (worksheet or "").strip() or None
@@ -178,7 +178,7 @@ def choose_reading(visit: Visit) -> Response:
 def choose_worksheets(visit: Visit) -> Response:
     """Prepare a payout for each chosen worksheet: the first in this folder, the others in new folders."""
     with lock_for_change(visit) as payout:
-        result, uploaded = check_result(visit, payout), payout.uploaded
+        result, uploaded = ensure_checked(visit, payout), payout.uploaded
         worksheets = [*dict.fromkeys(value for name, value in visit.form.items() if name.startswith("worksheet-"))]
         if not worksheets:
             raise FieldRefused("worksheets", say("Choose at least one worksheet."))
@@ -210,8 +210,8 @@ def _parse_title(visit: Visit) -> str:
 
 def _chosen_encoding(visit: Visit, result: CheckResult, uploaded: UploadedSheet) -> str | None:
     encoding = visit.form.get("encoding", uploaded.encoding or "") or None
-    offered = result.choices if isinstance(result, UnreadableSheet) and result.asks == QuestionKind.ENCODING else ()
-    if encoding not in {uploaded.encoding, *offered}:
+    choices = result.choices if isinstance(result, UnreadableSheet) and result.asks == QuestionKind.ENCODING else ()
+    if encoding not in {uploaded.encoding, *choices}:
         raise PageNotFound(say("This text encoding is not one of the choices. Reload the page and choose again."))
     return encoding
 
@@ -264,14 +264,14 @@ def _uploaded_sheet(visit: Visit) -> Iterator[tuple[str, Path]]:
 
 
 def _restore_left_out_rows(
-    visit: Visit, payout: PayoutFolder, old: Corrections, old_texts: Mapping[int, Mapping[str, str | None]]
+    visit: Visit, payout: PayoutFolder, old_corrections: Corrections, old_texts: Mapping[int, Mapping[str, str | None]]
 ) -> None:
     """Leave out the rows that were left out of the previous file, unless they have changed."""
-    if not old_texts or isinstance(check_result(visit, payout), UnreadableSheet):
+    if not old_texts or isinstance(ensure_checked(visit, payout), UnreadableSheet):
         return
     current_texts = read_cell_texts(payout, list(old_texts))
     unchanged = {row for row, texts in old_texts.items() if current_texts.get(row) == texts}
-    still_left_out = tuple(row for row in old.left_out if row.row in unchanged)
+    still_left_out = tuple(row for row in old_corrections.left_out if row.row in unchanged)
     payout.replace_corrections(replace(require_corrections(payout), left_out=still_left_out))
     changed_rows = [row for row in payout.uploaded.look_again if row not in unchanged]
     payout.write_upload(replace(payout.uploaded, look_again=changed_rows))

@@ -209,9 +209,9 @@ def _build_run_view(visit: Visit, followed: FollowedBatch) -> RunView:
 
 def pause_payout(visit: Visit) -> Response:
     """Pause the run shown on the page. Raises `PageOutdated` if another run has since been started."""
-    batch, shown_run = _require_batch(visit), visit.form.get("run", "")
-    run = pause_run(visit.console.runs, batch, shown_run)
-    if run_reference(run) != shown_run:
+    batch, reference = _require_batch(visit), visit.form.get("run", "")
+    run = pause_run(visit.console.runs, batch, reference)
+    if run_reference(run) != reference:
         raise PageOutdated(say("{name} continued this payout since this page was opened.", name=run.by))
     return visit.redirect(f"/payouts/{batch}")
 

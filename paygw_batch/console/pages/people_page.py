@@ -145,12 +145,12 @@ def show_people_and_health(visit: Visit) -> Response:
     head, audit_entries, audit_error = None, list[tuple[AuditEntry, str, str, str]](), ""
     try:
         with open_journal_to_read(settings) as journal:
-            head, describe = journal.head(), _subject_formatter(visit, journal)
+            head, format_subject = journal.head(), _subject_formatter(visit, journal)
             # The refusal of an action is a later entry, which may be on the previous page.
             end = min(before + LOOKAHEAD, NO_ENTRY)
             entries = journal.audit_entries(before=end, limit=ENTRIES_PER_PAGE + LOOKAHEAD)
             resolved = [entry for entry in _resolve_results(entries) if entry[0].number < before][:ENTRIES_PER_PAGE]
-            audit_entries = [(entry, describe(entry.thing), result, reason) for entry, result, reason in resolved]
+            audit_entries = [(entry, format_subject(entry.thing), result, reason) for entry, result, reason in resolved]
     except PaygwError as error:
         audit_error = error.message
     is_file = database_location(settings) is None

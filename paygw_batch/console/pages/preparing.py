@@ -63,7 +63,7 @@ def require_version(visit: Visit, payout: PayoutFolder) -> None:
         raise PageOutdated(say("The sheet has been changed since this page was opened. Reload it and check again."))
 
 
-def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> CheckResult:
+def ensure_checked(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> CheckResult:
     """Return the check result of the current sheet, checking it now if necessary.
 
     A new upload is read in a process with limits, and the result says if it exceeds them. Later, a small sheet is read
@@ -110,14 +110,14 @@ def start_check(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) ->
     if (result := _sufficient_result(visit, payout, to_sign=to_sign)) is not None:
         return result
     if _is_small(payout) or (payout.check_result is None and has_cached_sheet(payout)):
-        return check_result(visit, payout, to_sign=to_sign)
+        return ensure_checked(visit, payout, to_sign=to_sign)
     # Refuse a former maker before starting the check.
     maker_key(visit.console, payout.uploaded.by)
     with _start_lock:
         thread = _check_threads.get(payout.number)
         if thread is None or not thread.is_alive():
             context = contextvars.copy_context()
-            run_check = partial(check_result, visit, payout, to_sign=to_sign)
+            run_check = partial(ensure_checked, visit, payout, to_sign=to_sign)
             _check_threads[payout.number] = Thread(target=context.run, args=(run_check,), daemon=True)
             _check_threads[payout.number].start()
     return None
@@ -134,7 +134,7 @@ def recheck(visit: Visit, payout: PayoutFolder, corrections: Corrections, **answ
 
 def require_readable(visit: Visit, payout: PayoutFolder) -> CheckedSheet:
     """Return the check result of a readable sheet. Raises `PageNotFound` if the sheet could not be read."""
-    result = check_result(visit, payout)
+    result = ensure_checked(visit, payout)
     if isinstance(result, UnreadableSheet):
         raise PageNotFound(say("The sheet could not be read."))
     return result
