@@ -116,16 +116,16 @@ class StoredSessions:
         with self._transaction():
             self._execute("UPDATE session SET seen_s = ? WHERE digest = ?", at_s, digest)
 
-    def end(self, digest: bytes) -> None:
+    def delete(self, digest: bytes) -> None:
         with self._transaction():
             self._execute("DELETE FROM session WHERE digest = ?", digest)
 
-    def end_sessions(self, should_end: Callable[[StoredSession], bool]) -> None:
-        """Delete every session for which `should_end` returns true."""
+    def delete_sessions(self, should_delete: Callable[[StoredSession], bool]) -> None:
+        """Delete every session for which `should_delete` returns true."""
         query = "SELECT digest, person, way, key, credential, started_s, seen_s FROM session"
         with self._transaction():
             for digest, *columns in self._execute(query):
-                if should_end(StoredSession(*columns)):
+                if should_delete(StoredSession(*columns)):
                     self._execute("DELETE FROM session WHERE digest = ?", digest)
 
     def record_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
@@ -217,10 +217,10 @@ class WebSessions:
         self._idle_s = idle_s
         self._max_age_s = max_age_s
         self._now_s = now_s
-        sessions.end_sessions(lambda session: self._has_ended(session, now_s()))
+        sessions.delete_sessions(lambda session: self._has_ended(session, now_s()))
 
     def sign_in(self, member: Member, old_id: str, method: SignInMethod, passkey: SignInKey | None = None) -> str:
-        """Begin a session and return its id. Ends the browser's previous session, `old_id`."""
+        """Begin a session and return its id. Deletes the browser's previous session, `old_id`."""
         session_id, now_s = secrets.token_urlsafe(RANDOM_BYTES), self._now_s()
         key, credential = ("", "") if passkey is None else (passkey.key.text, passkey.credential)
         session = StoredSession(member.name, method, key, credential, now_s, now_s)
@@ -235,7 +235,7 @@ class WebSessions:
             return None
         now_s = self._now_s()
         if self._has_ended(session, now_s):
-            self._store.end(digest)
+            self._store.delete(digest)
             return None
         if not is_poll and now_s - session.seen_s > _MIN_USE_INTERVAL_S:
             with suppress(SessionsBroken):  # If the disk is full, people can still read until their session ends.
@@ -249,7 +249,7 @@ class WebSessions:
         return WebSession(self._members[session.person], csrf_token, passkey, max(remaining_s, 0))
 
     def sign_out(self, session_id: str) -> None:
-        self._store.end(_digest(session_id))
+        self._store.delete(_digest(session_id))
 
     def close(self) -> None:
         """Close the sessions file. Its sessions continue after a restart."""
@@ -382,7 +382,7 @@ class SignIns:
         payload = f"{self._new_nonce()}.{int(self._now_s())}"
         return f"{payload}.{self._mac(payload)}"
 
-    def end(self, nonce: str) -> bool:
+    def complete(self, nonce: str) -> bool:
         """Complete a sign-in. Returns whether this console began it in the last `SIGN_IN_LIMIT_S` and it was unused."""
         payload, _, mac = nonce.rpartition(".")
         if not hmac.compare_digest(mac.encode(), self._mac(payload).encode()):

@@ -121,7 +121,7 @@ class CheckedSheet:
     known: int
     rows_to_mend: int
     is_ready: bool
-    """Whether the plan can be signed once it `is_drafted`. Only a check of the whole file drafts a plan."""
+    """Whether the plan can be signed when it `is_drafted`. Only a check of the whole file drafts a plan."""
     is_drafted: bool
     questions: Sequence[AskedQuestion]
     left_out: Sequence[int]
@@ -142,7 +142,7 @@ class CheckedSheet:
     other_worksheets: Sequence[tuple[str, int | None]] = ()
     """The worksheets of the workbook, as in `Sheet`."""
     batches: int = -1
-    """The number of batches in the journal at that time, or -1 if an earlier version of the program checked it."""
+    """The number of batches in the journal at the time of the check, or -1 if an earlier version checked the sheet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +288,8 @@ class PayoutFolder(NamedFolder):
         self.remove_plan()
         self.remove_check_result()
         self.write_upload(replace(self.uploaded, look_again=left_out))
-        for result in (self.path / ROWS_FILE, self.path / FINDINGS_FILE, self.corrections_file):
-            result.unlink(missing_ok=True)
+        for path in (self.path / ROWS_FILE, self.path / FINDINGS_FILE, self.corrections_file):
+            path.unlink(missing_ok=True)
         move_upload(source, old_sheet.with_name(name))
         self.write_upload(replace(self.uploaded, name=name))
         if old_sheet.name != name:

@@ -122,7 +122,7 @@ _NARROW_SPACE = "\u202f"
 
 
 def format_time(time: str | None) -> str:
-    """Format a time as `22 Nov 2026, 23:26 EAT` in the time zone of the console. Returns other text unchanged."""
+    """Format a time as `22 Nov 2026, 23:26 EAT` in the console's time zone. Returns other text unchanged."""
     if not time:
         return ""
     try:
@@ -141,12 +141,12 @@ def format_date(text: str) -> str:
 
 
 def format_date_in_zone(time: str) -> str:
-    """Format the date of a time as `22 Nov 2026`, in the time zone of the console."""
+    """Format the date of a time as `22 Nov 2026`, in the console's time zone."""
     return format_date(local_date(time))
 
 
 def local_date(time: str) -> str:
-    """Return the date of a time as `2026-11-22`, in the time zone of the console."""
+    """Return the date of a time as `2026-11-22`, in the console's time zone."""
     return datetime.fromisoformat(time).astimezone(_zone.get()).date().isoformat()
 
 

@@ -39,7 +39,7 @@ def run_within_limits(
     environment = child_environment(environ) | {name: value for name, value in variables.items() if name not in secrets}
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
     environment["PAYGW_LANG"] = language()
-    # A journal in a database is set only in the configuration, so no path is passed on.
+    # The URL of a database is set only in the configuration, so no path is passed on.
     journal = str(settings.journal_path()) if settings.journal.url is None else ""
     command = [sys.executable, "-P", "-c", program, str(config), journal]
     try:

@@ -61,10 +61,10 @@ def start_run(
         if run is not None and run.is_alive:
             return run
         make_directory(directory)
-        summary = _summary_path(directory, batch)
-        with summary.open("wb") as stdout, summary.with_suffix(".log").open("wb") as stderr:
-            summary.chmod(0o600)
-            summary.with_suffix(".log").chmod(0o600)
+        summary_path, log_path = _summary_path(directory, batch), directory / f"{batch}.log"
+        with summary_path.open("wb") as stdout, log_path.open("wb") as stderr:
+            summary_path.chmod(0o600)
+            log_path.chmod(0o600)
             process = subprocess.Popen(  # noqa: S603 (our own program)
                 command,
                 env=dict(environ),

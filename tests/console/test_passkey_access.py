@@ -49,9 +49,9 @@ def open_sign_ins(clock: ManualClock, kept: StoredSessions) -> SignIns:
 def test_sign_in_ends_once_within_five_minutes(open_sign_ins: SignIns, clock: ManualClock) -> None:
     first, second = open_sign_ins.begin(), open_sign_ins.begin()
     clock.now_s += 299
-    assert [open_sign_ins.end(first), open_sign_ins.end(first)] == [True, False]
+    assert [open_sign_ins.complete(first), open_sign_ins.complete(first)] == [True, False]
     clock.now_s += 2
-    assert not open_sign_ins.end(second)
+    assert not open_sign_ins.complete(second)
 
 
 def test_opening_many_sign_ins_writes_nothing(open_sign_ins: SignIns, journal: Path) -> None:
@@ -62,17 +62,17 @@ def test_opening_many_sign_ins_writes_nothing(open_sign_ins: SignIns, journal: P
     for _ in range(10_001):
         open_sign_ins.begin()
     assert file_sizes() == before
-    assert open_sign_ins.end(sign_in_nonce)
+    assert open_sign_ins.complete(sign_in_nonce)
 
 
 def test_open_and_used_sign_ins_survive_restart(open_sign_ins: SignIns, clock: ManualClock, journal: Path) -> None:
     open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
-    assert open_sign_ins.end(used)
+    assert open_sign_ins.complete(used)
     with closing(StoredSessions(journal)) as later:
         again = SignIns(later, now_s=clock, new_nonce=lambda: "x")
-        assert not again.end(used)
-        assert again.end(open_one)
-    assert not open_sign_ins.end(open_one)
+        assert not again.complete(used)
+        assert again.complete(open_one)
+    assert not open_sign_ins.complete(open_one)
 
 
 def test_altered_or_unknown_sign_in_nonce_is_refused(open_sign_ins: SignIns, tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_altered_or_unknown_sign_in_nonce_is_refused(open_sign_ins: SignIns, tmp
     unknown = ["", ".", "..", nonce + "0", nonce[1:], nonce.rpartition(".")[0], "\u00e4." + nonce, "nonce-of-nobody"]
     with closing(StoredSessions(tmp_path / "other.sqlite3")) as elsewhere:
         unknown.append(SignIns(elsewhere, now_s=ManualClock(), new_nonce=lambda: "x").begin())
-    assert [other for other in altered + unknown if open_sign_ins.end(other)] == []
-    assert open_sign_ins.end(nonce)
+    assert [other for other in altered + unknown if open_sign_ins.complete(other)] == []
+    assert open_sign_ins.complete(nonce)
 
 
 SIGN_IN = sign_in_text("nonce-1")

@@ -318,8 +318,8 @@ class OrderAgreement(Agreement[RowOrder]):
         record, digest = journal.batch(self.batch), self.shown.digest()
         history = [] if record is None else journal.history(record.number)
         signers = next((parse_agreement(entry.by) for entry in history if entry.order == digest), None)
-        latest = max((approval.approved_at for approval in self.shown.approvals), default="")
-        return {} if signers is None else {signers[1]: latest}
+        approved_at = max((approval.approved_at for approval in self.shown.approvals), default="")
+        return {} if signers is None else {signers[1]: approved_at}
 
     def outdated_reason(self, journal: JournalReader) -> str | None:
         return invalid_order_reason(self.visit.console.settings, journal, self.shown) or None

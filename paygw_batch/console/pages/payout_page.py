@@ -405,7 +405,7 @@ def remittance_response(visit: Visit, groups: Sequence[Sequence[FoundPayment]]) 
 
 
 def download_advices(visit: Visit) -> Response:
-    """Return all remittance advices of a payout as a download, with one page per person."""
+    """Return all of a payout's remittance advices as a download, with one page per person."""
 
     def write(path: Path) -> str:
         with open_payout(visit) as (journal, record):

@@ -60,7 +60,7 @@ def send_remaining_seconds(visit: Visit) -> Response:
 def use_passkey(visit: Visit) -> Response:
     access, form = visit.console.access, visit.form
     nonce, signature, party = form.get("nonce", ""), parse_signature(form), access.party
-    was_open = access.sign_ins.end(nonce)
+    was_open = access.sign_ins.complete(nonce)
     if not was_open and party is not None and (passkey := visit.passkey) is not None:
         is_second_click = find_signing_key(nonce, signature, [passkey.key], party) is not None
         if is_second_click:
