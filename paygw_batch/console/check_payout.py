@@ -177,26 +177,26 @@ def _read_with_earlier_answers(
     """
     uploaded = folder.uploaded
     tried_keys: list[Any] = []
-    signed_folders = (old for old in payout_folders(folder.path.parent) if old.plan_file.exists())
-    for old in islice(signed_folders, _MAX_EARLIER_PAYOUTS):
-        if (old_corrections := old.corrections) is None or len(tried_keys) == _MAX_READINGS:
+    signed_folders = (old_folder for old_folder in payout_folders(folder.path.parent) if old_folder.plan_file.exists())
+    for old_folder in islice(signed_folders, _MAX_EARLIER_PAYOUTS):
+        if (old_corrections := old_folder.corrections) is None or len(tried_keys) == _MAX_READINGS:
             continue
-        old_upload, reused = old.uploaded, replace(corrections, headings=old_corrections.headings)
+        old_upload, reused = old_folder.uploaded, replace(corrections, headings=old_corrections.headings)
         old_answers: dict[str, Any] = {name: getattr(old_upload, name) for name in QuestionKind}
         old_answers["reference"] = _next_reference(old_upload)
         old_answers = {name: None if answer == AS_WRITTEN else answer for name, answer in old_answers.items()}
         if old_upload.is_one_of_several:  # The sender must choose the worksheets again.
             old_answers["worksheet"] = None
         answers: dict[str, Any] = {name: getattr(uploaded, name) or answer for name, answer in old_answers.items()}
-        reading_key = (answers["worksheet"], answers["encoding"], reused.columns, old_headings := old.headings)
+        reading_key = (answers["worksheet"], answers["encoding"], reused.columns, old_headings := old_folder.headings)
         if reading_key in tried_keys:
             continue
         tried_keys.append(reading_key)
         with suppress(SheetError):
             sheet_source = SheetSource(settings, rules, folder.sheet, Reading(**answers, corrections=reused))
-            sheet, load_worksheets = sheet_source.read(), partial(list_worksheets, options=sheet_source.options)
+            sheet, names_in = sheet_source.read(), partial(list_worksheets, options=sheet_source.options)
             # If the workbook now has different worksheets, the sender may want to pay another one.
-            is_same_workbook = not old_upload.worksheet or load_worksheets(folder.sheet) == load_worksheets(old.sheet)
+            is_same_workbook = not old_upload.worksheet or names_in(folder.sheet) == names_in(old_folder.sheet)
             if {*sheet.headers.values()} == old_headings and is_same_workbook:
                 folder.write_upload(replace(uploaded, **answers, like=old_upload.display_name))
                 write_corrections(reused, folder.corrections_file)
