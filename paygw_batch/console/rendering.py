@@ -54,6 +54,8 @@ def state_title(state: str) -> str:
     return label[:1].upper() + label[1:]
 
 
+_NARROW_SPACE = "\u202f"
+_HOUR_S, _DAY_S = 3_600, 86_400
 _HERE = Path(__file__).parent
 STATIC, TEMPLATES = _HERE / "static", _HERE / "templates"
 _DATE_FORMATS = mark_all(
@@ -118,9 +120,6 @@ def request_locale(request: Request, zone: str | None) -> Iterator[None]:
         _zone.reset(token)
 
 
-_NARROW_SPACE = "\u202f"
-
-
 def format_time(time: str | None) -> str:
     """Format a time as `22 Nov 2026, 23:26 EAT` in the console's time zone. Returns other text unchanged."""
     if not time:
@@ -165,9 +164,6 @@ def format_age(time: str) -> str:
     if age_s >= _HOUR_S:
         return say_count(int(age_s // _HOUR_S), "{count:,} hour ago", "{count:,} hours ago")
     return say_count(max(int(age_s // 60), 0), "{count:,} minute ago", "{count:,} minutes ago")
-
-
-_HOUR_S, _DAY_S = 3_600, 86_400
 
 
 def _percentage(part: int, total: int) -> int:

@@ -69,6 +69,10 @@ class Stage(StrEnum):
     DONE = "done"
 
 
+_WITHDRAWABLE = frozenset({Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage.STARTING})
+"""The stages at which the signatures are valid and nothing has been carried out yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgreementProgress:
     """The progress of a document.
@@ -509,10 +513,6 @@ def withdraw(visit: Visit, document: SignedDocument | None) -> None:
             else withdraw_on_page(document, visit.member.name, now)
         )
         withdraw_document(settings, document, withdrawal)
-
-
-_WITHDRAWABLE = frozenset({Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage.STARTING})
-"""The stages at which the signatures are valid and nothing has been carried out yet."""
 
 
 def _withdraw_shown_document(agreement: Agreement[Document], allowed: Collection[Stage]) -> None:

@@ -40,13 +40,14 @@ SHOWN_PAYMENTS = 100
 def search_payees(visit: Visit) -> Response:
     search_text = visit.query("text").strip()
     payments = _search_payments(visit, search_text)
+    shown = payments[:SHOWN_PAYMENTS]
     return visit.page(
         "payee.html",
         search_text=search_text,
         is_asked=len(search_text) >= _MIN_SEARCH_LENGTH,
         has_more=len(payments) > SHOWN_PAYMENTS,
-        found=[(build_payee(row.form, row.fields), display_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],
-        # An advice is possible only if all matches are payments to one person who was paid.
+        payments=[(build_payee(row.form, row.fields), display_state(row.state), row) for row in shown],
+        # There is an advice only if all matches are payments to the same paid person.
         has_advice=bool(_payouts_to_single_payee(payments)),
     )
 

@@ -49,6 +49,9 @@ from paygw_batch.submit.results import write_results
 ROWS_PER_PAGE = 25
 _SIGNATURE_LABELS: Mapping[str, str] = {"prepared": mark("Prepared"), "approved": mark("Approved")}
 MAX_ACTIONS = 50
+_MIN_MINUTES_S, _MIN_HOURS_S = 90, 5400
+"""The shortest durations that are shown in minutes and in hours."""
+_MIN_WHOLE_RATE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +260,6 @@ def _pace_sentence(visit: Visit, followed: FollowedBatch) -> str:
         time_text = say_count(round(remaining_s / 3600), "{count:,} hour", "{count:,} hours")
     rate_text = f"{rate:.0f}" if rate >= _MIN_WHOLE_RATE else f"{rate:.1f}"
     return say("About {rate} rows a second. About {left} left.", rate=rate_text, left=time_text)
-
-
-_MIN_MINUTES_S, _MIN_HOURS_S = 90, 5400
-"""The shortest durations that are shown in minutes and in hours."""
-_MIN_WHOLE_RATE = 10
 
 
 def _bar_parts(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:

@@ -31,6 +31,7 @@ from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.sheet.check.corrections import Corrections
 
 CheckResult = CheckedSheet | UnreadableSheet
+_BLOCK_BYTES = 1024 * 1024
 _check_threads: dict[str, Thread] = {}
 _start_lock = Lock()
 NO_SUCH_SHEET = mark("This sheet does not exist. It may have been removed.")
@@ -169,11 +170,8 @@ def maker_key(console: Console, name: str) -> PublicKey:
     return next((key for key in keys if not key.is_file_key), keys[0])
 
 
-_BLOCK_BYTES = 1024 * 1024
-
-
 def reading_page(visit: Visit, payout: PayoutFolder) -> Response:
-    """Render the page shown while a sheet is being read. In a text file, every line counts as a row."""
+    """Render the page shown while a sheet is being read. For a text file, every line counts as a row."""
     size, rows = payout.sheet.stat().st_size, 0
     if not payout.sheet.name.lower().endswith((".xlsx", ".parquet")):
         with payout.sheet.open("rb") as file:
