@@ -97,11 +97,11 @@ class RunView:
 def show_payout(visit: Visit) -> Response:
     with open_payout(visit) as (journal, record):
         followed = _load_followed_batch(visit, journal, record, is_poll=False)
-        live, actions = _live_values(visit, journal, followed), _people_actions(journal, record)
+        live_values, actions = _live_values(visit, journal, followed), _people_actions(journal, record)
         plan_page = signed_plan_path(visit, journal, record.batch)
     orders, order_paths = open_orders(visit, record.batch), signed_order_paths(visit, record.batch)
     history = [replace(action, page=order_paths.get(action.order, "")) for action in actions[-MAX_ACTIONS:]]
-    return visit.page("payout.html", **live, history=history, orders=orders, plan_page=plan_page)
+    return visit.page("payout.html", **live_values, history=history, orders=orders, plan_page=plan_page)
 
 
 def show_progress(visit: Visit) -> Response:
@@ -114,9 +114,9 @@ def show_progress(visit: Visit) -> Response:
         visit.console.counts.record_version(visit.path_param("batch"), language(), version)
         if visit.query("seen") == version:
             return Response(status_code=204)
-        live = _live_values(visit, journal, followed)
-    response = visit.page("payout_live.html", **live)
-    response.headers["x-seen"] = live["seen"]
+        live_values = _live_values(visit, journal, followed)
+    response = visit.page("payout_live.html", **live_values)
+    response.headers["x-seen"] = live_values["seen"]
     return response
 
 
@@ -167,15 +167,14 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
     except UsageError as error:
         raise PageNotFound(error.message) from None
     counts, run = followed.counts, _build_run_view(visit, followed)
+    summed_states = {"paid", "ready"}.union(*followed.sums.values())
     return {
         "followed": followed,
         "run": run,
         "is_finished": not (counts.get("ready") or counts.get(State.IN_FLIGHT) or run.wait_reason),
         "pace": _pace_sentence(visit, followed),
         "bar": list(_bar_parts(followed)),
-        "summed_states": [
-            name for name in SHOWN_STATES if name in {"paid", "ready"} or any(name in s for s in followed.sums.values())
-        ],
+        "summed_states": [name for name in SHOWN_STATES if name in summed_states],
         "shown_state": state,
         "after": after,
         "rows": rows[:ROWS_PER_PAGE],
