@@ -288,8 +288,8 @@ class ReloadingApp:
         if self._config is None:
             return None
         with suppress(OSError):
-            status = self._config.stat()
-            return status.st_mtime_ns, status.st_size
+            stat = self._config.stat()
+            return stat.st_mtime_ns, stat.st_size
         return None
 
 

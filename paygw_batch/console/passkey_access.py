@@ -129,7 +129,7 @@ class StoredSessions:
                     self._execute("DELETE FROM session WHERE digest = ?", digest)
 
     def record_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
-        """Record a sign-in, and return whether it is the first use. Deletes records older than `forget_before_s`."""
+        """Record a sign-in and return whether it was unused. Deletes records older than `forget_before_s`."""
         with self._transaction():
             self._execute("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
             self._execute("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)

@@ -358,10 +358,10 @@ class PayoutFolder(NamedFolder):
     def plan_digest(self) -> str:
         """The digest of the signed plan, or empty if there is none. Cached until the file changes."""
         try:
-            status = self.plan_file.stat()
+            stat = self.plan_file.stat()
         except FileNotFoundError:
             return ""
-        return _plan_digest(self.plan_file, (status.st_ino, status.st_mtime_ns))
+        return _plan_digest(self.plan_file, (stat.st_ino, stat.st_mtime_ns))
 
 
 @lru_cache(maxsize=10_000)

@@ -342,7 +342,7 @@ def displayed_document(agreement: Agreement[Document], stage: Stage) -> Document
 
 
 def build_card(agreement: Agreement[Any], document: SignedDocument, progress: AgreementProgress) -> AgreementCard:
-    visit, running = agreement.visit, running_process(agreement.visit.console.settings)
+    visit, process = agreement.visit, running_process(agreement.visit.console.settings)
     can_approve = agreement.can_approve and visit.member.name not in progress.approvers
     is_signing = progress.stage is Stage.TO_SIGN and agreement.can_change
     is_approving = progress.stage is Stage.TO_APPROVE and can_approve
@@ -355,7 +355,7 @@ def build_card(agreement: Agreement[Any], document: SignedDocument, progress: Ag
         can_start=progress.stage is not Stage.DONE and visit.may(agreement.starting_action),
         passkey=_passkey_form(visit, document, is_maker=is_signing) if is_signing or is_approving else None,
         run=run_reference(agreement.run),
-        running_since="" if running is None else running.since,
+        running_since="" if process is None else process.since,
     )
 
 

@@ -58,7 +58,7 @@ def show_workers(visit: Visit) -> Response:
 
 def page_values(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settings, now: datetime) -> Mapping[str, Any]:
     """Return the template values of the workers page."""
-    gate, configured = work.gate, settings.submission
+    gate, submission = work.gate, settings.submission
     names = {run.batch: run.sheet_name for run in work.runs}
 
     def rows_per_minute(worker: WorkerStatus) -> float:
@@ -71,9 +71,9 @@ def page_values(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settin
         "work": work,
         "jobs": [(_job_label(job.name, settings), job) for job in jobs],
         # 0 means no limit.
-        "rate_per_s": configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
+        "rate_per_s": submission.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
         # The maximum number of rows in flight across all workers.
-        "in_flight": configured.concurrency if gate.concurrency is None else gate.concurrency,
+        "in_flight": submission.concurrency if gate.concurrency is None else gate.concurrency,
         # Empty while workers may send.
         "stop_reason": gate_stop_reason(gate),
     }
