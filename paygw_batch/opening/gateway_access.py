@@ -194,7 +194,7 @@ def _explain_missing_library() -> Iterator[None]:
 
 
 def build_constants(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> BodyConstants:
-    """Build the configured values for every request of an operation. Raises `ConfigurationError` if any is missing."""
+    """Build the values shared by all requests of an operation. Raises `ConfigurationError` if any is missing."""
     operation, payin = operation_of(rules), settings.payin
     require_complete(settings, rules, set())
     field_names = {field.name for rule in rules.values() if rule.form is not None for field in rule.form.fields}

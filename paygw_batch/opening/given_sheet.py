@@ -32,7 +32,7 @@ def operation_of(rules: Rules) -> Operation:
 
 
 def with_reply_names(settings: Settings, operation: Operation) -> Operation:
-    """Return the operation with the field names that `[reply]` configures for replies."""
+    """Return the operation with the reply field names from `[reply]`."""
     section = settings.reply
     names = {name: tuple(paths) for name, paths in section if isinstance(paths, list)}
     unit, minor_units = AmountUnit(section.amount_unit), minor_units_by_currency()
@@ -91,8 +91,8 @@ def default_value_notes(rules: Rules, countries: Iterable[str], columns: Collect
         for_missing_columns = ", ".join(f'{name} = "{value}"' for name, value in defaults if name not in columns)
         for_empty_cells = ", ".join(f'{name} = "{value}"' for name, value in defaults if name in columns)
         if for_missing_columns:
-            sentence = mark("{code}: these values are missing from the sheet and are filled in: {absent}.")
-            notes.append(say(sentence, code=code, absent=for_missing_columns))
+            template = mark("{code}: these values are missing from the sheet and are filled in: {absent}.")
+            notes.append(say(template, code=code, absent=for_missing_columns))
         if for_empty_cells:
             notes.append(say("{code}: empty cells are filled in: {empty}.", code=code, empty=for_empty_cells))
     return notes
@@ -116,7 +116,7 @@ class Reading:
 
     @property
     def words(self) -> Sequence[str]:
-        """The choices as words of a command line. Corrections are omitted."""
+        """The choices as command-line options, without corrections."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "corrections"}
         options = [(f"--{name.replace('_', '-')}", value) for name, value in values.items() if value is not None]
         return [word for option in options for word in option]

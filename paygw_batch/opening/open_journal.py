@@ -175,7 +175,7 @@ MAX_BRIEF_WAIT_S = 30.0
 
 @contextmanager
 def open_journal_for_run(settings: Settings, command: str, echo: Echo, *, wait: bool = False) -> Iterator[Journal]:
-    """Open and lock the journal for a run. Put rows in doubt that an interrupted run left in flight.
+    """Open and lock the journal for a run. Mark rows that an interrupted run left in flight as in doubt.
 
     Also records pending notifications. Raises `JournalHeld` if another run holds the journal and `wait` is false.
     """
