@@ -334,13 +334,13 @@ def _is_adopted(folder: Path) -> bool:
 
 def _require_no_misplaced_files(folder: Path, guard: OutputGuard) -> None:
     """Raise `UsageError` if a folder contains a file that does not belong in a drop folder."""
-    content = guard.find_own_file(folder)
-    if content is None:
+    misplaced = guard.find_own_file(folder)
+    if misplaced is None:
         kinds = ((path.name, _misplaced_file_kind(path)) for path in sorted(folder.iterdir()))
-        content = next((f"{name} ({kind})" for name, kind in kinds if kind is not None), None)
-    if content is not None:
+        misplaced = next((f"{name} ({kind})" for name, kind in kinds if kind is not None), None)
+    if misplaced is not None:
         raise UsageError(
-            say("{folder} does not look like a drop folder: it contains {what}.", folder=folder, what=content),
+            say("{folder} does not look like a drop folder: it contains {what}.", folder=folder, what=misplaced),
             hint=say(
                 "Nothing was read or moved. Choose another folder. If this is the right one, confirm it once with "
                 "`paygw-batch run-folder --adopt {folder}`.",
@@ -374,7 +374,7 @@ def _note_path(sheet: Path) -> Path:
 
 
 def _read_note(note: Path) -> bytes:
-    """Read a cover note without following links. Returns content that is not TOML if it cannot be read."""
+    """Read a cover note without following links. Return `_UNREADABLE_NOTE` if it cannot be read."""
     if note.is_symlink():
         return _UNREADABLE_NOTE
     try:

@@ -145,18 +145,18 @@ def _sort_file(
 ) -> None:
     own_names = [name, *companions_for(name)]
     spellings = {normalise_spelling(companion) for companion in own_names}
-    arriving = sorted(transfer for transfer, final in unfinished.items() if normalise_spelling(final) in spellings)
+    transfers = sorted(transfer for transfer, final in unfinished.items() if normalise_spelling(final) in spellings)
     present = [companion for companion in own_names if companion in entries]
-    if not all(entries[file].is_settled for file in [*present, *arriving, *strays]):
+    if not all(entries[file].is_settled for file in [*present, *transfers, *strays]):
         result.waiting.append(name)
-    elif arriving:
+    elif transfers:
         result.untouched[name] = say(
             "{name} has not been transferred completely: {unfinished} is still there. A later run will read it.",
             name=name,
-            unfinished=arriving[0],
+            unfinished=transfers[0],
         )
     elif not is_sheet(name):
-        result.refused[name] = RefusedFile(_format_error(name))
+        result.refused[name] = RefusedFile(_not_a_sheet_error(name))
     elif strays:
         result.refused[name] = RefusedFile(_stray_error(strays[0], name), sorted(strays))
     else:
@@ -179,7 +179,7 @@ def _stray_error(stray: str, sheet: str) -> PaygwError:
     )
 
 
-def _format_error(name: str) -> PaygwError:
+def _not_a_sheet_error(name: str) -> PaygwError:
     try:
         file_format(name)
     except SheetError as error:

@@ -81,7 +81,7 @@ def measure_workers(settings: Settings) -> Iterator[None]:
 
     The journal's gauges are not written, because counting all rows so often would be too expensive.
     """
-    path, has_ended = settings.reporting.metrics, Event()
+    path, stop_event = settings.reporting.metrics, Event()
     if path is None:
         yield
         return
@@ -89,7 +89,7 @@ def measure_workers(settings: Settings) -> Iterator[None]:
     def write_repeatedly(metrics: Path) -> None:
         while True:
             _update_samples(metrics, _worker_samples(settings, utc_now()), {})
-            if has_ended.wait(WORKERS_INTERVAL_S):
+            if stop_event.wait(WORKERS_INTERVAL_S):
                 return
 
     thread = Thread(target=write_repeatedly, args=(path,), name="metrics", daemon=True)
@@ -97,7 +97,7 @@ def measure_workers(settings: Settings) -> Iterator[None]:
     try:
         yield
     finally:
-        has_ended.set()
+        stop_event.set()
         thread.join(WORKERS_INTERVAL_S)  # not forever, because the database may not respond
 
 

@@ -102,8 +102,8 @@ class RunReport:
         if settings.reporting.hook:
             hook_input = {**summary.as_json(), "command": self._command, "run": self._run}
             environ = child_environment(os.environ, secret=secret_variables(settings))
-            if (problem := _run_hook(settings.reporting, hook_input, environ)) is not None:
-                self.report_failure(problem)
+            if (failure := _run_hook(settings.reporting, hook_input, environ)) is not None:
+                self.report_failure(failure)
         if self._failure is not None:
             self._echo(self._failure)
 
@@ -118,7 +118,7 @@ def report_run_end(settings: Settings, command: str, echo: Echo, interrupted: Ca
     # Errors in the configuration of notices are reported before the run. A worker sends no notices, so its host needs
     # no password for them.
     modules = () if command == _WORK_COMMAND else extras(RUN_HOOK_MODULES)
-    deliveries = [module.begin(settings, os.environ) for module in modules]
+    notice_senders = [module.begin(settings, os.environ) for module in modules]
     report = RunReport(settings, command, echo)
     report.log("run_started", pid=os.getpid())
     try:
@@ -133,7 +133,7 @@ def report_run_end(settings: Settings, command: str, echo: Echo, interrupted: Ca
         if report.sheet is not None and summary.exit_code is ExitCode.DEFECTS:
             sheet = summary.sheet or report.sheet.name
             add_refused_sheet_notice(settings, sheet, summary.defects, None, report.report_failure)
-        for send_notices in deliveries:
+        for send_notices in notice_senders:
             send_notices(report.report_failure)
 
 
