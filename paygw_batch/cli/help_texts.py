@@ -50,7 +50,7 @@ SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def section_title(title: str) -> str:
-    """Return a help section's title without the colon that click adds. French puts a space before a colon."""
+    """Translate a section's title. Click adds the colon, but not the space that French puts before it."""
     return say("{title}:", title=say(title)).removesuffix(":")
 
 
@@ -60,13 +60,13 @@ def paragraphs(text: str | None) -> tuple[str, ...]:
 
 
 JSON_REQUESTED = "paygw_batch.json_asked"
-"""The key in click's context under which --json is recorded, also if parsing fails."""
+"""The key in click's context under which --json is recorded, even if parsing fails."""
 
 
 def print_and_exit(ctx: click.Context, text: str) -> NoReturn:
-    """Print a text that a person asked for, as the message of the summary with --json, and exit.
+    """Print requested text, as the summary's message with --json, and exit.
 
-    The exit code is 2 if the text cannot be written. A reader may close the pipe early (`| head`).
+    The exit code is 2 if the text cannot be written, unless the reader closed the pipe early (`| head`).
     """
     output = standard_output()
     if ctx.meta.get(JSON_REQUESTED):

@@ -28,7 +28,7 @@ class PathType(click.Path):
 
 
 class WholeNumber(click.IntRange):
-    """An integer within bounds, which messages call a whole number."""
+    """A bounded integer, called "whole number" in messages."""
 
     @property
     def name(self) -> str:  # type: ignore[override]  # an attribute in the base class
@@ -36,7 +36,7 @@ class WholeNumber(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A number within bounds, which messages call a number."""
+    """A bounded number, called "number" in messages."""
 
     @property
     def name(self) -> str:  # type: ignore[override]  # an attribute in the base class
@@ -60,10 +60,10 @@ def _set_language(_context: click.Context, _parameter: click.Parameter, language
 
 
 def put_language_first(words: Sequence[str]) -> list[str]:
-    """Repeat --lang at the front of the command line, so that help and errors are in this language too."""
-    languages_given = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
-    languages_given += [name for word, name in pairwise(words) if word == "--lang"]
-    return [*(f"--lang={name}" for name in languages_given if name in languages()), *words]
+    """Repeat --lang at the front of the command line, so that help and errors are in that language too."""
+    requested = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
+    requested += [name for word, name in pairwise(words) if word == "--lang"]
+    return [*(f"--lang={name}" for name in requested if name in languages()), *words]
 
 
 def program_options(command: Callable[..., Any]) -> Callable[..., Any]:

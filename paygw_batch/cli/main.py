@@ -203,7 +203,7 @@ def _fail(ctx: click.Context, error: BaseException) -> NoReturn:
     stream, summary = standard_error().file, error_summary(error, interruption.sentence())
     cause = error.error if isinstance(error, RunFailed) else error
     if summary.exit_code is ExitCode.UNEXPECTED and not isinstance(cause, PaygwError):
-        click.echo(_trace_without_data(cause), file=stream)
+        click.echo(_format_safe_trace(cause), file=stream)
     prefix = say("Error: ")
     text = wrap_for_stream(prefix + escape_for_terminal(summary.message), stream)
     shown_prefix = prefix if os.environ.get("NO_COLOR") else click.style(prefix, fg="red", bold=True)
@@ -215,7 +215,7 @@ def _fail(ctx: click.Context, error: BaseException) -> NoReturn:
     ctx.exit(summary.exit_code)
 
 
-def _trace_without_data(error: BaseException) -> str:
+def _format_safe_trace(error: BaseException) -> str:
     """Format a traceback without messages or source lines, which could contain payee data."""
     lines = [say("Traceback (innermost call last):")]
     while error.__cause__ is not None:

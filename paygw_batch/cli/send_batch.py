@@ -123,15 +123,15 @@ def send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen) -> Summ
     try:
         return _send_and_reconcile(job, files, screen, runs)
     except (Exception, KeyboardInterrupt) as error:
-        known = Summary(ExitCode.UNEXPECTED, "", job.batch.batch, job.batch.sheet_name, job.batch.rows)
+        summary = Summary(ExitCode.UNEXPECTED, "", job.batch.batch, job.batch.sheet_name, job.batch.rows)
         with suppress(Exception):  # the journal may be what failed
-            known = batch_summary(job.journal, job.batch, has_failed=job.settings.journal.url is None)
-        known = replace(known, known=job.known, sent_this_run=sum(run.sent_count for run in runs))
-        raise RunFailed(error, interruption.sentence(), known) from error
+            summary = batch_summary(job.journal, job.batch, has_failed=job.settings.journal.url is None)
+        summary = replace(summary, known=job.known, sent_this_run=sum(run.sent_count for run in runs))
+        raise RunFailed(error, interruption.sentence(), summary) from error
 
 
 def _send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen, runs: list[Drainable]) -> Summary:
-    """Do the same, and add the run to `runs` when it begins."""
+    """Do the work of `send_and_reconcile`. Add the run to `runs` when it begins."""
 
     def begin(run: Drainable) -> None:
         runs.append(run)

@@ -81,7 +81,7 @@ def _ask_question(screen: Screen, question: SheetQuestion, operation: str) -> st
 
 
 def show_findings(screen: Screen, title: str, findings: Findings, headings: Mapping[str, str]) -> None:
-    """Print how many findings of each kind there are, and the first few of them. `headings` names the columns."""
+    """Print the number of findings of each kind, and the first few. `headings` maps columns to the sheet's headings."""
     if findings.is_empty:
         return
     console = screen.err if screen.as_json else screen.out

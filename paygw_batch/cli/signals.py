@@ -36,7 +36,7 @@ def parse_command_name(words: Iterable[str]) -> str:
 
 
 class Interruption:
-    """Records whether a signal arrived, and whether rows may have been sent before."""
+    """Records whether a signal has arrived, and whether rows may have been sent."""
 
     def __init__(self) -> None:
         self.is_signalled = False
@@ -122,7 +122,7 @@ interruption = Interruption()
 
 
 def exit_interrupted(sentence: str, hint: str, **values: Any) -> NoReturn:
-    """Exit at once. `values` are those of the summary, with --json."""
+    """Print a message and exit immediately. With --json, `values` become part of the summary."""
     interruption.ignore()
     with suppress(OSError):
         os.write(2, f"{say('Error: ')}{sentence}\n{hint}\n".encode())

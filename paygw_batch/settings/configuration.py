@@ -129,7 +129,7 @@ class Settings(Section):
         return {code: _operator_terms(terms) for code, terms in sections.items() if terms is not None}
 
     def urls(self) -> Mapping[str, str | None]:
-        """Return the operator's own URLs, by field name."""
+        """Return the merchant's own URLs, by field name."""
         return {
             "server_callback_url": self.gateway.server_callback_url,
             "site_url": self.payin.site_url,
@@ -137,7 +137,7 @@ class Settings(Section):
         }
 
     def missing_for(self, operation: str) -> list[str]:
-        """Return the missing keys for an operation, not including keys for the gateway and countries."""
+        """Return the missing keys for an operation, without those for the gateway and countries."""
         return self.payin.missing_keys() if operation == "payin" else []
 
     def endpoint(self) -> str:
@@ -153,8 +153,8 @@ class Settings(Section):
     def _host(self) -> str:
         return SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
 
-    def journal_place(self) -> str:
-        """Return the journal's place for display: its path, or the URL of its database without the user."""
+    def journal_label(self) -> str:
+        """Return a label for the journal: its path, or the URL of its database without the user."""
         if self.journal.url is None:
             return str(self.journal_path())
         url = urlsplit(self.journal.url)
@@ -175,14 +175,14 @@ class Settings(Section):
         return state_directory() / folder / "journal.sqlite3"
 
     def known_journals_directory(self, journal: Path | None = None) -> Path:
-        """Return the folder of known journals and their sent logs. For the sandbox, it is beside the journal."""
+        """Return the folder of known journals and their sent logs. For the sandbox, it is next to the journal."""
         if self.uses_sandbox:
             path = journal or self.journal_path()
             return path.with_name(f"known.{path.name}")
         return state_directory() / "journals"
 
     def console_directory(self) -> Path:
-        """Return the folder for sheets in preparation. By default, it is beside the journal."""
+        """Return the folder for sheets in preparation. By default, it is next to the journal."""
         return self.console.directory or self.journal_path().with_name("console")
 
     def console_runs_directory(self) -> Path:
@@ -210,20 +210,20 @@ _ENVIRONMENT_SECTIONS: Mapping[str, type[Section]] = {
     "limits": LimitsSection,
     "sheet": SheetSection,
 }
-_FILE_ONLY = ("submission", "quarantine_h")
+_FILE_ONLY_KEY = ("submission", "quarantine_h")
 """A key that protects against paying twice, which the environment and flags must not weaken."""
-_PROFILE = ("sheet", "column_profile")
+_PROFILE_KEY = ("sheet", "column_profile")
 """A key whose value is a name or, if it ends in .toml, a path."""
 _VARIABLES_WITHOUT_KEY = ("PAYGW_CONFIG", "PAYGW_IMAGE", "PAYGW_JOURNAL", "PAYGW_LANG", "PAYGW_APPROVAL_PASSPHRASE")
 
 
 def environment_keys() -> Mapping[str, tuple[str, str]]:
-    """Map the environment variables that set a key to its section and key."""
+    """Map each environment variable to the section and key that it sets."""
     keys = {
         f"PAYGW_{key.upper()}": (section, key)
         for section, model in _ENVIRONMENT_SECTIONS.items()
         for key in model.model_fields
-        if (section, key) not in {("retry", "order_id"), _FILE_ONLY}
+        if (section, key) not in {("retry", "order_id"), _FILE_ONLY_KEY}
     }
     keys["PAYGW_RETRY_ORDER_ID"] = ("retry", "order_id")
     return keys
@@ -236,11 +236,11 @@ def load_settings(
     flags: Mapping[tuple[str, str], object] | None = None,
     trust_errors: list[ConfigurationError] | None = None,
 ) -> Settings:
-    """Load the settings from `file`, overridden by the environment and then by `flags` of the command line.
+    """Load the settings from `file`. The environment overrides them, and the command line's `flags` override both.
 
-    Raises `ConfigurationError`, naming all wrong keys. It also raises it if other users can write the file, because
-    they could decide where money goes, unless the gateway is the built-in one. If `trust_errors` is given, that error
-    is added to it instead.
+    Raises `ConfigurationError`, naming all wrong keys. Also raises it if other users can write the file, unless the
+    gateway is the built-in one: they could decide where money goes. If `trust_errors` is given, that error is added to
+    it instead.
     """
     source = None if file is None else read_and_check_access(file, str(file), OtherUsers.MAY_READ, max_bytes=1 << 20)
     tables = {} if file is None or source is None else _parse_tables(file, source.content)
@@ -299,7 +299,7 @@ def _environment_values(environ: Mapping[str, str]) -> dict[tuple[str, str], obj
             continue
         annotation = _ENVIRONMENT_SECTIONS[section].model_fields[key].annotation
         value = _parse_variable(name, text, annotation)
-        is_profile_file = (section, key) == _PROFILE and text.endswith(".toml")
+        is_profile_file = (section, key) == _PROFILE_KEY and text.endswith(".toml")
         values[section, key] = _parse_path_variable(name, text) if is_profile_file else value
     if (path := environ.get("PAYGW_JOURNAL")) is not None:
         values["journal", "path"] = _parse_path_variable("PAYGW_JOURNAL", path)
@@ -327,7 +327,7 @@ def _annotated_types(annotation: Any) -> set[Any]:
 
 
 def _parse_path_variable(name: str, text: str) -> str:
-    """Return a variable's path, made absolute. Rejects an empty one, which would mean the current directory."""
+    """Return a variable's value as an absolute path. Reject an empty one, which would mean the current directory."""
     if not text.strip():
         raise ConfigurationError(
             say("{name} is empty, but it must be a path.", name=name), hint=say("Set it to a path, or unset it.")
@@ -344,7 +344,7 @@ def secret_variables(settings: Settings) -> frozenset[str]:
 
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
-    """Return the `PAYGW_` variables that set no key, and so are probably misspelt."""
+    """Return the `PAYGW_` variables that set no key and are probably misspelt."""
     configured = {*secret_variables(settings), settings.notifications.public_key_env}
     known_variables = {*environment_keys(), *_VARIABLES_WITHOUT_KEY, *configured}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known_variables)

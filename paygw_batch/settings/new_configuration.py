@@ -75,7 +75,7 @@ def _quote_toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def operator_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str, fingerprint: str) -> str:
+def render_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str, fingerprint: str) -> str:
     """Return the letter as plain text, without the questions that `endpoint` already answers."""
     numbers = count(1)
 

@@ -204,7 +204,7 @@ class ReplySection(Section):
 
 
 class StatusEnquirySection(Section):
-    """`[status_enquiry]`: how to ask the gateway. `not_found` lists its status words for an unknown order."""
+    """`[status_enquiry]`: how to ask the gateway about orders. `not_found` lists its words for an unknown order."""
 
     profile: Literal["paynet-v4"] | None = None
     not_found: list[str] | None = None
@@ -280,7 +280,7 @@ def _parse_purpose(value: object) -> object:
 
 
 class _TermsSection(Section):
-    """The operator's terms that every operation has."""
+    """The operator's terms common to all operations."""
 
     purpose: str | None = None
     min_amount: AmountText | None = None
@@ -514,8 +514,8 @@ FOLDER_PREFIX = "folder:"
 class EvidenceSection(Section):
     """`[evidence]`: how a statement is proven to come from the gateway.
 
-    Without `statements`, a person vouches for each statement. `signed` requires a signature by `statement_key` beside
-    the file, and `folder:PATH` a folder that only the gateway's transfer writes to.
+    Without `statements`, a person vouches for each statement. `signed` requires a signature by `statement_key` next
+    to the file, and `folder:PATH` a folder that only the gateway's transfer writes to.
     """
 
     statements: (
@@ -537,7 +537,7 @@ class EvidenceSection(Section):
 
 
 class RetentionSection(Section):
-    """`[retention]`: the default age of payments whose payees `forget` removes. This is never automatic."""
+    """`[retention]`: the age at which payments lose their payees in `forget`, by default. This is never automatic."""
 
     years: Annotated[int, Field(ge=1, le=100)] | None = None
 
@@ -572,11 +572,11 @@ _IP_ADDRESS = re.compile(r".*\.[0-9]+(:[0-9]+)?", re.ASCII)
 
 
 class ConsoleSection(Section):
-    """`[console]`: the console, and its users besides the makers and approvers in `[approval]`.
+    """`[console]`: the console, and its users other than the makers and approvers in `[approval]`.
 
     `origin` is the origin of the pages, for which people create passkeys. Auditors and administrators cannot pay. With
     the built-in gateway, a person signs in by choosing a name from a list, and `sandbox_keys` is a folder with each
-    person's key, `NAME.pem`. `time_zone` defaults to that of the machine.
+    person's key, `NAME.pem`. `time_zone` defaults to the machine's.
     """
 
     origin: str | None = None

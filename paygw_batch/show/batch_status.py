@@ -37,7 +37,7 @@ from paygw_batch.journal import (
 from paygw_batch.language import say
 from paygw_batch.opening.open_journal import journal_location
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.show.next_step import NEED_PERSON, NextStep, batch_steps, next_step, overdue_cutoff
+from paygw_batch.show.next_step import ATTENTION_STATES, NextStep, batch_steps, next_step, overdue_cutoff
 from paygw_batch.show.remittance import Payee, build_payee
 from paygw_batch.show.summary import ExitCode, Summary, exit_code_for, worst_code
 
@@ -54,8 +54,8 @@ def is_number(text: str) -> bool:
 def number_forms(text: str, countries: Iterable[MobileNumbers]) -> list[str]:
     """Return the forms in which a journal may have stored a number.
 
-    The journal has international numbers without a plus sign, and national numbers with a leading zero. `text` may be
-    in either form, for any of the `countries`.
+    The journal stores international numbers without a plus sign, and national numbers with a leading zero. `text` may
+    be in either form, for any of the `countries`.
     """
     digits = _digits(text)
     international = digits.removeprefix(_INTERNATIONAL_PREFIX)
@@ -82,9 +82,8 @@ MAX_MATCHES = 500
 _MIN_PREFIX_LETTERS = 3
 
 
-def parse_payment_search(text: str, numbers: Iterable[MobileNumbers]) -> PaymentSearch:
+def parse_payment_search(text: str, countries: Sequence[MobileNumbers]) -> PaymentSearch:
     """Parse a search text: a number in any form, words of a name, or an order id."""
-    countries = list(numbers)
     query = text.strip()
     words = [query] if is_number(query) else [word for word in query.split() if any(map(str.isalnum, word))]
     return PaymentSearch(tuple(tuple(_word_alternatives(word, countries)) for word in words), query)
@@ -100,7 +99,7 @@ def _word_alternatives(word: str, countries: Sequence[MobileNumbers]) -> Iterato
 def batch_summary(journal: JournalReader, record: BatchRecord, *, has_failed: bool = False) -> Summary:
     """Return the current summary of a batch, without reading its sheet.
 
-    If this process's run `has_failed`, the rows that it was sending are in doubt, although it still lives.
+    If `has_failed`, this process's run has failed: rows that it was sending are in doubt, even though it is alive.
     """
     number = record.number
     tallies = resolve_in_flight(journal.tallies(number), ()) if has_failed else current_tallies(journal, number)
@@ -115,13 +114,13 @@ def current_tallies(journal: JournalReader, batch: int) -> Sequence[StateTally]:
 
 
 def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
-    """Return the rows of a batch that live processes are sending, at most as many as `tallies` has in flight."""
+    """Return a batch's rows that live processes are sending, but no more than `tallies` counts as in flight."""
     in_flight = sum(tally.count for tally in tallies if tally.state is State.IN_FLIGHT)
     return journal.rows_being_sent(batch)[:in_flight] if in_flight else ()
 
 
 def resolve_in_flight(tallies: Sequence[StateTally], live_rows: Sequence[RowBeingSent]) -> Sequence[StateTally]:
-    """Return the tallies. Rows in flight count as in doubt, except `live_rows`, which live processes are sending."""
+    """Count rows in flight as in doubt, except `live_rows`, which live processes are sending. Return new tallies."""
     live_counts: Counter[tuple[str, str]] = Counter()
     live_sums: Counter[tuple[str, str]] = Counter()
     for row in live_rows:
@@ -169,7 +168,7 @@ def build_summary(
 
 
 def count_states(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
-    """Count the rows of a sheet by state. Rows without an instruction count as invalid, and so do replaced rows."""
+    """Count a sheet's rows by state. Rows that have no instruction or were replaced count as invalid."""
     counts: Counter[str] = Counter()
     for tally in without_replaced(tallies):
         counts[tally.state.value] += tally.count
@@ -195,8 +194,8 @@ def sums_by_state(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, st
     for tally in without_replaced(tallies):
         sums.setdefault(tally.currency, Counter())[tally.state.value] += tally.minor
     return {
-        currency: {state: from_minor(minor, minor_units=units[currency]) for state, minor in by_state.items()}
-        for currency, by_state in sorted(sums.items())
+        currency: {state: from_minor(minor, minor_units=units[currency]) for state, minor in state_sums.items()}
+        for currency, state_sums in sorted(sums.items())
     }
 
 
@@ -213,7 +212,7 @@ def sums_by_currency(entries: Iterable[StateTally | RowState]) -> Mapping[str, s
     return {currency: from_minor(minor, minor_units=units[currency]) for currency, minor in sorted(sums.items())}
 
 
-PERSON_STATES = ("in_doubt", "rejected", "returned")
+_STATES_TO_DECIDE = ("in_doubt", "rejected", "returned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +228,8 @@ class RowStatus:
 class BatchStatus:
     """The status of a batch.
 
-    `attention_count` is the number of rows that need attention, and `rows` are the first of them. `evidence` has the
-    number of gateway messages for each `Finding`. `waiting` are the messages about which a person must decide.
+    `attention_count` is the number of rows that need attention, and `rows` are the first of them. `evidence` counts
+    the gateway's messages by `Finding`. `waiting` holds the messages that need a decision.
     """
 
     record: BatchRecord
@@ -308,7 +307,7 @@ def _rows_needing_attention(
     rows = [row for row in rows_in_doubt if row.row not in live_row_numbers][:limit]
     count = _count_rows(tallies, DISPLAYED_IN_DOUBT) - len(live_row_numbers)
     if not only_in_doubt:
-        other_states = NEED_PERSON - DISPLAYED_IN_DOUBT
+        other_states = ATTENTION_STATES - DISPLAYED_IN_DOUBT
         remaining = None if limit is None else limit - len(rows)
         rows += journal.rows(batch, states=other_states, accepted_until=cutoff, limit=remaining)
         count += _count_rows(tallies, other_states)
@@ -340,8 +339,8 @@ class ListedBatch:
     being_sent: Sequence[RowBeingSent] = ()
 
     @property
-    def needs_person(self) -> int:
-        return sum(self.states.get(state, 0) for state in PERSON_STATES)
+    def attention_row_count(self) -> int:
+        return sum(self.states.get(state, 0) for state in _STATES_TO_DECIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +359,7 @@ class JournalStatus:
 
     @property
     def attention_count(self) -> int:
-        return sum(batch.needs_person > 0 or batch.contradictions > 0 for batch in self.batches)
+        return sum(batch.attention_row_count > 0 or batch.contradictions > 0 for batch in self.batches)
 
 
 def journal_status(journal: JournalReader) -> JournalStatus:

@@ -26,7 +26,7 @@ _TRANSLATED_WORDS = mark_all("notification", "enquiry", "statement", "person", "
 HELD_FOR_OFFICERS = mark("A message from the gateway contradicts this row's state, so no run will send it.")
 LONG_ACCEPTED_H = 24
 """Hours after which someone must ask the gateway about an accepted row that has no final answer."""
-NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
+ATTENTION_STATES = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
 """The states in which a row may need attention. Accepted rows do only after `LONG_ACCEPTED_H`."""
 
 
@@ -61,7 +61,7 @@ class NextStep:
 
     @property
     def orders(self) -> str:
-        """The order ids to ask the gateway about. Evidence may name another attempt than the row's latest."""
+        """The order ids to ask the gateway about. Evidence may name an attempt other than the latest."""
         return ", ".join(self.hold.order_ids if self.hold else ()) or self.row.sent_orderid or self.row.client_orderid
 
 
@@ -69,11 +69,11 @@ def next_step(
     row: RowState, *, batch: str, verb: str, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> NextStep | None:
     """Return a person's next step for a row, or None if there is nothing to do."""
-    step = RowStep.RESOLVE_HELD if hold is not None else _row_step(row, now)
-    if step is None:
+    kind = RowStep.RESOLVE_HELD if hold is not None else _row_step(row, now)
+    if kind is None:
         return None
     ends_at = quarantine_end(row, quarantine, hold)
-    return NextStep(step, batch, row, verb, "" if ends_at is None or now >= ends_at else timestamp(ends_at), hold)
+    return NextStep(kind, batch, row, verb, "" if ends_at is None or now >= ends_at else timestamp(ends_at), hold)
 
 
 def _row_step(row: RowState, now: datetime) -> RowStep | None:
@@ -187,7 +187,7 @@ _STEP_SENTENCES: Mapping[RowStep, str] = {
 def batch_steps(
     states: Mapping[str, int], batch: str, *, contradictions: int, waiting: int, interrupted: bool
 ) -> Iterator[str]:
-    """Yield sentences about the next steps for a batch, with the commands to run. `states` leaves out held rows."""
+    """Yield sentences about the next steps for a batch, with the commands to run. `states` does not count held rows."""
     if states.get(State.IN_DOUBT):
         yield say(
             "Rows in doubt may have been paid and are never sent again automatically. To see what to do about each, "
@@ -295,10 +295,10 @@ def next_steps(
     return steps
 
 
-def order_steps(words: str) -> str:
-    """Return a sentence on how two people make an order. `words` are its arguments for `paygw-batch order`."""
+def order_steps(arguments: str) -> str:
+    """Describe how two people make an order. `arguments` are passed to `paygw-batch order`."""
     return say(
         "To write an order, run `paygw-batch order {words} --out ORDER.json --key KEY`. Another person approves it "
         "with `paygw-batch approve ORDER.json --key KEY`. Then carry it out with `paygw-batch carry-out ORDER.json`.",
-        words=words,
+        words=arguments,
     )

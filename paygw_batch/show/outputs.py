@@ -128,7 +128,7 @@ class OutputGuard:
         return any(protected.is_overwritten_by(path) for protected in self._own_files())
 
     def find_own_file(self, folder: Path) -> str | None:
-        """Describe a file of the program in `folder`, or the home directory if that is in it. Otherwise return None."""
+        """Describe a file of the program, or the home directory, in `folder`. Return None if there is neither."""
         real_folder = Path(os.path.realpath(folder))
         for protected in self._own_files():
             path = Path(os.path.realpath(protected.path))

@@ -22,7 +22,7 @@ from paygw_batch.show.next_step import HELD_FOR_OFFICERS, hold_sentence
 
 
 def _journal_column(name: str) -> str:
-    """Return the name of a journal column in a joined frame. A sheet's column cannot have the same name."""
+    """Return a journal column's name in a joined frame, which no sheet column can have."""
     return name if name == "row" else f"\0{name}"
 
 
@@ -44,7 +44,7 @@ def reconciliation(
 ) -> pl.DataFrame:
     """Return a line for each row of the batch's sheet, with the columns of the reconciliation file.
 
-    `minor_units` has the number of decimals of each currency. Messages for officers contain no codes or logins. Raises
+    `minor_units` maps each currency to its number of decimals. Messages for officers contain no codes or logins. Raises
     `InternalError` if the sheet's rows or amounts differ from those in the journal.
     """
     return pl.concat(reconciliation_pieces(journal, batch, minor_units, is_for_officers=is_for_officers))
@@ -62,17 +62,17 @@ def reconciliation_pieces(
     columns = RECONCILIATION_COLUMNS_OF[batch.operation]
     urls = _customer_urls(journal, batch) if CUSTOMER_URL in columns else None
     rows_being_sent = [row.row for row in journal.rows_being_sent(batch.number)]
-    rows, last_row = 0, -1
+    row_count, last_row = 0, -1
     for joined in _joined_pages(journal, batch, minor_units):
         frame = _select_displayed_columns(_translate_messages(joined, is_for_officers=is_for_officers), rows_being_sent)
         frame = _add_hold_reasons(frame, holds)
-        rows, last_row = rows + frame.height, _check_row_order(batch, last_row, frame["row"])
+        row_count, last_row = row_count + frame.height, _check_row_order(batch, last_row, frame["row"])
         if urls is not None:
             frame = frame.join(urls, on="row", how="left", maintain_order="left")
         other_columns = [name for name in frame.columns if name not in (*columns, "valid")]
         yield frame.select(*columns, *other_columns)
-    if rows != batch.rows:
-        raise InternalError(f"the reconciliation of batch {batch.batch} has {rows} rows, not {batch.rows}")
+    if row_count != batch.rows:
+        raise InternalError(f"the reconciliation of batch {batch.batch} has {row_count} rows, not {batch.rows}")
 
 
 def add_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:

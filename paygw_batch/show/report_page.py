@@ -51,7 +51,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A bar chart with a heading, a sentence `about` it, and a `title` for screen readers."""
+    """A bar chart with a heading, a description (`about`) and a `title` for screen readers."""
 
     heading: str
     about: str
@@ -62,7 +62,7 @@ class Chart:
     left = 56
 
     def scale(self) -> Iterator[tuple[int, float]]:
-        """Return the counts at the marks of the vertical axis, with their positions."""
+        """Return the counts to mark on the vertical axis, with their positions."""
         highest = self._max_count()
         return ((count, self._y_position(count)) for count in sorted({0, highest // 2, highest}))
 
@@ -156,14 +156,14 @@ def _format_duration(ms: int) -> str:
     return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 (two minutes)
 
 
-SHOWN_ROWS = 500
+MAX_SHOWN_ROWS = 500
 """Maximum number of rows listed for a state that needs attention. The reconciliation file lists all rows."""
-COLLAPSED_ROWS = 1_000
+MAX_COLLAPSED_ROWS = 1_000
 """Maximum number of rows listed for any other state."""
 MAX_ACTIONS = 200
 HELD = "held"
 """The state that the report shows for ready or rejected rows that are held, so that no run sends them."""
-PERSON_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
+_ATTENTION_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
 """The states of rows that need attention, in display order."""
 _COLLAPSED_STATES = ("in_flight", "accepted", "paid")
 _SHOWN_COLUMNS = (
@@ -242,7 +242,7 @@ def report_html(
         counts={state: totals.states[state] for state in STATE_COLOURS if totals.states.get(state)},
         sums=sums,
         waiting=list(_rows_needing_attention(journal, batch, displayed, minor_units, quarantine_h)),
-        on_demand=[_list_rows(displayed, state, COLLAPSED_ROWS, minor_units) for state in _COLLAPSED_STATES],
+        on_demand=[_list_rows(displayed, state, MAX_COLLAPSED_ROWS, minor_units) for state in _COLLAPSED_STATES],
         lines=totals.lines,
         deeds=[(action.row, *reader.format_action(action)) for action in actions[:MAX_ACTIONS]],
         deed_count=len(actions),
@@ -268,17 +268,17 @@ def _intro_sentences(batch: BatchRecord, history: Sequence[HistoryEntry], reader
 
 
 def _list_rows(frame: pl.DataFrame, state: str, limit: int, minor_units: Mapping[str, int]) -> RowsInState:
-    matching = frame.filter(pl.col("state") == state)
+    matches = frame.filter(pl.col("state") == state)
     rows = [
         {**row, "amount": _format_sheet_amount(row["amount"], minor_units.get(row["currency"] or ""))}
-        for row in matching.head(limit).iter_rows(named=True)
+        for row in matches.head(limit).iter_rows(named=True)
     ]
     caption = (
         say("All rows in the state: {state}", state=state_label(state))
-        if matching.height <= limit
-        else say(_TRUNCATED_CAPTION, shown=limit, all=matching.height)
+        if matches.height <= limit
+        else say(_TRUNCATED_CAPTION, shown=limit, all=matches.height)
     )
-    return RowsInState(state, matching.height, rows, caption)
+    return RowsInState(state, matches.height, rows, caption)
 
 
 def _format_sheet_amount(amount: str | None, units: int | None) -> str:
@@ -290,8 +290,8 @@ def _rows_needing_attention(
     journal: JournalReader, batch: BatchRecord, frame: pl.DataFrame, minor_units: Mapping[str, int], quarantine_h: float
 ) -> Iterator[RowsInState]:
     operation = load_operation(batch.operation)
-    for state in (*PERSON_STATES, State.READY.value):
-        rows_in_state = _list_rows(frame, state, SHOWN_ROWS, minor_units)
+    for state in (*_ATTENTION_STATES, State.READY.value):
+        rows_in_state = _list_rows(frame, state, MAX_SHOWN_ROWS, minor_units)
         if rows_in_state.count:
             rows = [row["row"] for row in rows_in_state.rows]
             step = state_step(state, batch, operation, first_row=rows[0])

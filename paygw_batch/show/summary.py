@@ -103,7 +103,7 @@ class Summary:
 
 
 def error_summary(error: BaseException, interrupted: str) -> Summary:
-    """Return the summary of a command that an error ended. `interrupted` is the message for an interruption."""
+    """Return the summary of a command that failed with an error. `interrupted` is the message for an interruption."""
     if isinstance(error, RunFailed):
         return error.summary
     if isinstance(error, PaygwError):
@@ -114,21 +114,21 @@ def error_summary(error: BaseException, interrupted: str) -> Summary:
 
 
 class RunFailed(PaygwError):
-    """An error ended a run that may have sent rows. `summary` has what is known of its rows."""
+    """An error ended a run that may have sent rows. `summary` contains what is known about them."""
 
-    def __init__(self, error: BaseException, interrupted: str, known: Summary) -> None:
-        """Add `error` to the summary `known`, whose message is kept only if rows may have been sent."""
-        failed = error_summary(error, interrupted)
-        message = failed.message
-        if known.sent_this_run and not isinstance(error, RunFailed):
+    def __init__(self, error: BaseException, interrupted: str, run_summary: Summary) -> None:
+        """Add `error` to `run_summary`, whose message is kept only if rows were sent."""
+        error_result = error_summary(error, interrupted)
+        message = error_result.message
+        if run_summary.sent_this_run and not isinstance(error, RunFailed):
             sent = say_count(
-                known.sent_this_run,
+                run_summary.sent_this_run,
                 "This run sent {count:,} row before it ended.",
                 "This run sent {count:,} rows before it ended.",
             )
             safe = say("You can safely run the same command again: it pays no row twice.")
-            message = " ".join(filter(None, (message, sent, known.message, safe)))
+            message = " ".join(filter(None, (message, sent, run_summary.message, safe)))
         super().__init__(message)
-        extra = {**known.extra, **failed.extra}
-        self.summary = replace(known, exit_code=failed.exit_code, message=message, extra=extra)
+        extra = {**run_summary.extra, **error_result.extra}
+        self.summary = replace(run_summary, exit_code=error_result.exit_code, message=message, extra=extra)
         self.error: BaseException = error.error if isinstance(error, RunFailed) else error

@@ -96,13 +96,13 @@ def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batc
     sender_columns = [name for name in frame.columns if name not in RECONCILIATION_COLUMNS]
     writer.write_headings(sheet, {say(name): width for name, width in _COLUMN_WIDTHS.items()}, right=[say("Amount")])
     writer.write_headings(sheet, dict.fromkeys(sender_columns, _USUAL_WIDTH), first=len(_COLUMN_WIDTHS))
-    text_amounts = 0
+    text_amount_count = 0
     for line_number, line in enumerate(_printable_frame(frame, sender_columns).iter_rows(), start=1):
         special_cells = {column: line[column] for column in (_AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED)}
         cells = [None if column in special_cells else cell or "" for column, cell in enumerate(line)]
         writer.write_line(sheet, line_number, cells)
         is_number = writer.write_money(sheet, line_number, _AMOUNT, line[_AMOUNT], line[_AMOUNT + 1])
-        text_amounts += not is_number and line[_STATE] != INVALID
+        text_amount_count += not is_number and line[_STATE] != INVALID
         writer.write_state(sheet, line_number, _STATE, line[_STATE])
         writer.write_sentence(sheet, line_number, _KNOWN, line[_KNOWN] or "")
         for column in (_SENT, _CHANGED):
@@ -112,9 +112,9 @@ def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batc
                 sheet.write_blank(line_number, column, None, writer.time)
     sheet.autofilter(0, 0, frame.height, len(_COLUMN_WIDTHS) + len(sender_columns) - 1)
     next_line = _write_currency_totals(writer, sheet, frame.height + 2, batch_totals)
-    if text_amounts:
+    if text_amount_count:
         note = say_count(
-            text_amounts,
+            text_amount_count,
             "{count:,} amount is written as text, because a spreadsheet cannot store it exactly as a number. "
             "Spreadsheet sums do not include it.",
             "{count:,} amounts are written as text, because a spreadsheet cannot store them exactly as numbers. "

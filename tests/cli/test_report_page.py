@@ -40,8 +40,8 @@ def folded_sections(page: str) -> dict[str, str]:
 
 
 def test_report_page_limits_rows_and_states_limit(mixed_batch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_page, "COLLAPSED_ROWS", 2)
-    monkeypatch.setattr(report_page, "SHOWN_ROWS", 2)
+    monkeypatch.setattr(report_page, "MAX_COLLAPSED_ROWS", 2)
+    monkeypatch.setattr(report_page, "MAX_SHOWN_ROWS", 2)
     others = mixed_batch.sheet(kenyan_rows(3, amount="9001", prefix="MORE"), "more.csv")
     mixed_batch.json("submit", others, "--repeats-meant")
     page = write_page(mixed_batch)

@@ -223,7 +223,7 @@ def approve_command(
         recomputed_plan = _choose_plan_view(screen, signed_document, policy, source, strict=strict)
     quarantine_h = settings.submission.quarantine_h
     # The document is shown before it is signed, so that nobody signs it unread.
-    show_document(screen, signed_document, policy, quarantine_h, recomputed_plan=recomputed_plan, lists_people=True)
+    show_document(screen, signed_document, policy, quarantine_h, recomputed_plan=recomputed_plan, with_people=True)
     require_in_force(settings, signed_document)
     message = say("Nothing was approved. To approve it, add --key KEY.")
     if key is not None:

@@ -70,7 +70,7 @@ _PRIVATE_KEY = mark("private key")
 _KEY_LOCATION = mark("key location")
 _KEY_EXPIRY = mark("key expiry")
 _SPEED = mark("speed")
-_TIMED_SIGNATURES = 20
+_SIGNATURE_REPEATS = 20
 
 
 @click.command("doctor", cls=HelpCommand)
@@ -81,7 +81,7 @@ def doctor_command(invocation: Invocation) -> None:
     trust_errors: list[ConfigurationError] = []
     settings = settings_for(invocation, trust_errors=trust_errors)
     payout, payin = rules_for(settings, PAYOUT), rules_for(settings, PAYIN)
-    key, problem = _load_working_key(settings, os.environ)
+    key, key_error = _load_working_key(settings, os.environ)
     no_configuration = say("There is no configuration. To create one, run `paygw-batch init`.")
     is_configuration_missing = invocation.config is None and settings.missing_for_sending()
     checks = [
@@ -91,7 +91,7 @@ def doctor_command(invocation: Invocation) -> None:
         *_check_countries(settings, payout, payin),
         *_check_environment(settings, os.environ),
         _check_statements(settings),
-        *_check_key(key, problem, is_sandbox=settings.uses_sandbox),
+        *_check_key(key, key_error, is_sandbox=settings.uses_sandbox),
         *_check_notifications(settings, os.environ),
         *_check_journal_and_clock(settings, screen.note_on_stderr),
         *(check for module in extras(HEALTH_MODULES) for check in module.checks(settings, os.environ)),
@@ -226,12 +226,12 @@ def _check_approval(settings: Settings) -> Iterator[HealthCheck]:
         yield HealthCheck(_APPROVAL, Health.GOOD, say("not required"))
         return
     people = policy.people.listed
-    makers, approvers = len(policy.people.makers), sum(bool(person.approver_keys) for person in people)
+    maker_count, approver_count = len(policy.people.makers), sum(bool(person.approver_keys) for person in people)
     sentence = say(
         "approvals needed: {needed}; people who can prepare: {makers}; people who can approve: {approvers}",
         needed=policy.needed,
-        makers=makers,
-        approvers=approvers,
+        makers=maker_count,
+        approvers=approver_count,
     )
     yield HealthCheck(_APPROVAL, Health.GOOD, sentence)
     for person in people:
@@ -388,7 +388,7 @@ def _check_journal_and_clock(settings: Settings, echo: Echo) -> Iterator[HealthC
 
 def _check_journal(settings: Settings, now: datetime, clock_problems: list[str], echo: Echo) -> Iterator[HealthCheck]:
     """Check the journal and the free disk space. Append problems with the clock to `clock_problems`."""
-    path = settings.journal_place()
+    path = settings.journal_label()
     if settings.uses_sandbox and not journal_location(settings).may_exist():
         yield HealthCheck(_JOURNAL, Health.GOOD, say("{path} does not exist yet (the first run creates it)", path=path))
         return
@@ -419,18 +419,18 @@ def _check_journal(settings: Settings, now: datetime, clock_problems: list[str],
 
 
 def _check_speed(key: SigningKey | None) -> HealthCheck:
-    """Report the processor, the Python build, and the speed of a key in a file. Using other keys may cost money."""
-    found = say("Python {version}, {processor}", version=platform.python_version(), processor=processor_name())
+    """Report the processor and the Python build. Also time a key file, but no other key: using it may cost money."""
+    details = say("Python {version}, {processor}", version=platform.python_version(), processor=processor_name())
     if key is not None and key.custody.kind is KeyKind.FILE:
         sign = partial(key.sign, _TEST_TEXT)
-        signature_s = statistics.median(timeit.repeat(sign, timer=elapsed_s, repeat=_TIMED_SIGNATURES, number=1))
-        found += "; " + say("a signature takes {ms:.2f} ms", ms=1000 * signature_s)
+        signature_s = statistics.median(timeit.repeat(sign, timer=elapsed_s, repeat=_SIGNATURE_REPEATS, number=1))
+        details += "; " + say("a signature takes {ms:.2f} ms", ms=1000 * signature_s)
     if python_build().is_profile_guided is not False:
-        return HealthCheck(_SPEED, Health.GOOD, found)
+        return HealthCheck(_SPEED, Health.GOOD, details)
     sentence = say(
         "{found}. Runs are slower because this Python was built without optimizations. Use your operating system's "
         "Python, or build it with --enable-optimizations.",
-        found=found,
+        found=details,
     )
     return HealthCheck(_SPEED, Health.WARNING, sentence)
 
@@ -449,7 +449,7 @@ def _check_gateway(settings: Settings, rules: Rules) -> HealthCheck:
 
 
 def _show_sample(signing: RequestSigning, rule: CountryRule, screen: Screen) -> None:
-    """Show how a made-up row is signed, to compare with the gateway's own base string."""
+    """Show how a sample row is signed, for comparison with the gateway's base string."""
     instruction = _build_sample(rule)
     explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S

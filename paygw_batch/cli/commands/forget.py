@@ -85,13 +85,13 @@ def show_selection(screen: Screen, journal: JournalReader, selection: Forgettabl
         for number, rows in selection.batches.items()
     ]
     screen.table("", mark_all("batch", "sheet", "opened at", "rows"), lines)
-    sentence = mark(
+    template = mark(
         "No one in batch {batch} can be forgotten yet: a row is ready, in doubt, accepted, in quarantine or "
         "contradicted, a message is waiting, or the batch is so recent that new sheets are still compared with "
         "it."
     )
     for number in selection.waiting:
-        screen.say(say(sentence, batch=records[number].batch))
+        screen.say(say(template, batch=records[number].batch))
 
 
 def _describe_selection(selection: ForgettablePayments) -> str:

@@ -62,28 +62,28 @@ def verify_command(invocation: Invocation) -> None:
     with open_journal_to_read(settings, screen.say) as journal:
         with show_bar(screen.err, say("Checking")) as progress, gc_relaxed():
             counts = dict(journal.verify(progress))
-        signed_orders = check_recorded_orders(journal)
-        withdrawals = check_recorded_withdrawals(journal)
+        order_count = check_recorded_orders(journal)
+        withdrawal_count = check_recorded_withdrawals(journal)
         entries = journal.audit_entries(limit=1) if counts.get("audit_entries") else ()
-        contradictions = len(journal.messages().contradictions)
+        contradiction_count = len(journal.messages().contradictions)
     message = say("The journal is sound: its chain of facts is intact, and its states and totals agree with it.")
-    if signed_orders:
-        counts["signed_orders"] = signed_orders
-    if withdrawals:
-        counts["withdrawals"] = withdrawals
+    if order_count:
+        counts["signed_orders"] = order_count
+    if withdrawal_count:
+        counts["withdrawals"] = withdrawal_count
     for entry in entries:
         trail_end = {"number": entry.number, "hash": entry.hash[:16]}
         message += say(" The audit trail is intact and ends with entry {number}, {hash}.", **trail_end)
-    if contradictions:
+    if contradiction_count:
         message += say_count(
-            contradictions,
+            contradiction_count,
             " It has {count:,} contradicting message. To see it, run `paygw-batch status`.",
             " It has {count:,} contradicting messages. To see them, run `paygw-batch status`.",
         )
     labels = {kind: say(label) for kind, label in _COUNT_LABELS.items()}
     lines = [(labels.get(kind) or state_label(kind), count) for kind, count in counts.items()]
     screen.table("", mark_all("checked", "count"), lines)
-    code = ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE
+    code = ExitCode.PERSON_NEEDED if contradiction_count else ExitCode.DONE
     screen.finish(Summary(code, message, extra={"checked": counts}))
 
 
@@ -102,10 +102,10 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
     output_guard(invocation, settings).check(RequestedOutput("FILE", file, OutputKind.NEW))
     if (database := database_location(settings)) is not None:
         with closing(database.open_to_read()) as journal:
-            facts = journal.head().seq
+            fact_count = journal.head().seq
         database.dump(file)
         message = say_count(
-            facts,
+            fact_count,
             "The journal (at least {count:,} fact) was copied to {file}.",
             "The journal (at least {count:,} facts) was copied to {file}.",
             file=file,
@@ -114,14 +114,14 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
     journal_file = file_location(settings)
     with closing(journal_file.open_to_read()) as journal:
         report_notes(journal, screen.say)
-        facts = journal.head().seq
+        fact_count = journal.head().seq
         journal.backup(file)
     try:
         journal_file.record_backup()
     except OutputError as error:
         screen.say(say("The copy is complete, but the console cannot show it: {reason}", reason=error.message))
     message = say_count(
-        facts,
+        fact_count,
         "The journal ({count:,} fact) was copied to {file}.",
         "The journal ({count:,} facts) was copied to {file}.",
         file=file,
@@ -183,9 +183,9 @@ def create_journal(invocation: Invocation, *, beside: str | None, roles: bool) -
     message, hint = say("A journal in a file has no roles."), say("Only its owner can read or change it.")
     database = require_database(settings, message, hint) if roles else None
     identity = journal_location(settings).create("journal new", beside=beside)
-    roles_granted = () if database is None else database.grant_rights()
-    path = settings.journal_place()
-    if identity is None and not roles_granted:
+    granted_roles = () if database is None else database.grant_rights()
+    path = settings.journal_label()
+    if identity is None and not granted_roles:
         raise JournalError(
             say("There is already a file at {path}, so no journal was created.", path=path)
             if settings.journal.url is None
@@ -194,7 +194,7 @@ def create_journal(invocation: Invocation, *, beside: str | None, roles: bool) -
                 "If this is the merchant's journal, you do not need another one. To check it, run `paygw-batch doctor`."
             ),
         )
-    sentences, members = [], dict[str, object]()
+    sentences, extra = [], dict[str, object]()
     if identity is not None:
         sentence = say(
             "The journal {journal} of {endpoint} was created at {path}. Every run for this merchant must use it, from "
@@ -204,12 +204,12 @@ def create_journal(invocation: Invocation, *, beside: str | None, roles: bool) -
             path=path,
         )
         sentences.append(sentence)
-        members["journal"] = {"id": identity.journal_id, "path": path, "endpoint": identity.endpoint}
-    if roles_granted:
+        extra["journal"] = {"id": identity.journal_id, "path": path, "endpoint": identity.endpoint}
+    if granted_roles:
         template = mark("Permissions were granted to the roles {roles}. Make each login a member of one.")
-        sentences.append(say(template, roles=", ".join(roles_granted)))
-        members["roles"] = roles_granted
-    screen.finish(Summary(ExitCode.DONE, " ".join(sentences), extra=members))
+        sentences.append(say(template, roles=", ".join(granted_roles)))
+        extra["roles"] = granted_roles
+    screen.finish(Summary(ExitCode.DONE, " ".join(sentences), extra=extra))
 
 
 @journal_command.command("move", short_help="Move a journal from its file to a database.")
@@ -230,7 +230,7 @@ def move_to_database(invocation: Invocation, *, file: Path | None, by: str | Non
         say("Set [journal] url to the address of an empty database, and remove path."),
     )
     move = extra("cluster.move").move_journal(file_location(settings, file), database, settings.words(), actor)
-    location, identity = settings.journal_place(), move.identity
+    location, identity = settings.journal_label(), move.identity
     message = say(
         "The journal {journal_id} is now at {place}, with {facts:,} facts. Every run for this merchant must use it, "
         "on every host. Nothing is paid from the file any more.",
@@ -256,17 +256,17 @@ def upgrade_tables(invocation: Invocation) -> None:
         say("You do not need to do anything."),
     )
     old_version, new_version, has_new_jobs = database.upgrade()
-    tables = {"place": settings.journal_place(), "before": old_version, "now": new_version}
+    values = {"place": settings.journal_label(), "before": old_version, "now": new_version}
     if old_version != new_version:
         message = say(
             "The tables at {place} were upgraded from version {before} to {now}. Every host now needs this version of "
             "the program.",
-            **tables,
+            **values,
         )
     elif has_new_jobs:
-        message = say("The tables at {place} are already at version {now}. The job tables were upgraded.", **tables)
+        message = say("The tables at {place} are already at version {now}. The job tables were upgraded.", **values)
     else:
-        message = say("The tables at {place} are already at version {now}. Nothing was changed.", **tables)
+        message = say("The tables at {place} are already at version {now}. Nothing was changed.", **values)
     screen.finish(Summary(ExitCode.DONE, message, extra={"tables": {"before": old_version, "now": new_version}}))
 
 
@@ -290,12 +290,12 @@ def adopt_journal(invocation: Invocation, *, by: str | None, beside: str | None,
             hint=say("To check it, run `paygw-batch doctor`."),
         )
     with closing(Adoption(file_location(settings), beside=beside)) as adoption:
-        members = _show_adoption(screen, adoption, settings)
+        extra = _show_adoption(screen, adoption, settings)
         if not adoption.is_needed:
             message = say("Nothing to adopt: runs on this computer already use {path}.", path=adoption.path)
-            screen.finish(Summary(ExitCode.DONE, message, extra=members))
+            screen.finish(Summary(ExitCode.DONE, message, extra=extra))
         _require_confirmation(_COPY_QUESTION, yes=yes)
-        rows = adoption.carry_out(actor)
+        lost_rows = adoption.carry_out(actor)
     message = say(
         "{who} adopted the journal {journal}. Runs on this computer now send from {path}.",
         who=actor,
@@ -303,9 +303,9 @@ def adopt_journal(invocation: Invocation, *, by: str | None, beside: str | None,
         path=adoption.path,
     )
     if adoption.loss.commits:
-        message += " " + _report_lost_rows(screen, rows)
-        members |= {"lost_commits": adoption.loss.commits, **_lost_rows_as_json(rows)}
-    screen.finish(Summary(ExitCode.DONE, message, extra=members))
+        message += " " + _report_lost_rows(screen, lost_rows)
+        extra |= {"lost_commits": adoption.loss.commits, **_lost_rows_as_json(lost_rows)}
+    screen.finish(Summary(ExitCode.DONE, message, extra=extra))
 
 
 def _report_lost_rows(screen: Screen, rows: AcceptedRows) -> str:
@@ -457,9 +457,9 @@ def _show_adoption(screen: Screen, adoption: Adoption, settings: Settings) -> di
     lines = [(say(_JOURNAL_LABELS[key]), str(value)) for key, value in description.items()]
     screen.table("", mark_all("journal", "value"), lines)
     screen.say(say("The journal was replayed and is intact. The next run sends the rows that are ready."))
-    sentence = mark("Your state directory also lists the journal {journal_id} of this merchant, at {path}.")
+    template = mark("Your state directory also lists the journal {journal_id} of this merchant, at {path}.")
     for known_journal in adoption.other_journals:
-        screen.say(say(sentence, journal_id=known_journal.journal_id, path=known_journal.path))
+        screen.say(say(template, journal_id=known_journal.journal_id, path=known_journal.path))
     return {"journal": description}
 
 

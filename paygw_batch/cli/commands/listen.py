@@ -82,7 +82,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
         screen.notes(list(_startup_notes(settings, has_check=check is not None)))
 
         def report_ready(port: int) -> None:
-            values = {"host": LOOPBACK, "port": port, "journal": settings.journal_place()}
+            values = {"host": LOOPBACK, "port": port, "journal": settings.journal_label()}
             screen.say(say("Listening on {host}:{port}. Notifications are stored in the journal {journal}.", **values))
 
         async def serve_and_process() -> None:
@@ -113,18 +113,18 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
     screen.finish(summary)
 
 
-def _makes_enquiries(settings: Settings) -> bool:
+def _uses_enquiries(settings: Settings) -> bool:
     return settings.notifications.on_unproven == "refresh" and settings.status_enquiry.profile is not None
 
 
 def _open_enquiry_gateway(settings: Settings) -> AbstractContextManager[GatewayAccess | None]:
     return (
-        open_gateway(settings, rules_for(settings, PAYOUT), os.environ) if _makes_enquiries(settings) else nullcontext()
+        open_gateway(settings, rules_for(settings, PAYOUT), os.environ) if _uses_enquiries(settings) else nullcontext()
     )
 
 
 def _startup_notes(settings: Settings, *, has_check: bool) -> Iterator[str]:
-    if _makes_enquiries(settings):
+    if _uses_enquiries(settings):
         yield say("The gateway is asked about each unproven notification as soon as it arrives.")
         return
     if settings.notifications.on_unproven is not None:
@@ -153,7 +153,7 @@ class _ArrivalProcessor:
         self._metrics_written_s = -METRICS_INTERVAL_S
 
     async def run(self) -> None:
-        """Process pending notifications at intervals until cancelled. A current step is finished first."""
+        """Process pending notifications at intervals. When cancelled, finish the current step first."""
         while True:
             await asyncio.sleep(PROCESSING_INTERVAL_S)
             step = asyncio.create_task(asyncio.to_thread(self._process_and_write_metrics))
@@ -180,7 +180,7 @@ class _ArrivalProcessor:
         return is_journal_usable
 
     def _process_arrivals(self) -> bool:
-        """Process some pending notifications. Returns False if the journal is unusable, but True if it is busy."""
+        """Process the next pending notifications. Return False if the journal is unusable, True if it is only busy."""
         if not self.may_have_arrivals:
             return True
         try:
@@ -196,8 +196,8 @@ class _ArrivalProcessor:
         except JournalHeld:
             return True
         except JournalError as error:
-            sentence = mark("Notifications are stored, but could not be recorded in the journal yet: {message} {hint}")
-            self._show_note_once(say(sentence, message=error.message, hint=error.hint))
+            template = mark("Notifications are stored, but could not be recorded in the journal yet: {message} {hint}")
+            self._show_note_once(say(template, message=error.message, hint=error.hint))
             return False
         return True
 

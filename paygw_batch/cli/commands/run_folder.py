@@ -101,7 +101,7 @@ def run_folder_command(
     guard = output_guard(invocation, settings)
     guard.check(reporting=True)
     require_complete(settings, rules, set())
-    drop_folder = DropFolder(folder, partial(_claim_id, settings, operation), guard, settle_s=settle_s, now=utc_now)
+    drop_folder = DropFolder(folder, partial(_claim_key, settings, operation), guard, settle_s=settle_s, now=utc_now)
     with report_run(settings, "run-folder", screen) as report:
         report.files = drop_folder.file_counts()
         load_signing_key(settings, os.environ)
@@ -125,8 +125,8 @@ def run_folder_command(
     screen.finish(report.summary)
 
 
-def _claim_id(settings: Settings, operation: str) -> str:
-    """Return the id to record with claimed sheets. Only runs with the same journal and operation continue them."""
+def _claim_key(settings: Settings, operation: str) -> str:
+    """Return the key of claimed sheets. Only runs with the same journal and operation continue them."""
     journal_id = ""
     with suppress(JournalError):  # the run itself reports the error
         journal_id = require_journal_id(settings, "run-folder")
@@ -136,18 +136,18 @@ def _claim_id(settings: Settings, operation: str) -> str:
 def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[str, Summary]]:
     """Submit one sheet after another, beginning with those that an earlier run claimed. Stop at an unfinished sheet."""
     # While workers send a sheet, another process may lock the journal.
-    for claimed in drop_folder.claim_sheets(partial(reacquire_journal, run.journal, run.screen.say, wait=run.wait)):
-        run.screen.say(f"{claimed.name}:")
+    for sheet in drop_folder.claim_sheets(partial(reacquire_journal, run.journal, run.screen.say, wait=run.wait)):
+        run.screen.say(f"{sheet.name}:")
         try:
-            summary = _submit_sheet(claimed, run)
+            summary = _submit_sheet(sheet, run)
         except RunFailed as error:
-            yield claimed.name, error.summary
+            yield sheet.name, error.summary
             raise
         if summary.exit_code is not ExitCode.DONE:
-            run.screen.say_if_quiet(f"{claimed.name}: {summary.message}")
-        yield claimed.name, summary
+            run.screen.say_if_quiet(f"{sheet.name}: {summary.message}")
+        yield sheet.name, summary
         if summary.exit_code in _UNFINISHED_CODES or summary.is_under_way:
-            sentence = say("{name} is not finished. The next run continues it first.", name=claimed.name)
+            sentence = say("{name} is not finished. The next run continues it first.", name=sheet.name)
             run.screen.say(sentence)
             return
         is_refused = summary.exit_code in _REFUSED_CODES
@@ -155,49 +155,47 @@ def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[s
             # The notice is written before the sheet is moved. If the run is killed in between, the next run does not
             # write a second notice.
             add_refused_sheet_notice(
-                run.settings, claimed.name, summary.defects, claimed.answer, run.screen.say, subject=claimed.stored_name
+                run.settings, sheet.name, summary.defects, sheet.answer, run.screen.say, subject=sheet.stored_name
             )
-        claimed.finish(summary, is_refused=is_refused)
+        sheet.finish(summary, is_refused=is_refused)
 
 
-def _submit_sheet(claimed: ClaimedSheet, run: _FolderRun) -> Summary:
+def _submit_sheet(sheet: ClaimedSheet, run: _FolderRun) -> Summary:
     """Submit one sheet. If the sheet is refused, the summary gives the reason. Any other error ends the run."""
     try:
-        if claimed.fault is not None:
-            raise claimed.fault
-        submission = _read_submission(claimed, run)
+        if sheet.fault is not None:
+            raise sheet.fault
+        submission = _read_submission(sheet, run)
     except (SheetError, ConfigurationError, ApprovalError) as error:
-        return _refusal_summary(claimed, run, error)
-    files = ResultFiles(claimed.reconciliation, rejects=claimed.rejects, report=claimed.report)
+        return _refusal_summary(sheet, run, error)
+    files = ResultFiles(sheet.reconciliation, rejects=sheet.rejects, report=sheet.report)
     files.check(run.guard, submission)
     with open_gateway(run.settings, run.rules, os.environ) as gateway:
         try:
             return submit_and_report(submission, files, gateway, run.journal, run.screen, may_ask=False)
         except (ApprovalError, ReferenceLookAlike) as error:
-            return _refusal_summary(claimed, run, error)
+            return _refusal_summary(sheet, run, error)
 
 
-def _read_submission(claimed: ClaimedSheet, run: _FolderRun) -> Submission:
-    note = claimed.note
+def _read_submission(sheet: ClaimedSheet, run: _FolderRun) -> Submission:
+    note = sheet.note
     if note.column_profile is not None:
         try:
             read_profile(note.column_profile)
         except ConfigurationError as error:
-            raise SheetError(f"{claimed.name}{NOTE_SUFFIX}: {error.message}") from None
+            raise SheetError(f"{sheet.name}{NOTE_SUFFIX}: {error.message}") from None
     choices = replace(
         run.choices,
         **_note_values(note, Choices),
         strict=run.choices.strict or note.strict,
-        is_plan_named=os.path.lexists(claimed.plan),
+        is_plan_named=os.path.lexists(sheet.plan),
         expected=note.totals,
         decided_by=identify_person(note.by),
     )
     # The sheet was renamed when it was claimed. Plans and messages use the sender's file name.
     reading = Reading(**_note_values(note, Reading))
-    source = SheetSource(
-        run.settings, run.rules, claimed.path, reading, file=claimed.name, final_path=claimed.path_when_done
-    )
-    submission = Submission.read(source, choices, claimed.plan)
+    source = SheetSource(run.settings, run.rules, sheet.path, reading, file=sheet.name, final_path=sheet.path_when_done)
+    submission = Submission.read(source, choices, sheet.plan)
     run.screen.notes(submission.validated.sheet.notes)
     submission.require_ready_to_send()
     return submission
@@ -207,10 +205,10 @@ def _note_values(note: CoverNote, kind: type[Choices | Reading]) -> dict[str, An
     return note.model_dump(include={field.name for field in fields(kind)} - {"strict"}, exclude_unset=True)
 
 
-def _refusal_summary(claimed: ClaimedSheet, run: _FolderRun, error: PaygwError) -> Summary:
+def _refusal_summary(sheet: ClaimedSheet, run: _FolderRun, error: PaygwError) -> Summary:
     run.screen.say(error.message)
     message = f"{error.message} {error.hint}".strip()
-    return Summary(ExitCode(error.exit_code), message, sheet=claimed.name, option=error.option)
+    return Summary(ExitCode(error.exit_code), message, sheet=sheet.name, option=error.option)
 
 
 def _folder_summary(sheets: list[tuple[str, Summary]], remaining: Mapping[str, str]) -> Summary:

@@ -377,7 +377,7 @@ def _statement_as_json(match: StatementMatch, resolved_count: int, held_count: i
 
 
 def settlement_message(settlements: Sequence[Settlement], actor: str) -> str:
-    """Return a message with the number of settled rows for each result. `actor` is the name from the journal."""
+    """Return a message that counts the settled rows by result. `actor` is the name recorded in the journal."""
     counts = Counter(settlement.resolution for settlement in settlements)
     text = ", ".join(say_count(count, _COUNT_TEMPLATES[kind]) for kind, count in counts.items()) or say("nothing")
     sentence = say("Settled by {who}: {counts}.", who=format_decider(actor), counts=text)
@@ -468,7 +468,7 @@ def write_settle_order(
     with open_journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
         if statement is None:
-            evidence_line, source = require_line(evidence or "", "--evidence"), None
+            evidence_line, loaded_statement = require_line(evidence or "", "--evidence"), None
             decisions = [Decision(row, RowAct(resolution or ""), evidence_line) for row in sorted(set(rows))]
         else:
             request = _load_requested_statement(settings, statement, "", evidence, **statement_choices)
@@ -477,8 +477,8 @@ def write_settle_order(
                 screen.finish(summary)
             request.require_first_use(journal, record)
             decisions = [Decision.from_settlement(entry) for entry in request.settlements(match)]
-            source = request.statement
-        draft = draft_order(settings, journal, record, decisions, maker.public, statement=source)
+            loaded_statement = request.statement
+        draft = draft_order(settings, journal, record, decisions, maker.public, statement=loaded_statement)
     screen.finish(_write_order(settings, screen, draft, maker, out))
 
 

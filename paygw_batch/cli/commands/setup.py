@@ -31,8 +31,8 @@ from paygw_batch.opening.open_journal import journal_location
 from paygw_batch.settings.configuration import Settings, parse_settings, setting_origins
 from paygw_batch.settings.new_configuration import (
     NewEndpoint,
-    operator_letter,
     render_endpoint_configuration,
+    render_letter,
     render_sandbox_configuration,
 )
 from paygw_batch.settings.sections import KEY_SCHEMES
@@ -65,7 +65,7 @@ class SetupResult:
 
     @property
     def missing_settings(self) -> list[str]:
-        """The settings that sending still needs, except those of countries that are not configured."""
+        """The settings still missing for sending. Countries that are not configured are ignored."""
         rules = [rule for code, rule in rules_for(self.settings, PAYOUT).items() if code in self.settings.countries]
         return [*self.settings.missing_for_sending(), *(key for rule in rules for key in rule.missing_terms)]
 
@@ -75,7 +75,7 @@ def set_up_endpoint(
 ) -> SetupResult:
     """Create an endpoint's configuration, key and journal, and the letter to the gateway's operator.
 
-    An existing key or journal is used, never replaced. The configuration is written last, after everything else.
+    An existing key or journal is used, never replaced. The configuration is written last.
     """
     text = render_endpoint_configuration(endpoint)
     settings = parse_settings(text, files.configuration)
@@ -91,7 +91,7 @@ def set_up_endpoint(
     if isinstance(private_key, Path) and needs_key_file:
         _create_key(private_key, passphrase)
     key = load_signing_key(settings, environ)
-    letter = operator_letter(endpoint, payout_url, key.public.public_key_pem().decode(), key.public.fingerprint())
+    letter = render_letter(endpoint, payout_url, key.public.public_key_pem().decode(), key.public.fingerprint())
     if files.letter is not None:
         write_atomically(files.letter, letter.encode())
     write_atomically(files.configuration, text.encode())
@@ -238,14 +238,14 @@ def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | Non
     journal = None if invocation.journal is None else str(invocation.journal.absolute())
     if sandbox:
         if given_options := [name for name, value in answers.items() if value]:
-            sentence = mark("{option} cannot be used with --sandbox, which needs no answers.")
-            raise UsageError(say(sentence, option=f"--{given_options[0].replace('_', '-')}"))
+            template = mark("{option} cannot be used with --sandbox, which needs no answers.")
+            raise UsageError(say(template, option=f"--{given_options[0].replace('_', '-')}"))
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         result = set_up_sandbox(SetupFiles(configuration, letter, sheet), journal=journal, force=force)
     else:
         if screen.can_ask():  # checked before a person answers questions in vain
             require_no_configuration(configuration, force=force)
-        complete_answers = _complete_answers(answers, screen)
+        complete_answers = _ask_for_missing_answers(answers, screen)
         try:
             endpoint = _build_endpoint(complete_answers, journal)
             result = set_up_endpoint(endpoint, SetupFiles(configuration, letter), environ=os.environ, force=force)
@@ -258,7 +258,7 @@ def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | Non
     screen.finish(Summary(ExitCode.DONE, _next_step_message(result, invocation), extra=_setup_as_json(result)))
 
 
-def _complete_answers(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
+def _ask_for_missing_answers(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
     """Ask for missing answers at a terminal. Elsewhere, raise `UsageError` naming the missing options."""
     missing = [name for name in _REQUIRED_QUESTIONS if not answers[name]]
     if not screen.can_ask():
@@ -267,27 +267,27 @@ def _complete_answers(answers: Mapping[str, Any], screen: Screen) -> dict[str, A
             hint = say("Add these options, or run the command at a terminal. `paygw-batch init --sandbox` needs none.")
             raise UsageError(say("init needs {flags}. Nothing was created.", flags=flags), hint=hint)
         return dict(answers)
-    complete = dict(answers)
+    completed = dict(answers)
     for name in missing:
-        complete[name] = ask_for_text(say(_REQUIRED_QUESTIONS[name]), value_proc=_ANSWER_PARSERS.get(name, str.strip))
+        completed[name] = ask_for_text(say(_REQUIRED_QUESTIONS[name]), value_proc=_ANSWER_PARSERS.get(name, str.strip))
     if not missing:  # a person who gave every required option is not asked about the others
-        return complete
+        return completed
     if not answers["countries"]:
-        answer = ask_for_text(say(_COUNTRIES_QUESTION), default="", show_default=False, value_proc=_parse_countries)
-        complete["countries"] = _split_countries(answer)
+        answer = ask_for_text(say(_COUNTRIES_QUESTION), default="", show_default=False, value_proc=_validate_countries)
+        completed["countries"] = _split_countries(answer)
     if not answers["signature_profile"]:
         answer = ask_for_text(say(_PROFILE_QUESTION), default="", show_default=False, value_proc=_parse_profile)
-        complete["signature_profile"] = answer
+        completed["signature_profile"] = answer
     if not answers["private_key_passphrase_env"] and not answers["private_key_passphrase_file"]:
         file = ask_for_text(say(_PASSPHRASE_QUESTION), default="", show_default=False, value_proc=_parse_file)
-        complete["private_key_passphrase_file"] = Path(file) if file else None
-    return complete
+        completed["private_key_passphrase_file"] = Path(file) if file else None
+    return completed
 
 
 def _print_answers_as_command(
-    screen: Screen, complete_answers: Mapping[str, Any], options_given: Mapping[str, Any], invocation: Invocation
+    screen: Screen, complete_answers: Mapping[str, Any], given_options: Mapping[str, Any], invocation: Invocation
 ) -> None:
-    if complete_answers == options_given:
+    if complete_answers == given_options:
         return
     words = ["paygw-batch", *(["--config", str(invocation.config)] if invocation.config is not None else []), "init"]
     for name, value in complete_answers.items():
@@ -332,7 +332,7 @@ def _parse_callback_url(text: str) -> str:
     return text.strip()
 
 
-def _parse_countries(text: str) -> str:
+def _validate_countries(text: str) -> str:
     try:
         _parse_purposes(_split_countries(text))
     except UsageError as error:
@@ -382,7 +382,7 @@ def _build_endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpo
 
 
 def _parse_purposes(words: Sequence[str]) -> dict[str, str | None]:
-    """Map country codes to purposes, which may be None. `words` are countries, or `COUNTRY=PURPOSE`."""
+    """Parse words such as `COUNTRY` or `COUNTRY=PURPOSE`. Map each country's code to its purpose, or None."""
     rules = load_rules(PAYOUT, {})
     codes = {name.casefold(): rule.code for rule in rules.values() for name in (rule.name, say(rule.name))}
     purposes = {}
@@ -400,7 +400,7 @@ def _parse_pair(text: str, flag: str, example: str) -> tuple[str, str]:
 
 
 def _absolute_path(path: Path | str | None) -> str | None:
-    """Make a path absolute, because the configuration's relative paths start from the configuration's folder."""
+    """Make a path absolute, because relative paths in the configuration are relative to its folder."""
     return str(path.absolute()) if isinstance(path, Path) else path
 
 

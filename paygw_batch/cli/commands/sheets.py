@@ -112,12 +112,12 @@ def validate_command(
 
 
 def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) -> None:
-    """Write a sheet's headings to a file, even if they are the reason why the sheet is refused."""
+    """Write a sheet's headings to a file, even if the sheet is refused because of them."""
     if path.suffix != PROFILE_EXTENSION:
         raise UsageError(say("{path} does not end in {ending}.", path=path, ending=PROFILE_EXTENSION))
     write_heading_map(path, sheet.name, read_headings(sheet, options), options.columns)
-    sentence = mark("The headings of {name} are in {path}. Check every line, then use --column-profile {path}.")
-    screen.say(say(sentence, name=sheet.name, path=path))
+    template = mark("The headings of {name} are in {path}. Check every line, then use --column-profile {path}.")
+    screen.say(say(template, name=sheet.name, path=path))
 
 
 def _validation_message(validated: Validated, invalid_count: int) -> str:

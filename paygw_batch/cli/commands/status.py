@@ -99,7 +99,7 @@ _SORT_KEYS: Mapping[str, Callable[[ListedBatch], Any]] = {
     "age": lambda listed: -listed.record.number,
     "sheet": lambda listed: listed.record.sheet_name,
     "rows": lambda listed: -listed.record.rows,
-    "person": lambda listed: (-listed.needs_person, listed.record.number),
+    "person": lambda listed: (-listed.attention_row_count, listed.record.number),
     "ready": lambda listed: (-listed.states.get("ready", 0), listed.record.number),
 }
 
@@ -257,7 +257,7 @@ def _show_steps(status: BatchStatus, payments: Mapping[int, FoundPayment], scree
     for entry in visible_rows:
         row, reason = entry.row, f" ({entry.row.error_code})" if entry.row.error_code else ""
         state = state_label(display_state(row.state))
-        step_text = _doubt_sentence(row, payments[row.row]) if row.state in DISPLAYED_IN_DOUBT else _step_text(entry)
+        step_text = _describe_doubt(row, payments[row.row]) if row.state in DISPLAYED_IN_DOUBT else _step_text(entry)
         screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=reason, step=step_text))
     screen.say_omitted(count)
     rows_in_doubt = [entry.row.row for entry in visible_rows if entry.row.state in DISPLAYED_IN_DOUBT]
@@ -270,7 +270,7 @@ def _show_steps(status: BatchStatus, payments: Mapping[int, FoundPayment], scree
             screen.say(f"  {line}")
 
 
-def _doubt_sentence(row: RowState, payment: FoundPayment) -> str:
+def _describe_doubt(row: RowState, payment: FoundPayment) -> str:
     """Describe a row in doubt by amount, payee, order and time. Shows only the last digits of the account."""
     payee = build_payee(payment.form, payment.fields)
     return say(
@@ -292,11 +292,11 @@ def _show_history(journal: JournalReader, record: BatchRecord, screen: Screen) -
     """Show who did what in a batch, and return the entries for the JSON summary."""
     lines, entries = [], []
     for entry in journal.history(record.number):
-        by, words = format_decider(entry.by), render_record(entry.said)
+        by, details = format_decider(entry.by), render_record(entry.said)
         row, attempt = ("" if number is None else str(number) for number in (entry.row, entry.attempt))
-        lines.append((format_local_minute(entry.at), action_label(entry.kind), row, attempt, by, words))
+        lines.append((format_local_minute(entry.at), action_label(entry.kind), row, attempt, by, details))
         entries.append(
-            {"at": entry.at, "what": entry.kind, "row": entry.row, "attempt": entry.attempt, "by": by, "said": words}
+            {"at": entry.at, "what": entry.kind, "row": entry.row, "attempt": entry.attempt, "by": by, "said": details}
         )
     screen.table(say("Who did what"), mark_all("time", "action", "row", "attempt", "who", "details"), lines)
     return entries
@@ -337,7 +337,7 @@ def _show_batch_table(batches: Sequence[ListedBatch], screen: Screen) -> None:
             batch.record.rows,
             batch.states.get("paid", 0),
             batch.states.get("ready", 0) + batch.states.get("in_flight", 0),
-            batch.needs_person + batch.contradictions,
+            batch.attention_row_count + batch.contradictions,
             say(batch.record.operation),
         )
         for batch in batches
@@ -356,7 +356,7 @@ def _batch_as_json(batch: ListedBatch) -> dict[str, object]:
         "rows": batch.record.rows,
         "known": sum(tally.count for tally in batch.known),
         "states": dict(batch.states),
-        "needs_person": batch.needs_person,
+        "needs_person": batch.attention_row_count,
         "contradictions": batch.contradictions,
     }
 
@@ -385,7 +385,7 @@ def _row_as_json(entry: RowStatus, payment: FoundPayment | None) -> dict[str, ob
 
 
 _OMITTED_FIELDS = frozenset({"number", "batch"})
-"""The fields of evidence to confirm that are omitted from the JSON."""
+"""The fields of evidence that are omitted from the JSON."""
 
 
 def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object]]:
@@ -394,9 +394,9 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
     Messages that hold a row are shown with its next step.
     """
     _show_message_counts(say("Messages from the gateway about these rows"), status.evidence, screen)
-    shown_holds = {entry.row.row for entry in status.rows if entry.hold is not None}
+    held_rows = {entry.row.row for entry in status.rows if entry.hold is not None}
     messages = status.waiting
-    if unshown := [entry for entry in messages if entry.row not in shown_holds]:
+    if unshown := [entry for entry in messages if entry.row not in held_rows]:
         lines = []
         for entry in unshown[:MAX_SHOWN_LINES]:
             template = _WAITING_REASONS.get(entry.finding)
@@ -409,11 +409,11 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
             lines,
         )
         screen.say_omitted(len(unshown))
-        sentence = mark(
+        template = mark(
             "Ask the gateway whether they are true. Then record what happened to each row with `paygw-batch resolve "
             "row {batch} N --evidence TEXT --as paid` (or rejected, or not-received)."
         )
-        screen.say(say(sentence, batch=status.record.batch))
+        screen.say(say(template, batch=status.record.batch))
     return [{name: value for name, value in asdict(entry).items() if name not in _OMITTED_FIELDS} for entry in messages]
 
 

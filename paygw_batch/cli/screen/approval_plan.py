@@ -35,17 +35,17 @@ def show_document(
     quarantine_h: float,
     *,
     recomputed_plan: PlanDocument | None = None,
-    lists_people: bool = False,
+    with_people: bool = False,
 ) -> None:
     """Show the content of a plan or an order.
 
     `quarantine_h` applies to the rows of an order. `recomputed_plan`, if given, is shown instead of the plan: it is the
-    approver's own view. If `lists_people`, everyone whom the plan pays is listed. Raises `ApprovalError` if the
+    approver's own view. If `with_people`, a plan's payees are listed too. Raises `ApprovalError` if the
     document was changed, or if the policy does not list its maker.
     """
     verify_signatures(document, policy, utc_now())
     if isinstance(document, PlanDocument):
-        _show_plan(screen, recomputed_plan or document, lists_people=lists_people)
+        _show_plan(screen, recomputed_plan or document, with_people=with_people)
     if isinstance(document, RowOrder):
         _show_order(screen, document, Quarantine(quarantine_h))
     if isinstance(document, ForgetOrder):
@@ -59,9 +59,9 @@ def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPo
 
 
 def _signature_sentences(document: SignedDocument, signatures: Signatures) -> Sequence[str]:
-    code_sentence = mark("The code of this {noun} is {code}. Compare it by phone with the code that its maker sees.")
+    template = mark("The code of this {noun} is {code}. Compare it by phone with the code that its maker sees.")
     return [
-        say(code_sentence, noun=say(document.noun), code=document.code),
+        say(template, noun=say(document.noun), code=document.code),
         say("Prepared by {name} at {made_at}.", name=signatures.maker.name, made_at=document.made_at),
         *(
             say("Approved by {name} at {approved_at}.", name=person.name, approved_at=approval.approved_at)
@@ -75,8 +75,8 @@ def write_plan_page(
     document: PlanDocument, policy: ApprovalPolicy, path: Path, *, recomputed_plan: PlanDocument | None = None
 ) -> None:
     """Write a plan, or `recomputed_plan` if given, as an HTML page that names the maker and approvers."""
-    signatures = _signature_sentences(document, verify_signatures(document, policy, utc_now()))
-    write_atomically(path, plan_page(recomputed_plan or document, _plan_headline(document), signatures).encode())
+    sentences = _signature_sentences(document, verify_signatures(document, policy, utc_now()))
+    write_atomically(path, plan_page(recomputed_plan or document, _plan_headline(document), sentences).encode())
 
 
 def _plan_headline(document: PlanDocument) -> str:
@@ -94,11 +94,11 @@ def _plan_headline(document: PlanDocument) -> str:
     return say("{sheet}: {rows}, to pay out at {endpoint}, from the journal {journal}.", **values)
 
 
-def _show_plan(screen: Screen, document: PlanDocument, *, lists_people: bool) -> None:
+def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> None:
     """Show a plan's totals, and every difference from earlier payments."""
     sums = ", ".join(f"{currency} {format_amount(amount)}" for currency, amount in document.content.totals.items())
     lines = [_plan_headline(document), say("Total: {sums}.", sums=sums or say("nothing")), *plan_lines(document)]
-    screen.print_pages([*lines, *(people_lines(document) if lists_people and not screen.as_json else ())])
+    screen.print_pages([*lines, *(people_lines(document) if with_people and not screen.as_json else ())])
 
 
 def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None:

@@ -16,7 +16,7 @@ from paygw_batch.journal import DueRow
 from paygw_batch.language import say, say_count
 
 PLAIN_LINE_INTERVAL_S = 10.0
-"""The interval between lines of progress if there is no bar."""
+"""The interval between progress lines if there is no bar."""
 
 _STATE_BY_OUTCOME = {
     OutcomeKind.PAID: "paid",

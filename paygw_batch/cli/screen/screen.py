@@ -25,7 +25,7 @@ from paygw_batch.language import format_number, say
 from paygw_batch.show.summary import ExitCode, Summary
 
 _PIECE = re.compile(r"`[^`]*`\S*|\S*paygw-batch .*$|\S+")
-"""A text that is never split between lines: a word, or a command in backticks or at the end of a sentence."""
+"""Text that is never split between lines: a word, or a command in backticks or at the end of a sentence."""
 _BULLET = "- "
 
 
@@ -55,17 +55,17 @@ def column_widths(columns: Sequence[Sequence[str]], unbroken: Sequence[bool], av
 
     Each column is a list of lines. It is at least as wide as its longest word or, if `unbroken`, its longest line.
     """
-    natural = [max(map(cell_len, texts), default=0) for texts in columns]
-    minimum = [
+    full_widths = [max(map(cell_len, texts), default=0) for texts in columns]
+    min_widths = [
         full_width if is_unbroken else max((cell_len(word) for text in texts for word in text.split()), default=0)
-        for texts, full_width, is_unbroken in zip(columns, natural, unbroken, strict=True)
+        for texts, full_width, is_unbroken in zip(columns, full_widths, unbroken, strict=True)
     ]
-    spare, wanted = available_width - sum(minimum), sum(natural) - sum(minimum)
+    spare, wanted = available_width - sum(min_widths), sum(full_widths) - sum(min_widths)
     if spare < 0:
         return None
     if spare >= wanted:
-        return natural
-    return [low + spare * (high - low) // wanted for low, high in zip(minimum, natural, strict=True)]
+        return full_widths
+    return [low + spare * (high - low) // wanted for low, high in zip(min_widths, full_widths, strict=True)]
 
 
 def plain_line(text: str, style: str = "") -> Text:
@@ -234,10 +234,10 @@ class Screen:
             return None
         for position, (choice, description) in enumerate(zip(choices, descriptions, strict=True), start=1):
             self.say(f"  {position}  {choice} ({description})")
-        numbers = {str(number): choice for number, choice in enumerate(choices, start=1) if str(number) not in choices}
-        choice_type = click.Choice([*numbers, *choices], case_sensitive=True)
+        by_number = {str(index): choice for index, choice in enumerate(choices, start=1) if str(index) not in choices}
+        choice_type = click.Choice([*by_number, *choices], case_sensitive=True)
         answer = self._prompt(question, type=choice_type, show_choices=False)
-        return None if answer is None else numbers.get(answer, answer)
+        return None if answer is None else by_number.get(answer, answer)
 
     def _prompt(self, question: str, **options: Any) -> str | None:
         try:

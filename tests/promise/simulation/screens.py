@@ -79,7 +79,7 @@ class Review:
 def render_screen(document: PlanDocument) -> Sequence[str]:
     lines: list[str] = []
     screen = cast(Screen, SimpleNamespace(as_json=False, print_pages=lines.extend))
-    approval_plan._show_plan(screen, document, lists_people=True)
+    approval_plan._show_plan(screen, document, with_people=True)
     return lines
 
 
