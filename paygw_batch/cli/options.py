@@ -129,10 +129,8 @@ def output_guard(invocation: Invocation, settings: Settings, *, force: bool = Fa
 def require_csv(out: Path | None, *, for_excel: bool) -> None:
     """Raise `UsageError` if --for-excel is used with a file that is not CSV."""
     if for_excel and out is not None and out.suffix.lower() != ".csv":
-        raise UsageError(
-            say("--for-excel can be used only with CSV files, but {out} is not one.", out=out),
-            hint=say("Leave out --for-excel: a workbook (.xlsx) keeps every digit anyway."),
-        )
+        message = say("--for-excel can be used only with CSV files, but {out} is not one.", out=out)
+        raise UsageError(message, hint=say("Leave out --for-excel: a workbook (.xlsx) keeps every digit anyway."))
 
 
 def restart_command(invocation: Invocation) -> list[str]:
@@ -148,26 +146,20 @@ def parse_expected_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTot
         currency, equals, amount_text = text.partition("=")
         amount = parse_amount(amount_text, minor_units=4)
         if "," in amount_text or "\N{NO-BREAK SPACE}" in amount_text or " " in amount_text.strip():
-            raise UsageError(
-                say("--expect-total {text}: write the amount without thousands separators.", text=text),
-                hint=say("Use a decimal point: KES=125000.50."),
-            )
+            message = say("--expect-total {text}: write the amount without thousands separators.", text=text)
+            raise UsageError(message, hint=say("Use a decimal point: KES=125000.50."))
         if equals and currency.strip() and amount_text.strip() and amount is None:
-            raise UsageError(
-                say("--expect-total {text}: {amount} is not an amount.", text=text, amount=amount_text.strip()),
-                hint=say("Use only digits and a decimal point, without a sign or an exponent: KES=125000.50."),
-            )
+            message = say("--expect-total {text}: {amount} is not an amount.", text=text, amount=amount_text.strip())
+            hint = say("Use only digits and a decimal point, without a sign or an exponent: KES=125000.50.")
+            raise UsageError(message, hint=hint)
         if not equals or amount is None or not currency.strip():
-            raise UsageError(
-                say("--expect-total {text} is not a currency and an amount.", text=text),
-                hint=say("Write it as KES=125000.50."),
-            )
+            message = say("--expect-total {text} is not a currency and an amount.", text=text)
+            raise UsageError(message, hint=say("Write it as KES=125000.50."))
         code = currency.strip().upper()
         if amounts.setdefault(code, amount) != amount:
-            raise UsageError(
-                say("--expect-total gives two totals for {currency}.", currency=code),
-                hint=say("A sheet has one total for each currency. Give each currency only once."),
-            )
+            message = say("--expect-total gives two totals for {currency}.", currency=code)
+            hint = say("A sheet has one total for each currency. Give each currency only once.")
+            raise UsageError(message, hint=hint)
     return ControlTotals(rows, amounts)
 
 

@@ -162,10 +162,8 @@ def token_location(settings: Settings, uri: str, environ: Mapping[str, str]) -> 
     """Return where the private key is in the PKCS#11 token. Raises `ConfigurationError` for unusable settings."""
     module, passphrase = settings.gateway.pkcs11_module, load_passphrase(settings, environ)
     if module is None:
-        raise ConfigurationError(
-            say("The configuration does not set gateway.pkcs11_module."),
-            hint=say("Set it to the token vendor's module, a file that ends in .so."),
-        )
+        message = say("The configuration does not set gateway.pkcs11_module.")
+        raise ConfigurationError(message, hint=say("Set it to the token vendor's module, a file that ends in .so."))
     try:
         pin = None if not passphrase else passphrase.decode()
     except UnicodeDecodeError:
@@ -187,10 +185,9 @@ def _explain_missing_library() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (extra_name := _EXTRA_BY_LIBRARY.get(error.name or "")) is None:
             raise
-        raise ConfigurationError(
-            say("This kind of private key needs {library}, which is not installed.", library=error.name),
-            hint=say("Install it: {command}.", command=install_command(extra_name)),
-        ) from None
+        message = say("This kind of private key needs {library}, which is not installed.", library=error.name)
+        hint = say("Install it: {command}.", command=install_command(extra_name))
+        raise ConfigurationError(message, hint=hint) from None
 
 
 def build_constants(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> BodyConstants:
@@ -328,10 +325,9 @@ def _require_settings(settings: Settings, *keys: str, hint: str = "") -> None:
     missing = [f"notifications.{key}" for key in keys if not getattr(section, key)]
     if missing:
         context = {"authenticity": section.authenticity, "missing": ", ".join(missing)}
-        raise ConfigurationError(
-            say('With authenticity = "{authenticity}", you must set {missing}.', **context),
-            hint=say("The gateway's interface does not specify them. Ask its operator.") + f" {hint}".rstrip(),
-        )
+        message = say('With authenticity = "{authenticity}", you must set {missing}.', **context)
+        hint = say("The gateway's interface does not specify them. Ask its operator.") + f" {hint}".rstrip()
+        raise ConfigurationError(message, hint=hint)
 
 
 def _build_secret_hash(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash:
@@ -372,9 +368,8 @@ def _load_notification_secret(settings: Settings, environ: Mapping[str, str]) ->
     section = settings.notifications
     secret = load_secret("notifications.secret", section.secret_env, section.secret_file, environ)
     if len(secret) < MIN_SECRET_BYTES:
-        raise ConfigurationError(
-            say("The notification secret must have at least {least} bytes.", least=MIN_SECRET_BYTES)
-        )
+        message = say("The notification secret must have at least {least} bytes.", least=MIN_SECRET_BYTES)
+        raise ConfigurationError(message)
     return secret
 
 

@@ -139,9 +139,8 @@ def _is_sandbox_journal_missing(settings: Settings) -> bool:
 def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
     """Find a batch by its id, a prefix of it, or its sheet's path. Raises `UsageError` unless exactly one matches."""
     if not batch.strip():  # Usually an unset shell variable. As a prefix, it would match every batch.
-        raise UsageError(
-            say("The batch id is empty."), hint=say("To list the batches and their sheets, run `paygw-batch status`.")
-        )
+        message = say("The batch id is empty.")
+        raise UsageError(message, hint=say("To list the batches and their sheets, run `paygw-batch status`."))
     records = journal.batches()
     matches = [record for record in records if record.batch.startswith(batch.lower())]
     if not matches and os.path.isfile(batch):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
@@ -153,14 +152,10 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
         return matches[0]
     if matches:
         names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in matches)
-        raise UsageError(
-            say("{batch} matches several batches: {names}.", batch=batch, names=names),
-            hint=say("Give the id of one of these batches, or more characters of it."),
-        )
-    raise UsageError(
-        say("The journal has no batch {batch}.", batch=batch),
-        hint=say("To list the batches and their sheets, run `paygw-batch status`."),
-    )
+        message = say("{batch} matches several batches: {names}.", batch=batch, names=names)
+        raise UsageError(message, hint=say("Give the id of one of these batches, or more characters of it."))
+    message = say("The journal has no batch {batch}.", batch=batch)
+    raise UsageError(message, hint=say("To list the batches and their sheets, run `paygw-batch status`."))
 
 
 RETRY_INTERVAL_S = 0.5

@@ -281,18 +281,16 @@ def _parse_tables(file: Path, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            say("{file} is not TOML: {error}.", file=file, error=error), hint=say("Correct that line.")
-        ) from None
+        message = say("{file} is not TOML: {error}.", file=file, error=error)
+        raise ConfigurationError(message, hint=say("Correct that line.")) from None
 
 
 def _environment_values(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
     values: dict[tuple[str, str], object] = {}
     if "PAYGW_QUARANTINE_H" in environ:
-        raise ConfigurationError(
-            say("PAYGW_QUARANTINE_H is set, but quarantine_h cannot be set by an environment variable."),
-            hint=say("Unset it. Only the configuration file can set [submission] quarantine_h."),
-        )
+        message = say("PAYGW_QUARANTINE_H is set, but quarantine_h cannot be set by an environment variable.")
+        hint = say("Unset it. Only the configuration file can set [submission] quarantine_h.")
+        raise ConfigurationError(message, hint=hint)
     for name, (section, key) in environment_keys().items():
         text = environ.get(name)
         if text is None:
@@ -329,9 +327,8 @@ def _annotated_types(annotation: Any) -> set[Any]:
 def _parse_path_variable(name: str, text: str) -> str:
     """Return a variable's value as an absolute path. Reject an empty one, which would mean the current directory."""
     if not text.strip():
-        raise ConfigurationError(
-            say("{name} is empty, but it must be a path.", name=name), hint=say("Set it to a path, or unset it.")
-        )
+        message = say("{name} is empty, but it must be a path.", name=name)
+        raise ConfigurationError(message, hint=say("Set it to a path, or unset it."))
     return str(Path(text).absolute())
 
 

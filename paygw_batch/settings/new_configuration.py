@@ -63,9 +63,8 @@ def _format_setting(key: str, value: str | None) -> str:
     if value is None:
         return ""
     if _CONTROL_CHARACTER.search(value) or _CONTROL_CHARACTER.search(key):
-        raise UsageError(
-            say("{key} has a control character or a line break.", key=key), hint=say("Write it again, on one line.")
-        )
+        message = say("{key} has a control character or a line break.", key=key)
+        raise UsageError(message, hint=say("Write it again, on one line."))
     name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quote_toml(key)
     return f"{name} = {_quote_toml(value)}\n"
 

@@ -415,9 +415,8 @@ def _validate_cron(expression: str) -> str:
     try:
         from croniter import croniter  # noqa: PLC0415 (in the extra `cluster`, needed only for a timetable)
     except ModuleNotFoundError:
-        raise ValueError(
-            say("a timetable needs more packages. Install them: {command}", command=install_command("cluster"))
-        ) from None
+        message = say("a timetable needs more packages. Install them: {command}", command=install_command("cluster"))
+        raise ValueError(message) from None
     if len(expression.split()) != _CRON_FIELDS or not croniter.is_valid(expression):
         raise ValueError(
             say(

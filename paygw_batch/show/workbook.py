@@ -69,10 +69,8 @@ def build_workbook(
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
     if frame.height > MAX_ROWS:
-        raise OutputError(
-            say("A workbook holds at most {rows} rows.", rows=MAX_ROWS),
-            hint=say("Write a .csv or .parquet file instead."),
-        )
+        message = say("A workbook holds at most {rows} rows.", rows=MAX_ROWS)
+        raise OutputError(message, hint=say("Write a .csv or .parquet file instead."))
     file = io.BytesIO()
     with Workbook(file, workbook_options()) as workbook:
         workbook.set_properties({"title": batch.batch, "created": datetime.fromisoformat(batch.opened_at)})

@@ -187,9 +187,8 @@ class DropFolder:
                     yield claimed
         except OSError as error:
             reason = say(error.strerror or "unknown reason").lower()
-            raise OutputError(
-                say("The folder {folder} cannot be used: {reason}.", folder=self._folder, reason=reason)
-            ) from None
+            message = say("The folder {folder} cannot be used: {reason}.", folder=self._folder, reason=reason)
+            raise OutputError(message) from None
 
     def list_files(self) -> SortedFiles:
         entries, misplaced = {}, {}
@@ -303,9 +302,8 @@ def adopt_folder(folder: Path) -> None:
         (path / MARKER).unlink(missing_ok=True)  # someone else may have created it
         create_if_missing(path / MARKER, _MARKER_TEXT)
     except OSError as error:
-        raise OutputError(
-            say("{path} cannot be written: {reason}.", path=path / MARKER, reason=say(error.strerror or ""))
-        ) from None
+        message = say("{path} cannot be written: {reason}.", path=path / MARKER, reason=say(error.strerror or ""))
+        raise OutputError(message) from None
 
 
 def _resolve_drop_folder(folder: Path) -> Path:
@@ -315,10 +313,8 @@ def _resolve_drop_folder(folder: Path) -> Path:
     path = Path(os.path.realpath(folder))
     siblings = [path.parent / name for name in ("done", "refused")]
     if _OWN_FOLDERS.fullmatch(path.name) and all(sibling.is_dir() for sibling in siblings):
-        raise UsageError(
-            say("{folder} is a subfolder of the drop folder {parent}.", folder=folder, parent=path.parent),
-            hint=say("Nothing was read or moved. Choose the drop folder itself."),
-        )
+        message = say("{folder} is a subfolder of the drop folder {parent}.", folder=folder, parent=path.parent)
+        raise UsageError(message, hint=say("Nothing was read or moved. Choose the drop folder itself."))
     return path
 
 

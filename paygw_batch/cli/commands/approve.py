@@ -371,10 +371,9 @@ def _read_order(file: Path) -> RowOrder | ForgetOrder:
     document = read_document(file, RowOrder, ForgetOrder, PlanDocument)
     if isinstance(document, RowOrder | ForgetOrder):
         return document
-    raise ApprovalError(
-        say("{name} is a plan, not an order.", name=file.name),
-        hint=say("Nothing was sent. To send the plan's rows, run `paygw-batch submit SHEET --plan PLAN`."),
-    )
+    message = say("{name} is a plan, not an order.", name=file.name)
+    hint = say("Nothing was sent. To send the plan's rows, run `paygw-batch submit SHEET --plan PLAN`.")
+    raise ApprovalError(message, hint=hint)
 
 
 def _reject_options(order: RowOrder | ForgetOrder, options: Mapping[str, object]) -> None:

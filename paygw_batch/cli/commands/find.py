@@ -83,9 +83,8 @@ def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | No
         )
     if payouts := paid_payouts(payments):
         return remittance_page([payouts], payer)
-    raise UsageError(
-        say("No remittance advice was written: no payment that matches {typed!r} is paid.", typed=query), hint=""
-    )
+    message = say("No remittance advice was written: no payment that matches {typed!r} is paid.", typed=query)
+    raise UsageError(message, hint="")
 
 
 def _payment_lines(payment: FoundPayment) -> list[str]:

@@ -182,10 +182,8 @@ def _choose_sender(settings: Settings, choices: Choices, *, detach: bool) -> Bat
     if not detach:
         return BatchSender.WORKERS_IF_ANY
     if choices.first is not None:
-        raise UsageError(
-            say("--first cannot be used with --detach, because this command sends the first rows itself."),
-            hint=say("Send the first rows without --detach, then run the command again with it."),
-        )
+        message = say("--first cannot be used with --detach, because this command sends the first rows itself.")
+        raise UsageError(message, hint=say("Send the first rows without --detach, then run the command again with it."))
     return BatchSender.WORKERS_LATER
 
 

@@ -531,9 +531,8 @@ def _load_settings_and_key(
 ) -> tuple[Settings, ApprovalKey]:
     """Load the settings and the maker's key, and check the path of the order to write."""
     if out.suffix.lower() != ".json":
-        raise UsageError(
-            say("{out} does not end in .json.", out=out), hint=say("An order must not overwrite another file.")
-        )
+        message = say("{out} does not end in .json.", out=out)
+        raise UsageError(message, hint=say("An order must not overwrite another file."))
     settings = settings_for(invocation)
     output_guard(invocation, settings).check(
         RequestedOutput("--out", out, OutputKind.ORDER), inputs={say("the statement"): statement, say("a key"): key}

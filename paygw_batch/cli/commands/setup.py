@@ -117,12 +117,9 @@ def set_up_sandbox(files: SetupFiles, *, journal: str | None, force: bool) -> Se
 def require_no_configuration(path: Path, *, force: bool) -> None:
     """Raise `OutputError` if a configuration exists at `path`, unless `force` is set."""
     if path.is_file() and path.stat().st_size and not force:
-        raise OutputError(
-            say("There is already a configuration at {path}. Nothing was created.", path=path),
-            hint=say(
-                "Check it with `paygw-batch doctor`, choose another file with --config, or replace it with --force."
-            ),
-        )
+        message = say("There is already a configuration at {path}. Nothing was created.", path=path)
+        hint = say("Check it with `paygw-batch doctor`, choose another file with --config, or replace it with --force.")
+        raise OutputError(message, hint=hint)
 
 
 def _prepare_outputs(settings: Settings, files: SetupFiles, *, force: bool) -> None:
@@ -158,10 +155,8 @@ def _create_key(path: Path, passphrase: bytes | None) -> None:
         create_if_missing(path, generate_key_pem(passphrase))
     except OSError as error:
         reason = say(error.strerror or "unknown reason").lower()
-        raise ConfigurationError(
-            say("The private key {path} cannot be created: {reason}.", path=path, reason=reason),
-            hint=say("Choose another file: --private-key FILE."),
-        ) from None
+        message = say("The private key {path} cannot be created: {reason}.", path=path, reason=reason)
+        raise ConfigurationError(message, hint=say("Choose another file: --private-key FILE.")) from None
 
 
 EXAMPLE_SHEET = Path("sandbox-payroll.csv")

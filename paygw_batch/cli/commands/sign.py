@@ -116,12 +116,8 @@ def _find_instruction(validated: Validated, row: int | None) -> NewInstruction:
         raise SheetError(say("{sheet} has no row without defects.", sheet=validated.sheet.name))
     codes = validated.defects.filter(pl.col("row") == row)["code"].unique(maintain_order=True)
     if not len(codes):
-        raise UsageError(
-            say("{sheet} has no row {row}.", sheet=validated.sheet.name, row=row),
-            hint=say("Use the row numbers that a spreadsheet shows."),
-        )
+        message = say("{sheet} has no row {row}.", sheet=validated.sheet.name, row=row)
+        raise UsageError(message, hint=say("Use the row numbers that a spreadsheet shows."))
     values = {"row": row, "sheet": validated.sheet.name, "codes": ", ".join(codes)}
-    raise SheetError(
-        say("Row {row} of {sheet} was not signed, because it has defects ({codes}).", **values),
-        hint=say("To see what is wrong, run `paygw-batch validate SHEET`."),
-    )
+    message = say("Row {row} of {sheet} was not signed, because it has defects ({codes}).", **values)
+    raise SheetError(message, hint=say("To see what is wrong, run `paygw-batch validate SHEET`."))

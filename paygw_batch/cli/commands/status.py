@@ -421,10 +421,8 @@ def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen:
     """Show the gateway's raw replies about a row, and return them for the JSON summary."""
     row_state = next(journal.rows(record.number, numbers={row}), None)
     if row_state is None:
-        raise UsageError(
-            say("Batch {batch} has no row {row}.", batch=record.batch, row=row),
-            hint=say("The header is row 1, as in a spreadsheet."),
-        )
+        message = say("Batch {batch} has no row {row}.", batch=record.batch, row=row)
+        raise UsageError(message, hint=say("The header is row 1, as in a spreadsheet."))
     replies = journal.replies(row_state.instruction)
     sentence = say_count(
         row_state.attempt,
