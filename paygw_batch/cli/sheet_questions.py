@@ -90,9 +90,8 @@ def show_findings(screen: Screen, title: str, findings: Findings, headings: Mapp
         rows = say_count(count, "{count:,} row", "{count:,} rows")
         console.print(plain_line(say("{code}: {rows}", code=code, rows=rows) if concerns_rows else code))
         for row, column, message in findings.examples(code).select("row", "column", "message").iter_rows():
-            location = (
-                say("Row {row}, {column}", row=row, column=headings.get(column, column)) if row else say("The sheet")
-            )
+            heading = headings.get(column, column)
+            location = say("Row {row}, {column}", row=row, column=heading) if row else say("The sheet")
             console.print_line("  " + say("{where}: {message}", where=location, message=message))
         if count > EXAMPLES_PER_CODE:
             console.print(plain_line("  " + say("... and {count:,} more.", count=count - EXAMPLES_PER_CODE)))

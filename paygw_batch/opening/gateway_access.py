@@ -279,13 +279,11 @@ def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
     section = settings.notifications
     token = load_secret("notifications.token", section.token_env, section.token_file, environ).decode(errors="replace")
     if len(token) < MIN_TOKEN_CHARACTERS or not _TOKEN_PATTERN.fullmatch(token):
-        raise ConfigurationError(
-            say(
-                "The notification token must have at least {least} characters: only letters, digits, - and _.",
-                least=MIN_TOKEN_CHARACTERS,
-            ),
-            hint=say("To create one, run `openssl rand -hex 32`."),
+        message = say(
+            "The notification token must have at least {least} characters: only letters, digits, - and _.",
+            least=MIN_TOKEN_CHARACTERS,
         )
+        raise ConfigurationError(message, hint=say("To create one, run `openssl rand -hex 32`."))
     return token
 
 

@@ -142,7 +142,6 @@ class SheetSource:
 
     @property
     def operation(self) -> str:
-        """The name of the operation."""
         return operation_of(self.rules).name
 
     @property

@@ -106,12 +106,11 @@ class Settings(Section):
     @model_validator(mode="after")
     def _validate_secret_variables(self) -> "Settings":
         if inherited := sorted(secret_variables(self) & INHERITED_VARIABLES):
-            raise ValueError(
-                say(
-                    "a secret cannot be in the variable {handed_on}, because other programs can read it",
-                    handed_on=inherited[0],
-                )
+            message = say(
+                "a secret cannot be in the variable {handed_on}, because other programs can read it",
+                handed_on=inherited[0],
             )
+            raise ValueError(message)
         return self
 
     @property
@@ -334,10 +333,8 @@ def _parse_path_variable(name: str, text: str) -> str:
 
 def secret_variables(settings: Settings) -> frozenset[str]:
     """Return the names of the environment variables that contain secrets."""
-    section_settings = (setting for _, section in settings if isinstance(section, Section) for setting in section)
-    return frozenset(
-        name for key, name in section_settings if key.endswith("_env") and key != "public_key_env" and name
-    )
+    all_settings = (setting for _, section in settings if isinstance(section, Section) for setting in section)
+    return frozenset(name for key, name in all_settings if key.endswith("_env") and key != "public_key_env" and name)
 
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:

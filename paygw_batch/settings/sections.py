@@ -164,22 +164,12 @@ class NotificationsSection(Section):
         keys, algorithms = _AUTHENTICITY_KEYS[self.authenticity]
         other_keys = frozenset().union(*(profile_keys for profile_keys, _ in _AUTHENTICITY_KEYS.values())) - keys
         if unused := sorted(key for key in other_keys if getattr(self, key) is not None):
-            raise ValueError(
-                say(
-                    '{unused} is not used with authenticity = "{authenticity}". Remove it',
-                    unused=unused[0],
-                    authenticity=self.authenticity,
-                )
-            )
+            values = {"unused": unused[0], "authenticity": self.authenticity}
+            raise ValueError(say('{unused} is not used with authenticity = "{authenticity}". Remove it', **values))
         if self.hash_algorithm is not None and self.hash_algorithm not in algorithms:
-            choices = " or ".join(algorithms)
-            raise ValueError(
-                say(
-                    'authenticity = "{authenticity}" can be used only with hash_algorithm {known}',
-                    authenticity=self.authenticity,
-                    known=choices,
-                )
-            )
+            values = {"authenticity": self.authenticity, "known": " or ".join(algorithms)}
+            message = say('authenticity = "{authenticity}" can be used only with hash_algorithm {known}', **values)
+            raise ValueError(message)
         return self
 
 
@@ -234,11 +224,9 @@ class PayinSection(Section):
     def _validate_control(self) -> "PayinSection":
         order = self.control_order
         if order is not None and (len(set(order)) != len(order) or not {*order} >= {*CONTROL_PARTS}):
+            parts = ", ".join(CONTROL_PARTS)
             raise ValueError(
-                say(
-                    "control_order must contain each of {parts} once, and secret at most once",
-                    parts=", ".join(CONTROL_PARTS),
-                )
+                say("control_order must contain each of {parts} once, and secret at most once", parts=parts)
             )
         if order is not None and "secret" in order and self.is_keyed:
             raise ValueError(say("with hmac-sha256, the secret is the key of the hash. Remove it from control_order"))
@@ -252,7 +240,6 @@ class PayinSection(Section):
 
     @property
     def needs_secret(self) -> bool:
-        """Whether the control hash needs a secret."""
         return self.is_keyed or "secret" in (self.control_order or ())
 
     @property
@@ -646,7 +633,7 @@ def _has_valid_port(url: SplitResult) -> bool:
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _MAILBOX = re.compile(rf"(?=[^@]{{1,64}}@.{{1,255}}$){_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*", re.ASCII)
-_SHOWN_LENGTH, _MAX_NAME_LENGTH = 100, 200
+_SHOWN_LENGTH, _MAX_NAME = 100, 200
 
 
 def _validate_mailbox(text: str) -> str:
@@ -670,13 +657,11 @@ def _validate_sender(text: str) -> str:
     name, address = parse_sender(text)
     if name and not name.isprintable():
         raise ValueError(say("the sender's name must not contain a character that cannot be printed"))
-    if len(name) > _MAX_NAME_LENGTH or "=?" in name:
-        raise ValueError(
-            say(
-                "the sender's name must have at most {count} characters, and must not contain =?",
-                count=_MAX_NAME_LENGTH,
-            )
+    if len(name) > _MAX_NAME or "=?" in name:
+        message = say(
+            "the sender's name must have at most {count} characters, and must not contain =?", count=_MAX_NAME
         )
+        raise ValueError(message)
     _validate_mailbox(address)
     return text
 
@@ -696,13 +681,8 @@ def validate_webhook_url(text: str) -> str:
 
 def _validate_language(name: str) -> str:
     if name not in languages():
-        raise ValueError(
-            say(
-                "{name!r} is not a supported language. Choose from {languages}",
-                name=name,
-                languages=", ".join(languages()),
-            )
-        )
+        values = {"name": name, "languages": ", ".join(languages())}
+        raise ValueError(say("{name!r} is not a supported language. Choose from {languages}", **values))
     return name
 
 

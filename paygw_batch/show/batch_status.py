@@ -61,15 +61,14 @@ def number_forms(text: str, countries: Iterable[MobileNumbers]) -> list[str]:
     international = digits.removeprefix(_INTERNATIONAL_PREFIX)
     forms = {digits: None, international: None}
     for country in countries:
-        if international.startswith(country.dialling_code):
-            local = international.removeprefix(country.dialling_code)
-            forms |= dict.fromkeys((local, f"{country.trunk_prefix}{local}", local.removeprefix(country.trunk_prefix)))
-            forms[f"{country.dialling_code}{local.removeprefix(country.trunk_prefix)}"] = None
-        national = digits if country.keeps_zero else digits.removeprefix(country.trunk_prefix)
+        code, trunk = country.dialling_code, country.trunk_prefix
+        if international.startswith(code):
+            local = international.removeprefix(code)
+            forms |= dict.fromkeys((local, f"{trunk}{local}", local.removeprefix(trunk)))
+            forms[f"{code}{local.removeprefix(trunk)}"] = None
+        national = digits if country.keeps_zero else digits.removeprefix(trunk)
         if len(national) in country.national_lengths:
-            forms |= dict.fromkeys(
-                (f"{country.dialling_code}{national}", f"{country.trunk_prefix}{national}", national)
-            )
+            forms |= dict.fromkeys((f"{code}{national}", f"{trunk}{national}", national))
     return [form for form in forms if len(form) >= _MIN_DIGITS]
 
 

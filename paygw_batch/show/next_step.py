@@ -128,13 +128,11 @@ def hold_sentence(hold: Hold) -> str:
 
 def step_sentence(step: NextStep) -> str:
     row, earlier_attempt = step.row, step.row.possible_duplicate_of
-    duplicate_warning = (
-        ""
-        if earlier_attempt is None
-        else say(
+    duplicate_warning = ""
+    if earlier_attempt is not None:
+        duplicate_warning = say(
             " It may repeat attempt {attempt}. First make sure that this attempt was not paid.", attempt=earlier_attempt
         )
-    )
     resolve = mark("then run `paygw-batch resolve row {batch} {row} --evidence TEXT --as`")
     if step.hold is not None and row.state is State.REJECTED:
         resolve = mark(

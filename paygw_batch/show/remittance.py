@@ -83,17 +83,15 @@ def remittance_page(
 
 
 def _payer_sentence(payments: Sequence[FoundPayment], payer: str) -> str:
-    run_names = sorted(
-        {name for payment in payments if (name := derived_reference(payment.client_orderid)) is not None}
-    )
-    if not run_names:
+    runs = sorted({name for payment in payments if (name := derived_reference(payment.client_orderid)) is not None})
+    if not runs:
         return say("Paid by {payer}.", payer=payer)
     return say_count(
-        len(run_names),
+        len(runs),
         "Paid by {payer}, payment run {runs}.",
         "Paid by {payer}, payment runs {runs}.",
         payer=payer,
-        runs=", ".join(run_names),
+        runs=", ".join(runs),
     )
 
 

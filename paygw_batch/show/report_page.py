@@ -107,13 +107,10 @@ def outcome_chart(frame: pl.DataFrame) -> Chart | None:
         .agg(pl.len())
     )
     counts: dict[int, dict[str, int]] = {}
-    for number, state, count in bar_counts.iter_rows():
-        counts.setdefault(number, {})[state] = count
+    for bar, state, count in bar_counts.iter_rows():
+        counts.setdefault(bar, {})[state] = count
     states = list(STATE_COLOURS)[::-1]
-    bars = [
-        Bar("", [(state, counts.get(number, {}).get(state, 0)) for state in states])
-        for number in range(max(counts) + 1)
-    ]
+    bars = [Bar("", [(state, counts.get(bar, {}).get(state, 0)) for state in states]) for bar in range(max(counts) + 1)]
     pattern = "%H:%M:%S" if begin.date() == end.date() else "%d %b %H:%M"
     description = say(
         "From {begin} to {end} UTC. Each bar covers {width}.",

@@ -50,11 +50,10 @@ def _misspelling_pattern(word: str) -> re.Pattern[str]:
 _SHEET_SUFFIX = "|".join(ending.removeprefix(".") for ending in SHEET_EXTENSIONS)
 _NOTE = re.compile(f"(?:{_misspelling_pattern('toml').pattern}|(?:{_SHEET_SUFFIX})toml)")
 """Matches the extension of a cover note, including misspellings."""
+_SHEET_OR_NOTE = re.compile(f"{_SHEET_SUFFIX}|{_NOTE.pattern}")
 _OTHER_NOTE_SUFFIXES = frozenset({"yaml", "yml", "ini", "cfg", "conf", "note", "notes", "json", "md", "txt", "text"})
 """The extensions of other programs' notes, considered only after a sheet's full name."""
-_EXTRA_SUFFIXES = (
-    frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _OTHER_NOTE_SUFFIXES
-)
+_EXTRA_SUFFIXES = _OTHER_NOTE_SUFFIXES | {"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +236,6 @@ def _name_parts(name: str) -> list[str]:
 def _name_root(name: str) -> str:
     """Return a normalized file name without extensions and copy marks."""
     parts = _name_parts(name)
-    while len(parts) > 1 and (
-        parts[-1] in _EXTRA_SUFFIXES or re.fullmatch(f"{_SHEET_SUFFIX}|{_NOTE.pattern}", parts[-1])
-    ):
+    while len(parts) > 1 and (parts[-1] in _EXTRA_SUFFIXES or _SHEET_OR_NOTE.fullmatch(parts[-1])):
         parts.pop()
     return re.sub(f"-(?:{_SHEET_SUFFIX})$", "", re.sub(r"[ _-]+", "-", ".".join(parts)))

@@ -158,6 +158,7 @@ def _journal_samples(settings: Settings, now: datetime) -> Samples:
             sent_at = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
     except PaygwError:
         return {}  # the exit code of the run reports this
+    oldest = _format_seconds(datetime.fromisoformat(min(sent_at))) if sent_at else "0"
     return {
         # Zeros are written too, because a missing gauge can neither start nor end an alert.
         "paygw_rows": {_format_labels(state=state): str(status.states.get(state, 0)) for state in STATES},
@@ -167,9 +168,7 @@ def _journal_samples(settings: Settings, now: datetime) -> Samples:
             for state in STATES
             if state != INVALID
         },
-        "paygw_oldest_in_doubt_timestamp_seconds": {
-            "": _format_seconds(datetime.fromisoformat(min(sent_at))) if sent_at else "0"
-        },
+        "paygw_oldest_in_doubt_timestamp_seconds": {"": oldest},
         "paygw_journal_timestamp_seconds": {"": _format_seconds(now)},
     }
 
@@ -195,7 +194,6 @@ def _worker_samples(settings: Settings, now: datetime) -> Samples:
 
 
 def _read_samples(path: Path) -> Samples:
-    """Read our own samples from the file."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

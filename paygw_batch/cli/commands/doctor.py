@@ -326,11 +326,8 @@ def _check_key(key: SigningKey | None, error: PaygwError | None, *, is_sandbox: 
             yield HealthCheck.failed(_PRIVATE_KEY, error)
         return
     custody = key.custody
-    sentence = say(
-        "RSA, {bits} bits, fingerprint {fingerprint} (a test signature was verified)",
-        bits=key.public.bits,
-        fingerprint=key.public.fingerprint(),
-    )
+    values = {"bits": key.public.bits, "fingerprint": key.public.fingerprint()}
+    sentence = say("RSA, {bits} bits, fingerprint {fingerprint} (a test signature was verified)", **values)
     yield HealthCheck(_PRIVATE_KEY, Health.GOOD, sentence)
     match custody.kind:
         case KeyKind.FILE:
@@ -393,14 +390,12 @@ def _check_journal(settings: Settings, now: datetime, clock_problems: list[str],
         yield HealthCheck(_JOURNAL, Health.GOOD, say("{path} does not exist yet (the first run creates it)", path=path))
         return
     with open_journal_to_read(settings, must_be_known=True) as journal:
-        records = journal.batches()
+        batches = journal.batches()
         clock_problems += JournalClock.read(journal, now).messages()
         sentence = say(
-            "{path} (batches: {batches:,}, facts: {facts:,})", path=path, batches=len(records), facts=journal.head().seq
+            "{path} (batches: {batches:,}, facts: {facts:,})", path=path, batches=len(batches), facts=journal.head().seq
         )
-        due_count = sum(
-            tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE)
-        )
+        due_count = sum(tally.count for batch in batches for tally in journal.tallies(batch.number, kind=TallyKind.DUE))
     if settings.journal.url is not None:
         yield from extra("cluster.health").checks(settings)  # the caller reports any error
     yield HealthCheck(_JOURNAL, Health.GOOD, sentence)
@@ -454,15 +449,10 @@ def _show_sample(signing: RequestSigning, rule: CountryRule, screen: Screen) -> 
     explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S
     )
-    country = say(rule.name)
-    screen.say(
-        say("A sample payout to an invented person in {country}, explained as in `paygw-batch sign`:", country=country)
-        if rule.operation == PAYOUT
-        else say(
-            "A sample collection from an invented person in {country}, explained as in `paygw-batch sign`:",
-            country=country,
-        )
-    )
+    template = mark("A sample payout to an invented person in {country}, explained as in `paygw-batch sign`:")
+    if rule.operation == PAYIN:
+        template = mark("A sample collection from an invented person in {country}, explained as in `paygw-batch sign`:")
+    screen.say(say(template, country=say(rule.name)))
     show_steps(screen, explanation, "base_string", "authorization")
 
 

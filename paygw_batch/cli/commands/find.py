@@ -72,15 +72,13 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
 def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | None, *, has_more: bool) -> str:
     people = {build_payee(payment.form, payment.fields).person for payment in payments}
     if len(people) > 1 or has_more:
-        raise UsageError(
-            say(
-                "{typed!r} matches {count} people. No remittance advice was written, because it would show one person "
-                "what another was paid.",
-                typed=query,
-                count=len(people),
-            ),
-            hint=say("Search for the number or the order id instead."),
+        message = say(
+            "{typed!r} matches {count} people. No remittance advice was written, because it would show one person what "
+            "another was paid.",
+            typed=query,
+            count=len(people),
         )
+        raise UsageError(message, hint=say("Search for the number or the order id instead."))
     if payouts := paid_payouts(payments):
         return remittance_page([payouts], payer)
     message = say("No remittance advice was written: no payment that matches {typed!r} is paid.", typed=query)

@@ -101,7 +101,6 @@ def _describe_selection(selection: ForgettablePayments) -> str:
 
 
 def selection_as_json(journal: JournalReader, selection: ForgettablePayments) -> dict[str, object]:
-    """Return a selection of payments as entries of the JSON summary."""
     batch_ids = {record.number: record.batch for record in journal.batches()}
     return {
         "before": selection.before,

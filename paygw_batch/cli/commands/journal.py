@@ -312,10 +312,8 @@ def _report_lost_rows(screen: Screen, rows: AcceptedRows) -> str:
     """Show the orders that a person must check after a loss. Return a message about the lost rows."""
     message = say("Of the rows sent in the lost commits, {rows} in doubt. ", rows=_rows_with_verb(rows.in_doubt))
     if rows.held_orders:
-        message += say(
-            "{rows} held, because decisions about such rows were lost too. ",
-            rows=_rows_with_verb(len(rows.held_orders)),
-        )
+        held = _rows_with_verb(len(rows.held_orders))
+        message += say("{rows} held, because decisions about such rows were lost too. ", rows=held)
     for orders, title in (
         (rows.held_orders, mark("Orders sent for rows that are held")),
         (rows.unknown_orders, mark("Orders sent from a batch that the journal does not know")),
@@ -467,13 +465,10 @@ def _require_confirmation(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(
-            say(
-                "No terminal is available to ask for confirmation. Nothing was changed. {question}",
-                question=say(question),
-            ),
-            hint=say("Run the command at a terminal, or confirm with --yes."),
+        message = say(
+            "No terminal is available to ask for confirmation. Nothing was changed. {question}", question=say(question)
         )
+        raise UsageError(message, hint=say("Run the command at a terminal, or confirm with --yes."))
     if not ask_to_confirm(say(question), err=True):
         if question == _COPY_QUESTION:
             raise JournalNotAdopted(say("The journal was not adopted. Nothing was changed."))

@@ -15,7 +15,7 @@ from paygw_batch.core.batch import PAYIN
 from paygw_batch.core.money import format_amount
 from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.files import write_atomically
-from paygw_batch.language import mark, mark_all, say, say_count
+from paygw_batch.language import mark, mark_all, mark_count, say, say_count
 from paygw_batch.settle.match_statement import StatementMatch
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.show.summary import ExitCode, Summary
@@ -95,7 +95,6 @@ def _plan_headline(document: PlanDocument) -> str:
 
 
 def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> None:
-    """Show a plan's totals, and every difference from earlier payments."""
     sums = ", ".join(f"{currency} {format_amount(amount)}" for currency, amount in document.content.totals.items())
     lines = [_plan_headline(document), say("Total: {sums}.", sums=sums or say("nothing")), *plan_lines(document)]
     screen.print_pages([*lines, *(people_lines(document) if with_people and not screen.as_json else ())])
@@ -204,26 +203,15 @@ def show_statement_match(screen: Screen, match: StatementMatch) -> None:
         )
         screen.say_omitted(len(match.differences))
     parts = [
-        (
-            match.agreeing,
-            say_count(match.agreeing, "{count:,} line matches the journal", "{count:,} lines match the journal"),
-        ),
+        (match.agreeing, mark_count("{count:,} line matches the journal", "{count:,} lines match the journal")),
         (
             match.elsewhere,
-            say_count(
-                match.elsewhere, "{count:,} line belongs to another batch", "{count:,} lines belong to other batches"
-            ),
+            mark_count("{count:,} line belongs to another batch", "{count:,} lines belong to other batches"),
         ),
-        (
-            match.waiting,
-            say_count(match.waiting, "{count:,} line has no final result", "{count:,} lines have no final result"),
-        ),
-        (
-            len(match.unsettled_rows),
-            say_count(len(match.unsettled_rows), "{count:,} row stays in doubt", "{count:,} rows stay in doubt"),
-        ),
+        (match.waiting, mark_count("{count:,} line has no final result", "{count:,} lines have no final result")),
+        (len(match.unsettled_rows), mark_count("{count:,} row stays in doubt", "{count:,} rows stay in doubt")),
     ]
-    if sentences := [sentence for count, sentence in parts if count]:
+    if sentences := [say_count(count, template) for count, template in parts if count]:
         screen.say("; ".join(sentences) + ".")
 
 
