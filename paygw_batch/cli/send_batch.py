@@ -164,8 +164,8 @@ def drain_on_signals(run: Drainable, progress: Progress, batch: str | None = Non
             # The journal contains the intents of rows in flight, so the next run puts these rows in doubt.
             if sys.stderr.isatty():
                 os.write(2, f"{SHOW_CURSOR}\n".encode())
-            sentence = say("Stopped immediately. Rows in flight are now in doubt.")
-            exit_interrupted(sentence, say(RETRY_HINT), batch=batch, sent_this_run=run.sent_count)
+            message = say("Stopped immediately. Rows in flight are now in doubt.")
+            exit_interrupted(message, say(RETRY_HINT), batch=batch, sent_this_run=run.sent_count)
         progress.echo(
             say("The workers now send this batch.")
             if run.continues_after_drain
@@ -227,13 +227,13 @@ def submit_and_report(
             screen.say_if_quiet(question.message)
         summary = send_and_reconcile(job, files, screen)
         if plan.known_row_count and not (summary.sent_this_run or summary.is_under_way or summary.states.get("ready")):
-            sentence = say_count(
+            message = say_count(
                 plan.known_row_count,
                 "Nothing was sent: {count:,} row had already been sent.",
                 "Nothing was sent: {count:,} rows had already been sent.",
             )
-            screen.say_if_quiet(sentence)
-            summary = replace(summary, message=f"{sentence} {summary.message}")
+            screen.say_if_quiet(message)
+            summary = replace(summary, message=f"{message} {summary.message}")
         return add_warnings(summary, plan)
 
     conversation = Conversation(
@@ -257,9 +257,9 @@ def show_plan_findings(screen: Screen, plan: Plan) -> None:
 
 def show_known_rows(screen: Screen, plan: Plan) -> None:
     if plan.known_row_count:
-        sentence = say_count(
+        message = say_count(
             plan.known_row_count,
             "{count:,} row is already in the journal and keeps its state.",
             "{count:,} rows are already in the journal and keep their state.",
         )
-        screen.say(sentence)
+        screen.say(message)

@@ -121,16 +121,16 @@ class Interruption:
 interruption = Interruption()
 
 
-def exit_interrupted(sentence: str, hint: str, **values: Any) -> NoReturn:
+def exit_interrupted(message: str, hint: str, **values: Any) -> NoReturn:
     """Print a message and exit immediately. With --json, `values` become part of the summary."""
     interruption.ignore()
     with suppress(OSError):
-        os.write(2, f"{say('Error: ')}{sentence}\n{hint}\n".encode())
+        os.write(2, f"{say('Error: ')}{message}\n{hint}\n".encode())
     if "--json" in sys.argv[1:]:
         import json  # noqa: PLC0415 (only if a signal arrives)
 
         from paygw_batch.show.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
         with suppress(OSError):
-            os.write(1, (json.dumps(Summary(ExitCode.INTERRUPTED, sentence, **values).as_json()) + "\n").encode())
+            os.write(1, (json.dumps(Summary(ExitCode.INTERRUPTED, message, **values).as_json()) + "\n").encode())
     os._exit(INTERRUPT_EXIT_CODE)

@@ -177,17 +177,17 @@ def open_journal_for_run(settings: Settings, command: str, echo: Echo, *, wait: 
     journal = _acquire_lock(lambda: open_to_write(settings, command), echo, wait=wait)
     try:
         report_notes(journal, echo)
-        for sentence in JournalClock.read(journal, utc_now()).messages():
-            echo(say("Note: {sentence}", sentence=sentence))
+        for message in JournalClock.read(journal, utc_now()).messages():
+            echo(say("Note: {sentence}", sentence=message))
         # The request for a row in flight may have arrived even though its run has ended, so the row must be in doubt
         # before anything else is sent.
         if interrupted_count := journal.mark_interrupted(timestamp(utc_now())):
-            sentence = say_count(
+            message = say_count(
                 interrupted_count,
                 "{count:,} row was in flight when the last run ended. It is now in doubt.",
                 "{count:,} rows were in flight when the last run ended. They are now in doubt.",
             )
-            echo(sentence)
+            echo(message)
         process_arrivals(settings, journal, echo)
         yield journal
     finally:
@@ -204,13 +204,13 @@ def process_arrivals(settings: Settings, journal: Journal, echo: Echo, *, is_qui
     """Record pending notifications in the journal, and show how many unless `is_quiet`."""
     counts = journal.process_arrivals(settings.words(), at=timestamp(utc_now()))
     if counts and not is_quiet:
-        sentence = say_count(
+        message = say_count(
             counts.total(),
             "{count:,} notification was recorded: {findings}.",
             "{count:,} notifications were recorded: {findings}.",
             findings=", ".join(format_finding_count(count, finding) for finding, count in sorted(counts.items())),
         )
-        echo(sentence)
+        echo(message)
 
 
 @contextmanager

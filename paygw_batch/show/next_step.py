@@ -102,7 +102,7 @@ def overdue_cutoff(now: datetime) -> str:
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
 
 
-def hold_sentence(hold: Hold) -> str:
+def describe_hold(hold: Hold) -> str:
     if hold.source is EvidenceSource.WITNESS:
         return say(
             "Held: its order was sent, but the journal lost the record of it (evidence {number}). No run will send it.",
@@ -126,7 +126,7 @@ def hold_sentence(hold: Hold) -> str:
     )
 
 
-def step_sentence(step: NextStep) -> str:
+def describe_step(step: NextStep) -> str:
     row, earlier_attempt = step.row, step.row.possible_duplicate_of
     duplicate_warning = ""
     if earlier_attempt is not None:
@@ -141,7 +141,7 @@ def step_sentence(step: NextStep) -> str:
         )
     return say(
         _STEP_SENTENCES[step.kind],
-        held="" if step.hold is None else f"{hold_sentence(step.hold)} ",
+        held="" if step.hold is None else f"{describe_hold(step.hold)} ",
         verb=say(step.verb),
         batch=step.batch,
         row=row.row,
@@ -185,7 +185,7 @@ _STEP_SENTENCES: Mapping[RowStep, str] = {
 def batch_steps(
     states: Mapping[str, int], batch: str, *, contradictions: int, waiting: int, interrupted: bool
 ) -> Iterator[str]:
-    """Yield sentences about the next steps for a batch, with the commands to run. `states` does not count held rows."""
+    """Describe the next steps for a batch, with the commands to run. `states` does not count held rows."""
     if states.get(State.IN_DOUBT):
         yield say(
             "Rows in doubt may have been paid and are never sent again automatically. To see what to do about each, "
@@ -289,7 +289,7 @@ def next_steps(
             continue
         step = next_step(row, batch=batch.batch, verb=verb, quarantine=quarantine, now=opened_at, hold=hold)
         if step is not None:
-            steps[row.row] = step_sentence(step)
+            steps[row.row] = describe_step(step)
     return steps
 
 

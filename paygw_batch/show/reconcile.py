@@ -18,7 +18,7 @@ from paygw_batch.settle.resolve import require_people_not_forgotten
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.columns import CUSTOMER_URL, QUESTION_COLUMNS, RECONCILIATION_COLUMNS_OF
 from paygw_batch.sheet.instructions import from_pages
-from paygw_batch.show.next_step import HELD_FOR_OFFICERS, hold_sentence
+from paygw_batch.show.next_step import HELD_FOR_OFFICERS, describe_hold
 
 
 def _journal_column(name: str) -> str:
@@ -56,7 +56,7 @@ def reconciliation_pieces(
     """Yield the frame of `reconciliation` in pieces. An `InternalError` may be raised after some pieces."""
     require_people_not_forgotten(journal, batch)
     holds = {
-        row: say(HELD_FOR_OFFICERS) if is_for_officers else hold_sentence(hold)
+        row: say(HELD_FOR_OFFICERS) if is_for_officers else describe_hold(hold)
         for row, hold in journal.holds(batch.number).items()
     }
     columns = RECONCILIATION_COLUMNS_OF[batch.operation]

@@ -82,7 +82,7 @@ def remittance_page(
     return page(PageKind.REMITTANCE, advices=[_build_advice(payments, payer) for payments in groups], day=format_day)
 
 
-def _payer_sentence(payments: Sequence[FoundPayment], payer: str) -> str:
+def _describe_payer(payments: Sequence[FoundPayment], payer: str) -> str:
     runs = sorted({name for payment in payments if (name := derived_reference(payment.client_orderid)) is not None})
     if not runs:
         return say("Paid by {payer}.", payer=payer)
@@ -107,7 +107,7 @@ def _build_advice(payments: Sequence[FoundPayment], payer: str | None) -> Mappin
     return {
         "payee": payee,
         "to": (before, after),
-        "by": "" if payer is None else _payer_sentence(payments, payer),
+        "by": "" if payer is None else _describe_payer(payments, payer),
         "total": say("{count}, {totals} in total, all recorded as paid.", count=count, totals=totals),
         "paid": sorted(payments, key=lambda payment: (payment.updated_at or "", payment.client_orderid)),
     }

@@ -102,7 +102,7 @@ def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batc
         is_number = writer.write_money(sheet, line_number, _AMOUNT, line[_AMOUNT], line[_AMOUNT + 1])
         text_amount_count += not is_number and line[_STATE] != INVALID
         writer.write_state(sheet, line_number, _STATE, line[_STATE])
-        writer.write_sentence(sheet, line_number, _KNOWN, line[_KNOWN] or "")
+        writer.write_wrapped_text(sheet, line_number, _KNOWN, line[_KNOWN] or "")
         for column in (_SENT, _CHANGED):
             if line[column] is not None:
                 sheet.write_number(line_number, column, line[column], writer.time)
@@ -236,10 +236,10 @@ class _CellWriter:
     def write_count(self, sheet: Any, line: int, column: int, count: int, *, is_total: bool) -> None:
         sheet.write_number(line, column, count, self._money[0, is_total])
 
-    def write_sentence(self, sheet: Any, line: int, column: int, sentence: str) -> None:
-        """Write a wrapped sentence and set the height of its row, because some programs do not adjust it."""
-        _write_text(sheet, line, column, sentence, self._wrapped)
-        lines = ceil(len(sentence) / _LETTERS_PER_LINE)
+    def write_wrapped_text(self, sheet: Any, line: int, column: int, text: str) -> None:
+        """Write wrapped text and set the height of its row, because some programs do not adjust it."""
+        _write_text(sheet, line, column, text, self._wrapped)
+        lines = ceil(len(text) / _LETTERS_PER_LINE)
         if lines > 1:
             sheet.set_row(line, _LINE_POINTS * min(lines, _MAX_LINES))
 

@@ -11,7 +11,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.journal import RowState
-from paygw_batch.show.next_step import RowStep, batch_steps, next_step, step_sentence
+from paygw_batch.show.next_step import RowStep, batch_steps, describe_step, next_step
 from paygw_batch.show.summary import ExitCode, exit_code_for, worst_code
 from paygw_batch.show.totals import amount_text, batch_totals
 
@@ -112,4 +112,4 @@ def test_row_state_determines_next_step(
     assert (next_action and next_action.kind) == step
     if next_action is not None:
         assert bool(next_action.not_before) is has_to_wait
-        assert step_sentence(next_action)
+        assert describe_step(next_action)

@@ -129,8 +129,8 @@ def _check_configuration(settings: Settings) -> Iterator[HealthCheck]:
     if missing:
         yield HealthCheck(_CONFIGURATION, Health.BAD, _missing_settings_text(missing))
     else:
-        sentence = say("complete (the settings of each country are checked separately)")
-        yield HealthCheck(_CONFIGURATION, Health.GOOD, sentence)
+        message = say("complete (the settings of each country are checked separately)")
+        yield HealthCheck(_CONFIGURATION, Health.GOOD, message)
     if not missing and not settings.uses_sandbox:
         try:
             # The full payout URL is shown, so that a wrong one is noticed before money is sent to it.
@@ -201,8 +201,8 @@ def _check_each_country(name: str, rules: Rules) -> Iterator[HealthCheck]:
         elif rule.form is None:
             yield HealthCheck(name, Health.WARNING, say(rule.unusable), subject=code)
         elif values := format_defaults(rule):
-            sentence = say("values that are sent if the sheet gives none: {values}", values=values)
-            yield HealthCheck(name, Health.GOOD, sentence, subject=code)
+            message = say("values that are sent if the sheet gives none: {values}", values=values)
+            yield HealthCheck(name, Health.GOOD, message, subject=code)
 
 
 def _check_columns(settings: Settings) -> HealthCheck:
@@ -227,21 +227,21 @@ def _check_approval(settings: Settings) -> Iterator[HealthCheck]:
         return
     people = policy.people.listed
     maker_count, approver_count = len(policy.people.makers), sum(bool(person.approver_keys) for person in people)
-    sentence = say(
+    message = say(
         "approvals needed: {needed}; people who can prepare: {makers}; people who can approve: {approvers}",
         needed=policy.needed,
         makers=maker_count,
         approvers=approver_count,
     )
-    yield HealthCheck(_APPROVAL, Health.GOOD, sentence)
+    yield HealthCheck(_APPROVAL, Health.GOOD, message)
     for person in people:
         if policy.passkeys is None and (passkeys := [key for key in person.keys if not key.is_file_key]):
-            sentence = say(
+            message = say(
                 "the key {fingerprint} cannot be used if it is a passkey, because [console] origin (the address of "
                 "the pages) is not set",
                 fingerprint=passkeys[0].fingerprint,
             )
-            yield HealthCheck(_APPROVAL, Health.WARNING, sentence, subject=person.name)
+            yield HealthCheck(_APPROVAL, Health.WARNING, message, subject=person.name)
         lacks_approvers = bool(person.maker_keys) and len(policy.people.approvers_for(person)) < policy.needed
         maker_keys, approver_keys = (
             ", ".join(key.fingerprint for key in keys) for keys in (person.maker_keys, person.approver_keys)
@@ -266,19 +266,19 @@ def _check_statements(settings: Settings) -> HealthCheck:
                 _STATEMENTS, Health.GOOD, say("not proven: a statement counts as the word of the person who applies it")
             )
         case SignedStatements():
-            sentence = say(
+            message = say(
                 "proven by a signature file next to each statement, made with the key {fingerprint}",
                 fingerprint=statement_key(settings).fingerprint,
             )
-            return HealthCheck(_STATEMENTS, Health.GOOD, sentence)
+            return HealthCheck(_STATEMENTS, Health.GOOD, message)
         case TransferFolder(path=path) if (problem := rule.problem()) is not None:
             return HealthCheck(_STATEMENTS, Health.BAD, problem)
         case TransferFolder(path=path) if rule.is_ours:
-            sentence = say(
+            message = say(
                 "proven by the folder {path}, but this account owns it, so its users can put files there",
                 path=path,
             )
-            return HealthCheck(_STATEMENTS, Health.WARNING, sentence)
+            return HealthCheck(_STATEMENTS, Health.WARNING, message)
         case TransferFolder(path=path):
             return HealthCheck(_STATEMENTS, Health.GOOD, say("proven by the folder {path}", path=path))
         case _:
@@ -287,8 +287,8 @@ def _check_statements(settings: Settings) -> HealthCheck:
 
 def _check_environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
     for name in unknown_variables(environ, settings):
-        sentence = say("{name} is not a known setting. Check its spelling.", name=name)
-        yield HealthCheck(mark("environment"), Health.WARNING, sentence)
+        message = say("{name} is not a known setting. Check its spelling.", name=name)
+        yield HealthCheck(mark("environment"), Health.WARNING, message)
 
 
 def _check_notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
@@ -301,13 +301,13 @@ def _check_notifications(settings: Settings, environ: Mapping[str, str]) -> Iter
         yield HealthCheck.failed(_NOTIFICATIONS, error)
         return
     if check is not None:
-        sentence = say("checked by {proof}", proof=settings.notifications.authenticity)
-        yield HealthCheck(_NOTIFICATIONS, Health.GOOD, sentence)
+        message = say("checked by {proof}", proof=settings.notifications.authenticity)
+        yield HealthCheck(_NOTIFICATIONS, Health.GOOD, message)
         return
-    sentence = say("no authenticity check: a person must confirm each notification")
+    message = say("no authenticity check: a person must confirm each notification")
     if settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None:
-        sentence = say("no authenticity check: the gateway is asked about each notification")
-    yield HealthCheck(_NOTIFICATIONS, Health.WARNING, sentence)
+        message = say("no authenticity check: the gateway is asked about each notification")
+    yield HealthCheck(_NOTIFICATIONS, Health.WARNING, message)
 
 
 def _load_working_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
@@ -327,12 +327,12 @@ def _check_key(key: SigningKey | None, error: PaygwError | None, *, is_sandbox: 
         return
     custody = key.custody
     values = {"bits": key.public.bits, "fingerprint": key.public.fingerprint()}
-    sentence = say("RSA, {bits} bits, fingerprint {fingerprint} (a test signature was verified)", **values)
-    yield HealthCheck(_PRIVATE_KEY, Health.GOOD, sentence)
+    message = say("RSA, {bits} bits, fingerprint {fingerprint} (a test signature was verified)", **values)
+    yield HealthCheck(_PRIVATE_KEY, Health.GOOD, message)
     match custody.kind:
         case KeyKind.FILE:
-            sentence = say("in a file, which can be copied by anyone who can read it: {place}", place=custody.location)
-            yield HealthCheck(_KEY_LOCATION, Health.GOOD if is_sandbox else Health.WARNING, sentence)
+            message = say("in a file, which can be copied by anyone who can read it: {place}", place=custody.location)
+            yield HealthCheck(_KEY_LOCATION, Health.GOOD if is_sandbox else Health.WARNING, message)
         case KeyKind.PKCS11:
             yield _check_custody(custody, say("in a token: {place}", place=custody.location))
         case KeyKind.AWSKMS:
@@ -347,11 +347,11 @@ def _check_key(key: SigningKey | None, error: PaygwError | None, *, is_sandbox: 
 
 def _check_custody(custody: Custody, where: str) -> HealthCheck:
     if custody.is_exportable:
-        sentence = say("{where}. The key can be exported. Create one that cannot be exported.", where=where)
-        return HealthCheck(_KEY_LOCATION, Health.WARNING, sentence)
+        message = say("{where}. The key can be exported. Create one that cannot be exported.", where=where)
+        return HealthCheck(_KEY_LOCATION, Health.WARNING, message)
     if custody.was_stored_elsewhere:
-        sentence = say("{where}. The key cannot be exported. It was not created there: a copy may exist.", where=where)
-        return HealthCheck(_KEY_LOCATION, Health.WARNING, sentence)
+        message = say("{where}. The key cannot be exported. It was not created there: a copy may exist.", where=where)
+        return HealthCheck(_KEY_LOCATION, Health.WARNING, message)
     return HealthCheck(_KEY_LOCATION, Health.GOOD, say("{where}. The key cannot be exported.", where=where))
 
 
@@ -376,11 +376,11 @@ def _check_journal_and_clock(settings: Settings, echo: Echo) -> Iterator[HealthC
     except PaygwError as error:
         yield HealthCheck.failed(_JOURNAL, error, ExitCode.JOURNAL)
     if clock_problems:
-        sentence = say("Nothing can be settled, released or replaced until the clock is correct.")
-        yield HealthCheck(_CLOCK, Health.BAD, f"{' '.join(clock_problems)} {sentence}")
+        message = say("Nothing can be settled, released or replaced until the clock is correct.")
+        yield HealthCheck(_CLOCK, Health.BAD, f"{' '.join(clock_problems)} {message}")
     else:
-        sentence = say("it is {time} (the time used in signatures)", time=timestamp(now))
-        yield HealthCheck(_CLOCK, Health.GOOD, sentence)
+        message = say("it is {time} (the time used in signatures)", time=timestamp(now))
+        yield HealthCheck(_CLOCK, Health.GOOD, message)
 
 
 def _check_journal(settings: Settings, now: datetime, clock_problems: list[str], echo: Echo) -> Iterator[HealthCheck]:
@@ -392,13 +392,13 @@ def _check_journal(settings: Settings, now: datetime, clock_problems: list[str],
     with open_journal_to_read(settings, must_be_known=True) as journal:
         batches = journal.batches()
         clock_problems += JournalClock.read(journal, now).messages()
-        sentence = say(
+        message = say(
             "{path} (batches: {batches:,}, facts: {facts:,})", path=path, batches=len(batches), facts=journal.head().seq
         )
         due_count = sum(tally.count for batch in batches for tally in journal.tallies(batch.number, kind=TallyKind.DUE))
     if settings.journal.url is not None:
         yield from extra("cluster.health").checks(settings)  # the caller reports any error
-    yield HealthCheck(_JOURNAL, Health.GOOD, sentence)
+    yield HealthCheck(_JOURNAL, Health.GOOD, message)
     if settings.journal.url is None:
         folder, problem = settings.journal_path().parent, ""
         if not os.access(folder, os.W_OK):
@@ -422,12 +422,12 @@ def _check_speed(key: SigningKey | None) -> HealthCheck:
         details += "; " + say("a signature takes {ms:.2f} ms", ms=1000 * signature_s)
     if python_build().is_profile_guided is not False:
         return HealthCheck(_SPEED, Health.GOOD, details)
-    sentence = say(
+    message = say(
         "{found}. Runs are slower because this Python was built without optimizations. Use your operating system's "
         "Python, or build it with --enable-optimizations.",
         found=details,
     )
-    return HealthCheck(_SPEED, Health.WARNING, sentence)
+    return HealthCheck(_SPEED, Health.WARNING, message)
 
 
 def _check_gateway(settings: Settings, rules: Rules) -> HealthCheck:
@@ -439,8 +439,8 @@ def _check_gateway(settings: Settings, rules: Rules) -> HealthCheck:
         return HealthCheck.failed(_GATEWAY, error)
     if fault is None:
         return HealthCheck(_GATEWAY, Health.GOOD, say("{url} can be reached", url=url))
-    sentence = say("{url} cannot be reached ({reason})", url=url, reason=f"{fault.kind.value}: {fault.detail}")
-    return HealthCheck(_GATEWAY, Health.BAD, sentence, ExitCode.STOPPED_EARLY)
+    message = say("{url} cannot be reached ({reason})", url=url, reason=f"{fault.kind.value}: {fault.detail}")
+    return HealthCheck(_GATEWAY, Health.BAD, message, ExitCode.STOPPED_EARLY)
 
 
 def _show_sample(signing: RequestSigning, rule: CountryRule, screen: Screen) -> None:

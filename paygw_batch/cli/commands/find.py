@@ -144,18 +144,18 @@ def _search_message(query: str, states: Counter[str], *, has_more: bool, advice:
     if not states:
         return say("No payment in this journal matches {typed!r}. Rows with defects are not searched.", typed=query)
     if has_more:
-        sentence = say_count(
+        message = say_count(
             states.total(),
             "Showing the newest of more than {count:,} payments that match {typed!r}. To find others, type more of "
             "the name, or a number.",
             typed=query,
         )
     else:
-        sentence = say_count(
+        message = say_count(
             states.total(),
             "{count:,} payment matches {typed!r}: {states}.",
             "{count:,} payments match {typed!r}: {states}.",
             typed=query,
             states=", ".join(format_state_count(count, state) for state, count in states.most_common()),
         )
-    return sentence if advice is None else f"{sentence} {say('The remittance advice is in {advice}.', advice=advice)}"
+    return message if advice is None else f"{message} {say('The remittance advice is in {advice}.', advice=advice)}"

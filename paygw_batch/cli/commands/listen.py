@@ -201,7 +201,7 @@ class _ArrivalProcessor:
             return False
         return True
 
-    def _show_note_once(self, sentence: str) -> None:
-        if sentence != self._last_note:
-            self._last_note = sentence
-            self._screen.notes([sentence])
+    def _show_note_once(self, message: str) -> None:
+        if message != self._last_note:
+            self._last_note = message
+            self._screen.notes([message])

@@ -147,8 +147,8 @@ def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[s
             run.screen.say_if_quiet(f"{sheet.name}: {summary.message}")
         yield sheet.name, summary
         if summary.exit_code in _UNFINISHED_CODES or summary.is_under_way:
-            sentence = say("{name} is not finished. The next run continues it first.", name=sheet.name)
-            run.screen.say(sentence)
+            message = say("{name} is not finished. The next run continues it first.", name=sheet.name)
+            run.screen.say(message)
             return
         is_refused = summary.exit_code in _REFUSED_CODES
         if is_refused:

@@ -295,7 +295,7 @@ def _apply_statement(
     def show_match(match: StatementMatch, held_count: int) -> None:
         show_statement_match(screen, match)
         if match.blocking:
-            sentence = say_count(
+            message = say_count(
                 held_count,
                 "Held by {who}: {count:,} order. It could still have been sent, but the statement shows that the "
                 "gateway already has it. A held row is never sent: `paygw-batch status` shows what to do about "
@@ -305,7 +305,7 @@ def _apply_statement(
                 "about each.",
                 who=request.by,
             )
-            screen.say(sentence)
+            screen.say(message)
 
     with hold_journal(settings, "resolve", screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
@@ -380,24 +380,24 @@ def settlement_message(settlements: Sequence[Settlement], actor: str) -> str:
     """Return a message that counts the settled rows by result. `actor` is the name recorded in the journal."""
     counts = Counter(settlement.resolution for settlement in settlements)
     text = ", ".join(say_count(count, _COUNT_TEMPLATES[kind]) for kind, count in counts.items()) or say("nothing")
-    sentence = say("Settled by {who}: {counts}.", who=format_decider(actor), counts=text)
+    message = say("Settled by {who}: {counts}.", who=format_decider(actor), counts=text)
     bases = {settlement.basis for settlement in settlements if settlement.resolution is Resolution.REJECTED}
     if Basis.PERSON in bases:
-        sentence += " " + say(
+        message += " " + say(
             "Rows that only a person reported as rejected can be sent again only after quarantine_h. They stay "
             "marked as possible duplicates."
         )
     if Basis.GATEWAY in bases:
-        sentence += " " + say(
+        message += " " + say(
             "Rows that a proven statement shows as rejected can be sent again immediately. They stay marked as "
             "possible duplicates."
         )
     if counts[Resolution.NOT_RECEIVED]:
-        sentence += " " + say(
+        message += " " + say(
             "Rows that were not received are ready again under their old order ids. They stay marked as possible "
             "duplicates. To send them, run `paygw-batch resume`."
         )
-    return sentence
+    return message
 
 
 def summary_after_settling(journal: JournalReader, record: BatchRecord, extra: dict[str, object]) -> Summary:

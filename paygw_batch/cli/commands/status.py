@@ -49,7 +49,7 @@ from paygw_batch.show.batch_status import (
     sums_by_currency,
     without_replaced,
 )
-from paygw_batch.show.next_step import state_step, step_sentence
+from paygw_batch.show.next_step import describe_step, state_step
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.show.remittance import build_payee
 from paygw_batch.show.summary import Summary
@@ -74,12 +74,12 @@ def watch_batch(settings: Settings, batch: str, screen: Screen) -> None:
                     last_seq, changed_at_s = seq, time.monotonic()
                 states = count_states(record, tallies)
                 counts = ", ".join(format_state_count(count, state) for state, count in states.items())
-                sentence = say("{sheet}: {states}", sheet=record.sheet_name, states=counts)
+                message = say("{sheet}: {states}", sheet=record.sheet_name, states=counts)
                 if screen.err.is_terminal:
-                    live.update(plain_line(sentence))
-                elif sentence != last_sentence:
-                    screen.err.print_line(sentence)
-                last_sentence = sentence
+                    live.update(plain_line(message))
+                elif message != last_sentence:
+                    screen.err.print_line(message)
+                last_sentence = message
                 if not any(tally.state in {State.READY, State.IN_FLIGHT} for tally in tallies):
                     return
                 if time.monotonic() - changed_at_s > quiet_limit_s:
@@ -168,20 +168,20 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
 
     rows = questions(journal, record, minor_units_by_currency())
     write_frame(rows, out)
-    sentence = say_count(
+    message = say_count(
         rows.height,
         "{count:,} question for the gateway's support is in {out}.",
         "{count:,} questions for the gateway's support are in {out}.",
         out=out,
     )
-    screen.say(sentence)
+    screen.say(message)
 
 
 def _show_active_run(batch: FollowedBatch, screen: Screen) -> None:
     run = batch.running
     if run is None or not batch.is_sending:
         return
-    sentence = say_count(
+    message = say_count(
         batch.payable,
         "`paygw-batch {command}` (process {pid}) has been sending it since {since}: {answered:,} of {count:,} row has "
         "an answer.",
@@ -192,14 +192,14 @@ def _show_active_run(batch: FollowedBatch, screen: Screen) -> None:
         since=format_local_minute(run.since),
         answered=batch.answered,
     )
-    screen.say(sentence)
+    screen.say(message)
 
 
 def _show_batch(
     status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen, *, only_in_doubt: bool
 ) -> Summary:
     record = status.record
-    sentence = say(
+    message = say(
         "Batch {batch}: {sheet_name}, {operation}, {rows}, opened {opened_at}.",
         batch=record.batch,
         sheet_name=record.sheet_name,
@@ -207,7 +207,7 @@ def _show_batch(
         rows=say_count(record.rows, "{count:,} row", "{count:,} rows"),
         opened_at=format_local_minute(record.opened_at),
     )
-    screen.say(sentence)
+    screen.say(message)
     if not only_in_doubt:
         _show_tallies(status.tallies, screen)
     _show_steps(status, payments, screen)
@@ -285,7 +285,7 @@ def _describe_doubt(row: RowState, payment: FoundPayment) -> str:
 
 
 def _step_text(entry: RowStatus) -> str | None:
-    return None if entry.step is None else step_sentence(entry.step)
+    return None if entry.step is None else describe_step(entry.step)
 
 
 def _show_history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Sequence[Mapping[str, object]]:

@@ -54,11 +54,11 @@ def show_document(
 
 def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
     signatures = verify_signatures(document, policy, utc_now())
-    for sentence in _signature_sentences(document, signatures):
-        screen.say(sentence)
+    for message in _signature_messages(document, signatures):
+        screen.say(message)
 
 
-def _signature_sentences(document: SignedDocument, signatures: Signatures) -> Sequence[str]:
+def _signature_messages(document: SignedDocument, signatures: Signatures) -> Sequence[str]:
     template = mark("The code of this {noun} is {code}. Compare it by phone with the code that its maker sees.")
     return [
         say(template, noun=say(document.noun), code=document.code),
@@ -75,8 +75,8 @@ def write_plan_page(
     document: PlanDocument, policy: ApprovalPolicy, path: Path, *, recomputed_plan: PlanDocument | None = None
 ) -> None:
     """Write a plan, or `recomputed_plan` if given, as an HTML page that names the maker and approvers."""
-    sentences = _signature_sentences(document, verify_signatures(document, policy, utc_now()))
-    write_atomically(path, plan_page(recomputed_plan or document, _plan_headline(document), sentences).encode())
+    messages = _signature_messages(document, verify_signatures(document, policy, utc_now()))
+    write_atomically(path, plan_page(recomputed_plan or document, _plan_headline(document), messages).encode())
 
 
 def _plan_headline(document: PlanDocument) -> str:
@@ -102,7 +102,7 @@ def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> 
 
 def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None:
     content = order.content
-    sentence = say_count(
+    message = say_count(
         order.row_count,
         "An order for {count:,} row of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
         "An order for {count:,} rows of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
@@ -111,7 +111,7 @@ def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None
         endpoint=content.endpoint,
         journal=content.journal[:8],
     )
-    screen.say(sentence)
+    screen.say(message)
     if content.statement or content.statement_sha256:
         name, digest = content.statement, content.statement_sha256
         screen.say(say("It is based on the statement {name} (SHA-256 {digest}).", name=name, digest=digest))
@@ -141,14 +141,14 @@ def _show_forget_order(screen: Screen, document: ForgetOrder) -> None:
     content, before = document.content, document.content.before
     rows = say_count(document.row_count, "{count:,} row", "{count:,} rows")
     who = say("everyone whose batch ended before {before}", before=before) if before else say("one person")
-    sentence = say(
+    message = say(
         "An order to forget {who}: {rows}, at {endpoint}, in the journal {journal}. This cannot be undone.",
         who=who,
         rows=rows,
         endpoint=content.endpoint,
         journal=content.journal[:8],
     )
-    screen.say(sentence)
+    screen.say(message)
     batches = [(batch.batch, batch.sheet, batch.rows) for batch in content.batches]
     screen.table("", mark_all("batch", "sheet", "rows"), batches)
 
@@ -211,8 +211,8 @@ def show_statement_match(screen: Screen, match: StatementMatch) -> None:
         (match.waiting, mark_count("{count:,} line has no final result", "{count:,} lines have no final result")),
         (len(match.unsettled_rows), mark_count("{count:,} row stays in doubt", "{count:,} rows stay in doubt")),
     ]
-    if sentences := [say_count(count, template) for count, template in parts if count]:
-        screen.say("; ".join(sentences) + ".")
+    if messages := [say_count(count, template) for count, template in parts if count]:
+        screen.say("; ".join(messages) + ".")
 
 
 def describe_differences(match: StatementMatch) -> str:

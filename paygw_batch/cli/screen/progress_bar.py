@@ -80,8 +80,8 @@ class RunProgress:
         self._outcomes = Counter(counts)
         self._update()
 
-    def echo(self, sentence: str) -> None:
-        self._console.print(sentence, soft_wrap=not self._console.is_terminal)
+    def echo(self, message: str) -> None:
+        self._console.print(message, soft_wrap=not self._console.is_terminal)
 
     def _update(self) -> None:
         is_due = time.monotonic() >= self._next_line_s

@@ -1,4 +1,4 @@
-"""Prints the results of a command as sentences and tables, or as one JSON object."""
+"""Prints the results of a command as messages and tables, or as one JSON object."""
 
 import json
 import re
@@ -82,12 +82,12 @@ class PlainConsole(Console):
     def render_str(self, text: str, *, style: Any = "", **_: Any) -> Text:
         return plain_line(text, style)
 
-    def print_line(self, sentence: str, style: str = "") -> None:
+    def print_line(self, message: str, style: str = "") -> None:
         """Print a line. On a terminal, it is wrapped between words."""
-        self.print(self.fit_sentence(sentence, style), soft_wrap=True)
+        self.print(self.fit_message(message, style), soft_wrap=True)
 
-    def fit_sentence(self, sentence: str, style: str = "") -> Text:
-        text = escape_for_terminal(sentence)
+    def fit_message(self, message: str, style: str = "") -> Text:
+        text = escape_for_terminal(message)
         return Text(wrap_line(text, max(1, self.size.width)) if self.is_terminal else text, style=style)
 
 
@@ -161,7 +161,7 @@ def ask_to_confirm(question: str, *, err: bool = False) -> bool:
 
 
 class Screen:
-    """Prints tables and sentences for a person, or one JSON object on standard output.
+    """Prints messages and tables for a person, or one JSON object on standard output.
 
     For a command that `is_read_only`, an output pipe that is closed early (`| head`) is not an error.
     """
@@ -176,13 +176,13 @@ class Screen:
         self.out = PlainConsole(self._output.file, quiet=invocation.as_json or invocation.quiet)
         self.err = PlainConsole(standard_error().file, quiet=invocation.quiet)
         self.listener: Callable[[str], None] | None = None
-        """A function that receives each printed sentence, for the log of a run."""
+        """A function that receives each printed message, for the log of a run."""
 
-    def say(self, sentence: str) -> None:
+    def say(self, message: str) -> None:
         """Print one line on standard output or, with --json, on standard error."""
-        (self.err if self.as_json else self.out).print_line(sentence)
+        (self.err if self.as_json else self.out).print_line(message)
         if self.listener is not None:
-            self.listener(sentence)
+            self.listener(message)
 
     def say_omitted(self, count: int) -> None:
         """Print how many of `count` lines were omitted, if any."""
@@ -194,23 +194,23 @@ class Screen:
         for line in text.split("\n"):
             (self.err if self.as_json else self.out).print(plain_line(line), soft_wrap=True)
 
-    def print_pages(self, sentences: Sequence[str]) -> None:
+    def print_pages(self, messages: Sequence[str]) -> None:
         """Print lines, one screenful at a time on a terminal."""
         height, width = self.out.size.height - 2, max(1, self.out.size.width)
         lines_used, is_paged = 0, self.can_ask() and not self._quiet
-        for sentence in sentences:
-            lines = self.out.fit_sentence(sentence).split(allow_blank=True)
+        for message in messages:
+            lines = self.out.fit_message(message).split(allow_blank=True)
             lines_needed = sum(-(-max(1, line.cell_len) // width) for line in lines)
             if is_paged and lines_used and lines_used + lines_needed > height:
                 _wait_for_key()
                 lines_used = 0
-            self.say(sentence)
+            self.say(message)
             lines_used += lines_needed
 
-    def say_if_quiet(self, sentence: str) -> None:
-        """With -q, print a sentence that a person must act on. Does nothing without -q or with --json."""
+    def say_if_quiet(self, message: str) -> None:
+        """With -q, print a message that a person must act on. Does nothing without -q or with --json."""
         if self._quiet and not self.as_json:
-            PlainConsole(self._output.file, quiet=False).print_line(sentence)
+            PlainConsole(self._output.file, quiet=False).print_line(message)
 
     def can_ask(self) -> bool:
         """Return whether a person can be asked: input and output are terminals, and --json is not used."""
@@ -246,14 +246,14 @@ class Screen:
             self.out.print()
             return None
 
-    def notes(self, sentences: Sequence[str]) -> None:
+    def notes(self, messages: Sequence[str]) -> None:
         """Print notes, which are less serious than warnings."""
-        for sentence in sentences:
-            self.say(say("Note: {sentence}", sentence=sentence))
+        for message in messages:
+            self.say(say("Note: {sentence}", sentence=message))
 
-    def note_on_stderr(self, sentence: str) -> None:
+    def note_on_stderr(self, message: str) -> None:
         """Print a note that is not part of the result, on standard error."""
-        self.err.print_line(say("Note: {sentence}", sentence=sentence))
+        self.err.print_line(say("Note: {sentence}", sentence=message))
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
         """Print a table, or a list if the table is too wide.
