@@ -139,10 +139,10 @@ def restart_command(invocation: Invocation) -> list[str]:
     return [sys.executable, "-P", "-m", "paygw_batch", *config]
 
 
-def parse_expected_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
+def parse_expected_totals(rows: int | None, totals: tuple[str, ...]) -> ControlTotals:
     """Parse `--expect-rows N` and `--expect-total CUR=AMOUNT` into control totals."""
     amounts: dict[str, Decimal] = {}
-    for text in sums:
+    for text in totals:
         currency, equals, amount_text = text.partition("=")
         amount = parse_amount(amount_text, minor_units=4)
         if "," in amount_text or "\N{NO-BREAK SPACE}" in amount_text or " " in amount_text.strip():

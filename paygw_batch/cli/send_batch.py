@@ -131,15 +131,15 @@ def send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen) -> Summ
 
 
 def _send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen, runs: list[Drainable]) -> Summary:
-    """Do the work of `send_and_reconcile`. Add the run to `runs` when it begins."""
+    """Do the work of `send_and_reconcile`. Add the run to `runs` when it starts."""
 
-    def begin(run: Drainable) -> None:
+    def on_start(run: Drainable) -> None:
         runs.append(run)
         drain_on_signals(run, progress, job.batch.batch)
 
     with RunProgress(screen.err) as progress:
         try:
-            end = send(job, progress, begin, on_counts=progress.record_counts)
+            end = send(job, progress, on_start, on_counts=progress.record_counts)
         finally:
             interruption.raise_on_second_signal()
     if job.choices.sent_by is BatchSender.WORKERS_LATER:

@@ -300,14 +300,14 @@ def notification_fields(settings: Settings, operation: Operation) -> Notificatio
 
 
 def build_authenticity_check(
-    settings: Settings, names: NotificationFields, environ: Mapping[str, str]
+    settings: Settings, fields: NotificationFields, environ: Mapping[str, str]
 ) -> AuthenticityCheck | None:
     """Build the authenticity check, if configured. Raises `ConfigurationError` listing any missing settings."""
     match settings.notifications.authenticity:
         case None:
             return None
         case "shared-secret-hash":
-            return _build_secret_hash(settings, names, environ)
+            return _build_secret_hash(settings, fields, environ)
         case "header-hmac":
             header = build_signed_header(settings)
             algorithm = HashAlgorithm(settings.notifications.hash_algorithm or "")
@@ -318,7 +318,7 @@ def build_authenticity_check(
             assert_never(other)
 
 
-def _require_settings(settings: Settings, *keys: str, hint: str = "") -> None:
+def _require_notification_settings(settings: Settings, *keys: str, hint: str = "") -> None:
     section = settings.notifications
     missing = [f"notifications.{key}" for key in keys if not getattr(section, key)]
     if missing:
@@ -328,7 +328,7 @@ def _require_settings(settings: Settings, *keys: str, hint: str = "") -> None:
         raise ConfigurationError(message, hint=hint)
 
 
-def _build_secret_hash(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash:
+def _build_secret_hash(settings: Settings, fields: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash:
     section = settings.notifications
     is_strong = section.hash_algorithm != "sha1"
     keys = ("hash_algorithm", "hash_fields", *(("hash_separator",) if is_strong else ()), "hash_field")
@@ -336,10 +336,10 @@ def _build_secret_hash(settings: Settings, names: NotificationFields, environ: M
         "The separator must not be empty, because values could then be shifted from one field to the next without "
         "changing the hash."
     )
-    _require_settings(settings, *keys, hint=hint if is_strong else "")
+    _require_notification_settings(settings, *keys, hint=hint if is_strong else "")
     algorithm = HashAlgorithm(section.hash_algorithm or "")
     hashed_fields = tuple(section.hash_fields or ())
-    required_fields = {names.order_id, names.amount, names.currency, names.status} if is_strong else set()
+    required_fields = {fields.order_id, fields.amount, fields.currency, fields.status} if is_strong else set()
     if algorithm is not HashAlgorithm.HMAC_SHA256:
         required_fields.add(SECRET)
     if unhashed := sorted(required_fields - set(hashed_fields)):
@@ -357,7 +357,7 @@ def _build_secret_hash(settings: Settings, names: NotificationFields, environ: M
 def build_signed_header(settings: Settings) -> SignedHeader:
     """Return the configured header that authenticates notifications. Raises `ConfigurationError` if incomplete."""
     section = settings.notifications
-    _require_settings(settings, "hash_algorithm", "header", "header_encoding")
+    _require_notification_settings(settings, "hash_algorithm", "header", "header_encoding")
     encoding = HeaderEncoding(section.header_encoding or "")
     return SignedHeader(section.header or "", encoding, section.header_prefix or "")
 
@@ -377,7 +377,7 @@ def _load_gateway_key(settings: Settings, environ: Mapping[str, str]) -> Gateway
     algorithm = SignatureAlgorithm(section.hash_algorithm or "")
     if section.public_key_env is not None and (text := environ.get(section.public_key_env)):
         return parse_gateway_key(text.encode(), algorithm, name=say("The variable {name}", name=section.public_key_env))
-    _require_settings(settings, "public_key_file")
+    _require_notification_settings(settings, "public_key_file")
     file = section.public_key_file or Path()
     name = f"notifications.public_key_file {file}"
     return parse_gateway_key(read_trusted_file(file, name, OtherUsers.MAY_READ), algorithm, name=name)

@@ -158,11 +158,11 @@ class NotificationsSection(Section):
     fields: NotificationFieldsSection = NotificationFieldsSection()
 
     @model_validator(mode="after")
-    def _validate_profile(self) -> "NotificationsSection":
+    def _validate_authenticity(self) -> "NotificationsSection":
         if self.authenticity is None:
             return self
         keys, algorithms = _AUTHENTICITY_KEYS[self.authenticity]
-        other_keys = frozenset().union(*(profile_keys for profile_keys, _ in _AUTHENTICITY_KEYS.values())) - keys
+        other_keys = frozenset().union(*(used_keys for used_keys, _ in _AUTHENTICITY_KEYS.values())) - keys
         if unused := sorted(key for key in other_keys if getattr(self, key) is not None):
             values = {"unused": unused[0], "authenticity": self.authenticity}
             raise ValueError(say('{unused} is not used with authenticity = "{authenticity}". Remove it', **values))

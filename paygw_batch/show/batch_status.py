@@ -252,10 +252,10 @@ def batch_status(
     """Return a batch's status, with at most `limit` of the rows that need attention, or all if None."""
     now, batch = utc_now(), record.number
     tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
-    being_sent = rows_being_sent(journal, batch, tallies)
-    current = resolve_in_flight(tallies, being_sent)
+    live_rows = rows_being_sent(journal, batch, tallies)
+    current = resolve_in_flight(tallies, live_rows)
     attention_count, rows = _rows_needing_attention(
-        journal, batch, tallies, being_sent, holds, now, only_in_doubt=only_in_doubt, limit=limit
+        journal, batch, tallies, live_rows, holds, now, only_in_doubt=only_in_doubt, limit=limit
     )
     return BatchStatus(
         record,
@@ -335,7 +335,7 @@ class ListedBatch:
     states: Mapping[str, int]
     contradictions: int
     age: timedelta
-    being_sent: Sequence[RowBeingSent] = ()
+    live_rows: Sequence[RowBeingSent] = ()
 
     @property
     def attention_row_count(self) -> int:
@@ -364,34 +364,34 @@ class JournalStatus:
 def journal_status(journal: JournalReader) -> JournalStatus:
     now = utc_now()
     batches = [listed_batch(journal, record, now) for record in journal.batches()]
-    combined = sum_batch_tallies(batches)
+    tallies = sum_batch_tallies(batches)
     counts = Counter({INVALID: sum(batch.states.get(INVALID, 0) for batch in batches)})
-    for tally in without_replaced(combined):
+    for tally in without_replaced(tallies):
         counts[tally.state.value] += tally.count
     states = {state: counts[state] for state in STATES if counts[state]}
-    return JournalStatus(batches, states, sums_by_state(combined), journal.message_counts())
+    return JournalStatus(batches, states, sums_by_state(tallies), journal.message_counts())
 
 
 def sum_batch_tallies(batches: Sequence[ListedBatch]) -> Sequence[StateTally]:
     """Add up the current tallies of several batches. A row in more than one batch counts once."""
-    combined = combine_tallies(
+    tallies = combine_tallies(
         (tally for batch in batches for tally in batch.tallies), (tally for batch in batches for tally in batch.known)
     )
-    being_sent = {row.instruction: row for batch in batches for row in batch.being_sent}
-    return resolve_in_flight(combined, [*being_sent.values()])
+    live_rows = {row.instruction: row for batch in batches for row in batch.live_rows}
+    return resolve_in_flight(tallies, [*live_rows.values()])
 
 
 def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
     tallies, messages = journal.tallies(record.number), journal.messages(record.number)
-    being_sent = rows_being_sent(journal, record.number, tallies)
+    live_rows = rows_being_sent(journal, record.number, tallies)
     return ListedBatch(
         record,
         tallies,
         journal.tallies(record.number, kind=TallyKind.KNOWN),
-        count_states(record, resolve_in_flight(tallies, being_sent)),
+        count_states(record, resolve_in_flight(tallies, live_rows)),
         len(messages.contradictions) + len(messages.waiting),
         now - datetime.fromisoformat(record.opened_at),
-        being_sent,
+        live_rows,
     )
 
 

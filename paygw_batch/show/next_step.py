@@ -133,9 +133,9 @@ def describe_step(step: NextStep) -> str:
         duplicate_warning = say(
             " It may repeat attempt {attempt}. First make sure that this attempt was not paid.", attempt=earlier_attempt
         )
-    resolve = mark("then run `paygw-batch resolve row {batch} {row} --evidence TEXT --as`")
+    template = mark("then run `paygw-batch resolve row {batch} {row} --evidence TEXT --as`")
     if step.hold is not None and row.state is State.REJECTED:
-        resolve = mark(
+        template = mark(
             "then run `paygw-batch retry {batch} --row {row}`, which does not send a held row, and `paygw-batch "
             "resolve row {batch} {row} --evidence TEXT --as`"
         )
@@ -147,7 +147,7 @@ def describe_step(step: NextStep) -> str:
         row=row.row,
         orders=step.orders,
         intended_at=row.intended_at,
-        resolve=say(resolve, batch=step.batch, row=row.row),
+        resolve=say(template, batch=step.batch, row=row.row),
         later=say(" (not before {time})", time=step.not_before) if step.not_before else "",
         again=duplicate_warning,
     )

@@ -112,8 +112,8 @@ def _joined_pages(journal: JournalReader, batch: BatchRecord, minor_units: Mappi
         joined = rows.join(unjoined, on="row", how="left", maintain_order="left")
         _check_states_and_amounts(batch, joined, minor_units)
         yield joined
-        joined_all = joined[_journal_column("state")].count() == unjoined.height
-        unjoined = unjoined.clear() if joined_all else unjoined.join(rows, on="row", how="anti")
+        all_joined = joined[_journal_column("state")].count() == unjoined.height
+        unjoined = unjoined.clear() if all_joined else unjoined.join(rows, on="row", how="anti")
     if unjoined.height or next(line_frames, None) is not None:
         raise InternalError(f"the journal of batch {batch.batch} has rows that its sheet does not have")
 

@@ -121,13 +121,13 @@ class RunFailed(PaygwError):
         error_result = error_summary(error, interrupted)
         message = error_result.message
         if run_summary.sent_this_run and not isinstance(error, RunFailed):
-            sent = say_count(
+            count_text = say_count(
                 run_summary.sent_this_run,
                 "This run sent {count:,} row before it ended.",
                 "This run sent {count:,} rows before it ended.",
             )
-            safe = say("You can safely run the same command again: it pays no row twice.")
-            message = " ".join(filter(None, (message, sent, run_summary.message, safe)))
+            rerun_text = say("You can safely run the same command again: it pays no row twice.")
+            message = " ".join(filter(None, (message, count_text, run_summary.message, rerun_text)))
         super().__init__(message)
         extra = {**run_summary.extra, **error_result.extra}
         self.summary = replace(run_summary, exit_code=error_result.exit_code, message=message, extra=extra)

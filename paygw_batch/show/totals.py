@@ -130,8 +130,8 @@ def _build_totals(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchT
         sum_text = "" if state == INVALID else amount_text(amount, minor_units.get(currency))
         lines.append((country or "", currency or "", state, count, sum_text))
     totals = {
-        currency: {state: amount_text(amount, minor_units.get(currency)) for state, amount in by_state.items()}
-        for currency, by_state in sorted(sums.items())
+        currency: {state: amount_text(amount, minor_units.get(currency)) for state, amount in state_sums.items()}
+        for currency, state_sums in sorted(sums.items())
     }
     return BatchTotals({state: count for state, count in states.items() if count}, totals, tuple(lines))
 

@@ -140,12 +140,12 @@ def _run_samples(ended_run: EndedRun, now: datetime) -> Samples:
     samples = {
         "paygw_folder_files": {_format_labels(state=state): str(count) for state, count in ended_run.files.items()},
         "paygw_run_exit_code": {labels: str(int(summary.exit_code))},
-        "paygw_run_end_timestamp_seconds": {labels: _format_seconds(now)},
+        "paygw_run_end_timestamp_seconds": {labels: _format_timestamp(now)},
         "paygw_run_duration_seconds": {labels: f"{summary.seconds:.3f}"},
         "paygw_run_sent_rows": {labels: str(summary.sent_this_run)},
     }
     if summary.exit_code is ExitCode.DONE:
-        samples["paygw_run_last_success_timestamp_seconds"] = {labels: _format_seconds(now)}
+        samples["paygw_run_last_success_timestamp_seconds"] = {labels: _format_timestamp(now)}
     return samples
 
 
@@ -155,10 +155,10 @@ def _journal_samples(settings: Settings, now: datetime) -> Samples:
         with open_journal_to_read(settings) as journal:
             status = journal_status(journal)
             in_doubt = (journal.rows(batch.record.number, states=DISPLAYED_IN_DOUBT) for batch in status.batches)
-            sent_at = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
+            sent_times = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
     except PaygwError:
         return {}  # the exit code of the run reports this
-    oldest = _format_seconds(datetime.fromisoformat(min(sent_at))) if sent_at else "0"
+    oldest = _format_timestamp(datetime.fromisoformat(min(sent_times))) if sent_times else "0"
     return {
         # Zeros are written too, because a missing gauge can neither start nor end an alert.
         "paygw_rows": {_format_labels(state=state): str(status.states.get(state, 0)) for state in STATES},
@@ -169,7 +169,7 @@ def _journal_samples(settings: Settings, now: datetime) -> Samples:
             if state != INVALID
         },
         "paygw_oldest_in_doubt_timestamp_seconds": {"": oldest},
-        "paygw_journal_timestamp_seconds": {"": _format_seconds(now)},
+        "paygw_journal_timestamp_seconds": {"": _format_timestamp(now)},
     }
 
 
@@ -189,7 +189,7 @@ def _worker_samples(settings: Settings, now: datetime) -> Samples:
         },
         "paygw_run_rows_left": {_format_labels(batch=run.batch): str(run.rows_left) for run in work.runs},
         "paygw_gate_stopped": {"": str(int(work.gate.stop is not None))},
-        "paygw_workers_timestamp_seconds": {"": _format_seconds(now)},
+        "paygw_workers_timestamp_seconds": {"": _format_timestamp(now)},
     }
 
 
@@ -211,7 +211,7 @@ def _format_labels(**labels: str) -> str:
     return f"{{{text}}}"
 
 
-def _format_seconds(moment: datetime) -> str:
+def _format_timestamp(moment: datetime) -> str:
     return str(int(moment.timestamp()))
 
 

@@ -133,8 +133,8 @@ def plan_command(
     require_maker(maker.public, policy, say("No plan was made."))
     submission = read_submission(screen, source, choices, out)
     with journal_for_document(settings, "plan") as journal:
-        show = partial(_show_defects, screen, skip_invalid=choices.skip_invalid)
-        conversation = Conversation(show, screen.say, screen.confirm)
+        show_defects = partial(_show_defects, screen, skip_invalid=choices.skip_invalid)
+        conversation = Conversation(show_defects, screen.say, screen.confirm)
         draft = draft_plan(submission, journal, conversation, maker.public, against=against)
     if isinstance(draft, RefusedSheet):
         screen.finish(refusal_summary(draft, submission))
@@ -249,8 +249,8 @@ def load_signed_document(settings: Settings, location: Path) -> tuple[SignedDocu
         shared = load_plan_by_code(settings, code)
         return shared.document, shared
     document = read_document(location, PlanDocument, RowOrder, ForgetOrder)
-    newest = newest_shared_plan(settings, document) if isinstance(document, PlanDocument) else None
-    return (document, None) if newest is None else (newest.document, newest)
+    newest_plan = newest_shared_plan(settings, document) if isinstance(document, PlanDocument) else None
+    return (document, None) if newest_plan is None else (newest_plan.document, newest_plan)
 
 
 def _choose_plan_view(

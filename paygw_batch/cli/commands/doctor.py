@@ -80,7 +80,7 @@ def doctor_command(invocation: Invocation) -> None:
     screen = Screen(invocation, is_read_only=True)
     trust_errors: list[ConfigurationError] = []
     settings = settings_for(invocation, trust_errors=trust_errors)
-    payout, payin = rules_for(settings, PAYOUT), rules_for(settings, PAYIN)
+    payout_rules, payin_rules = rules_for(settings, PAYOUT), rules_for(settings, PAYIN)
     key, key_error = _load_working_key(settings, os.environ)
     no_configuration = say("There is no configuration. To create one, run `paygw-batch init`.")
     is_configuration_missing = invocation.config is None and settings.missing_for_sending()
@@ -88,7 +88,7 @@ def doctor_command(invocation: Invocation) -> None:
         *((HealthCheck(_CONFIGURATION_FILE, Health.BAD, no_configuration),) if is_configuration_missing else ()),
         *[HealthCheck.failed(_CONFIGURATION_FILE, error) for error in trust_errors],
         *_check_configuration(settings),
-        *_check_countries(settings, payout, payin),
+        *_check_countries(settings, payout_rules, payin_rules),
         *_check_environment(settings, os.environ),
         _check_statements(settings),
         *_check_key(key, key_error, is_sandbox=settings.uses_sandbox),
@@ -101,7 +101,7 @@ def doctor_command(invocation: Invocation) -> None:
         add_key_expiry_notice(settings, key, screen.note_on_stderr)
     usable_rules: list[Rules] = []
     if not any(check.health is Health.BAD and check.code is ExitCode.USAGE for check in checks):
-        usable_rules = [rules for rules in (payout, payin) if _usable_countries(settings, rules)]
+        usable_rules = [rules for rules in (payout_rules, payin_rules) if _usable_countries(settings, rules)]
         checks.append(_check_gateway(settings, usable_rules[0]))
     lines = [(f"{say(check.name)} {check.subject}".strip(), say(check.health.value), check.found) for check in checks]
     screen.table("", mark_all("check", "state", "found"), lines)
@@ -125,7 +125,7 @@ def doctor_command(invocation: Invocation) -> None:
 
 
 def _check_configuration(settings: Settings) -> Iterator[HealthCheck]:
-    missing, gateway, payout = settings.missing_for_sending(), settings.gateway, load_operation(PAYOUT)
+    missing, gateway, operation = settings.missing_for_sending(), settings.gateway, load_operation(PAYOUT)
     if missing:
         yield HealthCheck(_CONFIGURATION, Health.BAD, _missing_settings_text(missing))
     else:
@@ -134,11 +134,11 @@ def _check_configuration(settings: Settings) -> Iterator[HealthCheck]:
     if not missing and not settings.uses_sandbox:
         try:
             # The full payout URL is shown, so that a wrong one is noticed before money is sent to it.
-            url = operation_url(gateway.base_url or "", payout, gateway.endpoint_id or "")
+            url = operation_url(gateway.base_url or "", operation, gateway.endpoint_id or "")
             yield HealthCheck(_PAYOUT_ADDRESS, Health.GOOD, url)
         except PaygwError as error:
             yield HealthCheck.failed(_PAYOUT_ADDRESS, error)
-    yield HealthCheck(mark("replies"), Health.GOOD, _format_reply_names(with_reply_names(settings, payout).reply))
+    yield HealthCheck(mark("replies"), Health.GOOD, _format_reply_names(with_reply_names(settings, operation).reply))
     yield _check_columns(settings)
     yield from _check_approval(settings)
 
@@ -172,12 +172,12 @@ def _usable_countries(settings: Settings, rules: Rules) -> list[str]:
     return [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
 
 
-def _check_countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[HealthCheck]:
-    payable, collectable = _usable_countries(settings, payout), _usable_countries(settings, payin)
+def _check_countries(settings: Settings, payout_rules: Rules, payin_rules: Rules) -> Iterator[HealthCheck]:
+    payable, collectable = _usable_countries(settings, payout_rules), _usable_countries(settings, payin_rules)
     health_if_none = Health.WARNING if collectable else Health.BAD
     text = say("payouts to: {countries}", countries=", ".join(payable)) if payable else say("no payouts possible")
     yield HealthCheck(mark("countries"), Health.GOOD if payable else health_if_none, text)
-    yield from _check_each_country(mark("country"), payout)
+    yield from _check_each_country(mark("country"), payout_rules)
     missing_settings = settings.missing_for(PAYIN)
     is_payin_configured = settings.payin != PayinSection() or any(
         country.payin != PayinTermsSection() for country in settings.countries.values()
@@ -191,7 +191,7 @@ def _check_countries(settings: Settings, payout: Rules, payin: Rules) -> Iterato
     else:
         yield HealthCheck(_COLLECTIONS, Health.BAD, say("no collections possible"))
     if is_payin_configured:
-        yield from _check_each_country(_COLLECTIONS, payin)
+        yield from _check_each_country(_COLLECTIONS, payin_rules)
 
 
 def _check_each_country(name: str, rules: Rules) -> Iterator[HealthCheck]:

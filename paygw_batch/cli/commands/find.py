@@ -53,20 +53,20 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
     search = parse_payment_search(query, [rule.numbers for rule in rules_for(settings, PAYOUT).values()])
     with open_journal_to_read(settings, screen.say) as journal:
         payments = journal.find_payments(search, limit=MAX_MATCHES + 1)
-    shown, has_more = payments[:MAX_MATCHES], len(payments) > MAX_MATCHES
+    matches, has_more = payments[:MAX_MATCHES], len(payments) > MAX_MATCHES
     if advice is not None:
-        page = _render_advice(shown, query, settings.reporting.payer, has_more=has_more)
+        page = _render_advice(matches, query, settings.reporting.payer, has_more=has_more)
         write_atomically(advice, page.encode())
     if not screen.as_json:
-        screen.print_pages([line for payment in shown for line in _payment_lines(payment)])
-    states = Counter(display_state(payment.state) for payment in shown)
+        screen.print_pages([line for payment in matches for line in _payment_lines(payment)])
+    states = Counter(display_state(payment.state) for payment in matches)
     message = _search_message(query, states, has_more=has_more, advice=advice)
     extra = {
-        "payments": [_payment_as_json(payment) for payment in shown],
+        "payments": [_payment_as_json(payment) for payment in matches],
         "has_more": has_more,
         "advice": None if advice is None else str(advice),
     }
-    screen.finish(Summary(ExitCode.DONE, message, rows=len(shown), states=states, extra=extra))
+    screen.finish(Summary(ExitCode.DONE, message, rows=len(matches), states=states, extra=extra))
 
 
 def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | None, *, has_more: bool) -> str:

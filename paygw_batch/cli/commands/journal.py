@@ -312,8 +312,8 @@ def _report_lost_rows(screen: Screen, rows: AcceptedRows) -> str:
     """Show the orders that a person must check after a loss. Return a message about the lost rows."""
     message = say("Of the rows sent in the lost commits, {rows} in doubt. ", rows=_rows_with_verb(rows.in_doubt))
     if rows.held_orders:
-        held = _rows_with_verb(len(rows.held_orders))
-        message += say("{rows} held, because decisions about such rows were lost too. ", rows=held)
+        held_rows = _rows_with_verb(len(rows.held_orders))
+        message += say("{rows} held, because decisions about such rows were lost too. ", rows=held_rows)
     for orders, title in (
         (rows.held_orders, mark("Orders sent for rows that are held")),
         (rows.unknown_orders, mark("Orders sent from a batch that the journal does not know")),
@@ -366,7 +366,7 @@ def _require_roll_call_database(settings: Settings) -> "DatabaseLocation":
 
 
 def _finish_roll_call(
-    screen: Screen, missing: "Sequence[MissingHost]", loss: "AcceptedLoss | None" = None, actor: str = ""
+    screen: Screen, missing_hosts: "Sequence[MissingHost]", loss: "AcceptedLoss | None" = None, actor: str = ""
 ) -> None:
     extra: dict[str, object] = {}
     message = ""
@@ -381,12 +381,12 @@ def _finish_roll_call(
                 "This host's record of what it sent is incomplete, so every row that it could have sent is in doubt. "
             )
         extra = {"lost_commits": loss.commits, **_lost_rows_as_json(loss.rows), "is_guess": loss.is_estimate}
-    hosts_as_json = [{"host": host.name, "id": host.host_id, "last_seen": host.seen_at} for host in missing]
+    hosts_as_json = [{"host": host.name, "id": host.host_id, "last_seen": host.seen_at} for host in missing_hosts]
     extra["missing"] = hosts_as_json
-    if missing:
-        lines = [(host.name, host.host_id, host.seen_at) for host in missing]
+    if missing_hosts:
+        lines = [(host.name, host.host_id, host.seen_at) for host in missing_hosts]
         screen.table("", mark_all("missing host", "id", "last seen"), lines)
-        hosts = say_count(len(missing), "{count:,} host is missing", "{count:,} hosts are missing")
+        hosts = say_count(len(missing_hosts), "{count:,} host is missing", "{count:,} hosts are missing")
         error = OpenRollCall(message + say("Nothing is sent yet: {hosts} from the roll-call.", hosts=hosts))
         if loss is None:
             raise error
@@ -426,15 +426,15 @@ def retire_host(invocation: Invocation, *, host: str, by: str | None, yes: bool)
     screen, settings = _prepare_command(invocation)
     actor = identify_person(by)
     _require_confirmation(_HOST_GONE_QUESTION, yes=yes)
-    retired, row_count = _require_roll_call_database(settings).retire(host, by=actor)
+    retired_host, row_count = _require_roll_call_database(settings).retire(host, by=actor)
     message = say(
         "{who} retired the host {host}. {rows} in doubt, because the host could have sent rows without a record "
         "in the database.",
         who=actor,
-        host=retired.name,
+        host=retired_host.name,
         rows=_rows_with_verb(row_count),
     )
-    extra = {"host": {"name": retired.name, "id": retired.host_id}, "rows_in_doubt": row_count}
+    extra = {"host": {"name": retired_host.name, "id": retired_host.host_id}, "rows_in_doubt": row_count}
     screen.finish(Summary(ExitCode.DONE, message, extra=extra))
 
 

@@ -60,8 +60,8 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
     screen, settings = Screen(invocation), settings_for(invocation, {("notifications", "port"): port})
     output_guard(invocation, settings).check(reporting=True)
     path = listener_path(settings, os.environ)
-    names = notification_fields(settings, load_operation(PAYOUT))
-    check = build_authenticity_check(settings, names, os.environ)
+    fields = notification_fields(settings, load_operation(PAYOUT))
+    check = build_authenticity_check(settings, fields, os.environ)
     section = settings.notifications
     require_journal_id(settings, "listen")
     processor = _ArrivalProcessor(settings, screen)
@@ -72,7 +72,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
     ):
         app = ListenerApp(
             path,
-            read_claim=partial(read_notification, names=names, check=check),
+            read_claim=partial(read_notification, names=fields, check=check),
             store=writer.keep,
             limits=Limits(section.max_body_kib * 1024, section.rate_per_s),
             now=lambda: timestamp(utc_now()),

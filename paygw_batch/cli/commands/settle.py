@@ -331,9 +331,9 @@ def preview_statement(
     match = compare_statement(settings, journal, record, request)
     show_statement_match(screen, match)
     notes = [proof_message(request.statement.proof), request.reuse_message(journal, record)]
-    for sentence in (*notes, *JournalClock.read(journal, utc_now()).messages()):
-        if sentence:
-            screen.say(say("Note: {sentence}", sentence=sentence))
+    for note in (*notes, *JournalClock.read(journal, utc_now()).messages()):
+        if note:
+            screen.say(say("Note: {sentence}", sentence=note))
     summary = summary_after_settling(journal, record, _statement_as_json(match, 0, 0))
     effect = say_count(len(match.settlements), "would settle {count:,} row", "would settle {count:,} rows")
     if match.blocking:
