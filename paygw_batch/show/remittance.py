@@ -52,7 +52,7 @@ def paid_payouts(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
     return [payment for payment in payments if payment.state is State.PAID and payment.operation == PAYOUT]
 
 
-def batch_advices(
+def render_batch_advices(
     journal: JournalReader, batch: BatchRecord, payer: str | None, format_day: Callable[[str], str] | None = None
 ) -> str:
     """Render a remittance advice for each payee of a batch. Raises `UsageError` if nobody was paid."""
@@ -64,14 +64,14 @@ def batch_advices(
     if not groups:
         message = say("No remittance advice was written, because no one was paid or the people have been forgotten.")
         raise UsageError(message, hint="")
-    return remittance_page([*groups.values()], payer, format_day)
+    return render_advices([*groups.values()], payer, format_day)
 
 
 _NAME_PLACEHOLDER = "\0"
 """A placeholder for the payee's name, which the page shows in bold."""
 
 
-def remittance_page(
+def render_advices(
     groups: Sequence[Sequence[FoundPayment]], payer: str | None, format_day: Callable[[str], str] | None = None
 ) -> str:
     """Render a remittance advice for each person, each on its own printed page.

@@ -210,7 +210,7 @@ class Reader:
 OPERATOR = Reader()
 
 
-def report_html(
+def render_report(
     journal: JournalReader,
     batch: BatchRecord,
     frame: pl.DataFrame,

@@ -18,7 +18,7 @@ from paygw_batch.sheet.write.table import write_pieces
 from paygw_batch.show.batch_status import batch_summary, build_summary
 from paygw_batch.show.outputs import OutputGuard, OutputKind, RequestedOutput
 from paygw_batch.show.reconcile import add_typed_columns, reconciliation, reconciliation_pieces
-from paygw_batch.show.report_page import OPERATOR, Reader, report_html
+from paygw_batch.show.report_page import OPERATOR, Reader, render_report
 from paygw_batch.show.summary import ExitCode, Summary
 from paygw_batch.show.totals import BatchTotals, RunningTotals, batch_totals
 from paygw_batch.show.workbook import build_workbook
@@ -119,7 +119,7 @@ def write_results(
     elif out is not None:
         _write_table([frame], out, for_excel=for_excel)
     if report is not None:
-        text = report_html(journal, batch, frame, totals, minor_units, quarantine_h=quarantine_h, reader=reader)
+        text = render_report(journal, batch, frame, totals, minor_units, quarantine_h=quarantine_h, reader=reader)
         write_atomically(report, text.encode())
     return totals
 

@@ -28,8 +28,8 @@ from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 from paygw_batch.sheet.instructions import to_pages
 from paygw_batch.show.page import page, template_environment
 from paygw_batch.show.reconcile import reconciliation
-from paygw_batch.show.remittance import remittance_page
-from paygw_batch.show.report_page import report_html
+from paygw_batch.show.remittance import render_advices
+from paygw_batch.show.report_page import render_report
 from paygw_batch.show.totals import STATE_COLOURS, batch_totals
 from paygw_batch.submit.plan_to_approve import plan_page
 from tests.support.golden_pages import GOLDEN, INSTEAD, STYLE_SHEET, read_golden_page
@@ -77,7 +77,7 @@ def report() -> str:
         )
         journal.append([resolved(due[6].number, 1, Resolution.REJECTED, at(40), Basis.PERSON)])
         frame = reconciliation(journal, batch, MINOR_UNITS)
-        return report_html(journal, batch, frame, batch_totals(frame, MINOR_UNITS), MINOR_UNITS, quarantine_h=72)
+        return render_report(journal, batch, frame, batch_totals(frame, MINOR_UNITS), MINOR_UNITS, quarantine_h=72)
 
 
 def plan() -> str:
@@ -131,7 +131,7 @@ def remittance() -> str:
         )
         return FoundPayment(*batch, *payee, *sent)
 
-    return remittance_page([[paid(2, "UGX", "50000"), paid(3, "KES", "1500.50")], [paid(4, "KES", "7", "Ben")]], None)
+    return render_advices([[paid(2, "UGX", "50000"), paid(3, "KES", "1500.50")], [paid(4, "KES", "7", "Ben")]], None)
 
 
 PAGES = {PageKind.REPORT: report, PageKind.PLAN: plan, PageKind.REMITTANCE: remittance}
@@ -181,7 +181,7 @@ def test_style_sheet_covers_states_and_darkens_only_screens() -> None:
 
 
 def test_pages_are_self_contained_and_require_all_values() -> None:
-    text, parts = remittance_page([], None), cast(Any, template_environment().get_template("parts.html").module)
+    text, parts = render_advices([], None), cast(Any, template_environment().get_template("parts.html").module)
     assert "default-src 'none'; style-src 'unsafe-inline'" in text
     assert STYLE_SHEET in text
     assert not re.search(r"<(a|link|script|img)\b|url\(|@import", text)

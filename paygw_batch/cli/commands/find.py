@@ -23,7 +23,7 @@ from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.show.batch_status import MAX_MATCHES, parse_payment_search
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
-from paygw_batch.show.remittance import build_payee, mask_number, paid_payouts, remittance_page
+from paygw_batch.show.remittance import build_payee, mask_number, paid_payouts, render_advices
 from paygw_batch.show.summary import ExitCode, Summary
 
 _TIME_LABELS = mark_all("sent {time}", "last update {time}")
@@ -80,7 +80,7 @@ def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | No
         )
         raise UsageError(message, hint=say("Search for the number or the order id instead."))
     if payouts := paid_payouts(payments):
-        return remittance_page([payouts], payer)
+        return render_advices([payouts], payer)
     message = say("No remittance advice was written: no payment that matches {typed!r} is paid.", typed=query)
     raise UsageError(message, hint="")
 

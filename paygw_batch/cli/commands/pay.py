@@ -59,7 +59,7 @@ from paygw_batch.opening.open_journal import (
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.corrections import read_corrections
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
-from paygw_batch.show.remittance import batch_advices
+from paygw_batch.show.remittance import render_batch_advices
 from paygw_batch.show.summary import Summary, exit_code_for
 from paygw_batch.show.totals import sum_pieces
 from paygw_batch.submit.approvals import named_plan
@@ -338,5 +338,5 @@ def reconcile_command(
         files, end = ResultFiles(out, for_excel=for_excel, report=report), RunEnd(0, None, interrupted=False)
         summary = reconcile(settings, rules_for(settings, record.operation), journal, record, files, screen, end)
         if advices is not None:
-            write_atomically(advices, batch_advices(journal, record, settings.reporting.payer).encode())
+            write_atomically(advices, render_batch_advices(journal, record, settings.reporting.payer).encode())
     screen.finish(summary)

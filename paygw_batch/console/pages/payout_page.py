@@ -42,7 +42,7 @@ from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.settle.settle_rows import SettleChoice, settle_choices
 from paygw_batch.show.batch_status import FollowedBatch, FollowedRowHistory, followed_batch, followed_row, followed_rows
 from paygw_batch.show.next_step import HELD_FOR_OFFICERS, NextStep, RowStep
-from paygw_batch.show.remittance import batch_advices, paid_payouts, remittance_page
+from paygw_batch.show.remittance import paid_payouts, render_advices, render_batch_advices
 from paygw_batch.show.report_page import Reader
 from paygw_batch.submit.results import write_results
 
@@ -397,7 +397,7 @@ def download_row_advice(visit: Visit) -> Response:
 def remittance_response(visit: Visit, groups: Sequence[Sequence[FoundPayment]]) -> Response:
     """Return remittance advices as a download. Each of `groups` holds the payments to one person."""
     headers = {"content-disposition": 'attachment; filename="remittance-advice.html"'}
-    page = remittance_page(groups, visit.console.settings.reporting.payer, format_date_in_zone)
+    page = render_advices(groups, visit.console.settings.reporting.payer, format_date_in_zone)
     return Response(page, media_type=FILE_TYPES["html"], headers=headers)
 
 
@@ -407,7 +407,7 @@ def download_advices(visit: Visit) -> Response:
     def write(path: Path) -> str:
         with open_payout(visit) as (journal, record):
             payer = visit.console.settings.reporting.payer
-            write_atomically(path, batch_advices(journal, record, payer, format_date_in_zone).encode())
+            write_atomically(path, render_batch_advices(journal, record, payer, format_date_in_zone).encode())
         return f"{Path(record.sheet_name).stem}.advices.html"
 
     return download_response(visit, "html", write)
