@@ -64,7 +64,7 @@ JSON_REQUESTED = "paygw_batch.json_asked"
 
 
 def print_and_exit(ctx: click.Context, text: str) -> NoReturn:
-    """Print requested text, as the summary's message with --json, and exit.
+    """Print `text` and exit. With --json, print it as the message of a summary.
 
     The exit code is 2 if the text cannot be written, unless the reader closed the pipe early (`| head`).
     """
@@ -141,7 +141,7 @@ class HelpGroup(HelpCommand, click.Group):
 
     command_class = HelpCommand
     aliases: Mapping[str, str] = MappingProxyType({})
-    """Other words that people try, with the command that each stands for."""
+    """Other words that people try, mapped to commands."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -444,4 +444,4 @@ EXAMPLES = {
     name: {purpose: " ".join(filter(None, ("paygw-batch", name, words))) for purpose, words in examples.items()}
     for name, examples in _EXAMPLES.items()
 }
-"""The examples for each command, by `command_words`: the command line for each purpose."""
+"""Each command's examples, by `command_words`: purposes mapped to command lines."""

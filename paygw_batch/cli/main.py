@@ -96,7 +96,7 @@ _COMMAND_MODULES = {
     **{name: f"cli.commands.{module}" for module, names in _SHARED_MODULES.items() for name in names},
     **EXTRA_COMMANDS,
 }
-"""The modules of commands whose names differ from their module's."""
+"""The modules that do not have their command's name."""
 
 translate_click()
 

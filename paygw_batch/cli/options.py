@@ -31,7 +31,7 @@ wait_option = click.option(
 def bundle_options(name: str, kind: type[Any], *options: Callable[..., Any]) -> Callable[..., Any]:
     """Return a decorator that adds options to a command.
 
-    The options that are fields of the dataclass `kind` are passed to the command as a single argument, `name`.
+    Options that are fields of the dataclass `kind` are passed to the command together, as the argument `name`.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -175,7 +175,7 @@ def drain_on_signals(run: Drainable, progress: Progress, batch: str | None = Non
 
     interruption.handle_in_loop(asyncio.get_running_loop(), drain_or_exit)
     if interruption.is_signalled:
-        # The signal's exception was lost in an interpreter callback. It does not count as the first signal.
+        # The signal's exception was lost in an interpreter callback. That signal does not count as the first.
         run.drain()
 
 
@@ -220,7 +220,7 @@ def submit_and_report(
     *,
     may_ask: bool = True,
 ) -> Summary:
-    """Submit a sheet, write its results, and return the summary. A person is asked open questions only if `may_ask`."""
+    """Submit a sheet, write its results, and return the summary. Ask open questions only if `may_ask`."""
 
     def send_job(job: SendJob, plan: Plan) -> Summary:
         for question in plan.questions:

@@ -50,11 +50,11 @@ class Interruption:
         self.restore_handlers()
 
     def restore_handlers(self) -> None:
-        """Install this object's handlers again after a run that installed its own."""
+        """Reinstall this object's handlers after a run has installed its own."""
         self._set_handlers(self._raise_interrupt)
 
     def handle_in_loop(self, loop: "AbstractEventLoop", on_signal: Callable[[], None]) -> None:
-        """Call `on_signal` in the event loop at each signal. Signals that arrive as the loop ends are recorded.
+        """Call `on_signal` in the event loop for each signal. Signals that arrive as the loop ends are recorded.
 
         With `loop.add_signal_handler`, a signal that arrives as the loop ends could kill the process.
         """

@@ -159,7 +159,7 @@ def ensure_token_key(settings: Settings, environ: Mapping[str, str]) -> bool:
 
 
 def token_location(settings: Settings, uri: str, environ: Mapping[str, str]) -> "TokenLocation":
-    """Return where the private key is in the PKCS#11 token. Raises `ConfigurationError` for unusable settings."""
+    """Return the private key's location in the PKCS#11 token. Raises `ConfigurationError` for unusable settings."""
     module, passphrase = settings.gateway.pkcs11_module, load_passphrase(settings, environ)
     if module is None:
         message = say("The configuration does not set gateway.pkcs11_module.")

@@ -119,7 +119,7 @@ class Settings(Section):
         return self.gateway.base_url == SANDBOX
 
     def words(self) -> Mapping[str, OutcomeKind]:
-        """Return the outcome that each of the gateway's status words means."""
+        """Map the gateway's status words to outcomes."""
         return {word: OutcomeKind(meaning) for word, meaning in self.outcomes.items()}
 
     def terms(self, operation: str) -> Mapping[str, OperatorTerms]:
@@ -144,7 +144,7 @@ class Settings(Section):
         return self.endpoint_identity().name
 
     def endpoint_identity(self) -> EndpointIdentity:
-        """Return the identity of the configured endpoint, however its host is spelled."""
+        """Return the identity of the configured endpoint, regardless of how its host is spelled."""
         gateway = self.gateway
         port = None if self.uses_sandbox else _non_default_port(urlsplit(gateway.base_url or ""))
         return EndpointIdentity.create(self._host(), gateway.endpoint_id or "unset", gateway.consumer_key, port=port)
@@ -163,7 +163,7 @@ class Settings(Section):
         """Return the configured path of the journal, or the merchant's path in the user's state directory.
 
         The path does not depend on the port, so that a configuration with another port finds the same journal and is
-        refused. With `journal.url`, there is no journal at this path, but other files of this host are in its folder.
+        refused. With `journal.url`, there is no journal at this path, but its folder contains other files of this host.
         """
         if self.journal.path is not None:
             return self.journal.path
@@ -188,7 +188,7 @@ class Settings(Section):
         return self.console_directory() / "runs"
 
     def missing_for_sending(self) -> list[str]:
-        """Return the missing keys that are needed for sending."""
+        """Return the keys that sending needs but that are not set."""
         gateway = self.gateway
         required: dict[str, object] = {
             "gateway.base_url": gateway.base_url,

@@ -37,12 +37,12 @@ class CoverNote(Section):
         Mapping[Annotated[str, Field(pattern="^[A-Z]{3}$")], AmountText], Field(min_length=1, validate_default=False)
     ] = Field(default_factory=dict)
     column_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")] | None = None
-    """The name of a profile. It cannot be a path, because that file would be in the folder of the sheets."""
+    """The name of a profile. It cannot be a path, because the file would be in the drop folder."""
     encoding: Encoding | None = None
     numbers: Numbers | None = None
     names: Names | None = None
     skip_invalid: bool = False
-    """If False, the option of the command applies."""
+    """If False, the command's own option applies."""
     amend: bool = False
     strict: bool = False
     repeats_meant: bool = False

@@ -107,7 +107,7 @@ CONTROL_PARTS = ("client_orderid", "amount", "currency")
 
 
 class NotificationFieldsSection(Section):
-    """`[notifications.fields]`: the names of the fields in a notification. By default, they are as in the request."""
+    """`[notifications.fields]`: the names of a notification's fields. They default to those in the request."""
 
     order_id: str | None = None
     amount: str | None = None
@@ -125,7 +125,7 @@ _AUTHENTICITY_KEYS: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "header-hmac": (_HEADER_KEYS | _SECRET_KEYS, ("hmac-sha256", "hmac-sha512")),
     "header-rsa": (_HEADER_KEYS | _PUBLIC_KEYS, ("rsa-sha256", "rsa-sha512", "rsa-pss-sha256")),
 }
-"""For each value of `authenticity`: the keys that it uses besides `hash_algorithm`, and its algorithms."""
+"""For each value of `authenticity`: the keys that it uses, other than `hash_algorithm`, and its algorithms."""
 
 
 class NotificationsSection(Section):
@@ -356,7 +356,7 @@ class SubmissionSection(Section):
 
 
 class JournalSection(Section):
-    """`[journal]`: where the journal is: a file on this machine, or a database shared by several hosts.
+    """`[journal]`: the journal's location, either a file on this machine or a database shared by several hosts.
 
     `url` is the URL of a PostgreSQL database, without a password. If a process is silent for `intent_lives_s`, its rows
     in flight are put in doubt. It may send a request only within half of that time after recording the intent.
@@ -523,7 +523,7 @@ class EvidenceSection(Section):
 
 
 class RetentionSection(Section):
-    """`[retention]`: the age at which payments lose their payees in `forget`, by default. This is never automatic."""
+    """`[retention]`: the default age of payments whose payees `forget` erases. Nothing is erased automatically."""
 
     years: Annotated[int, Field(ge=1, le=100)] | None = None
 
@@ -533,7 +533,7 @@ Keys = str | list[str]
 
 
 class ApprovalSection(Section):
-    """`[approval]`: which documents need approval, and by whom. Names of people map to their public keys.
+    """`[approval]`: which documents need approval, and from whom. Names of people map to their public keys.
 
     Without approvers, no document needs approval. Currencies missing from `from_amount` always need approval.
     """

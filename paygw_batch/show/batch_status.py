@@ -325,7 +325,7 @@ def _count_rows(tallies: Sequence[StateTally], states: Collection[State]) -> int
 class ListedBatch:
     """A batch in the list of all batches.
 
-    `known` are the tallies of rows that are already counted in an earlier batch. `contradictions` is the number of
+    `known` holds the tallies of rows already counted in an earlier batch. `contradictions` is the number of
     messages that contradict a row or need a decision. `age` is the time since the batch was opened.
     """
 
@@ -344,7 +344,7 @@ class ListedBatch:
 
 @dataclass(frozen=True, slots=True)
 class JournalStatus:
-    """The batches of a journal, oldest first. `states` and `totals` count a row in several batches once."""
+    """The batches of a journal, oldest first. `states` and `totals` count each row only once."""
 
     batches: Sequence[ListedBatch]
     states: Mapping[str, int]
@@ -399,7 +399,7 @@ def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> 
 class FollowedBatch:
     """A batch shown on a page, with the number of rows in each state and the sums by currency and state.
 
-    `running` is the process whose run of this or another batch holds the journal, or None.
+    `running` is the process whose run holds the journal, for this or another batch, or None.
     """
 
     record: BatchRecord

@@ -27,7 +27,7 @@ HELD_FOR_OFFICERS = mark("A message from the gateway contradicts this row's stat
 LONG_ACCEPTED_H = 24
 """Hours after which someone must ask the gateway about an accepted row that has no final answer."""
 ATTENTION_STATES = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
-"""The states in which a row may need attention. Accepted rows do only after `LONG_ACCEPTED_H`."""
+"""The states in which a row may need attention. Accepted rows need it only after `LONG_ACCEPTED_H`."""
 
 
 class RowStep(StrEnum):
@@ -38,7 +38,7 @@ class RowStep(StrEnum):
     RESOLVE_ACCEPTED = "resolve_accepted"
     WAIT_FOR_RUN = "wait_for_run"
     RETRY_AFTER_PERSON = "retry_after_person"
-    """Only a person, not the gateway, said that the row was rejected."""
+    """Only a person, not the gateway, reported that the row was rejected."""
     RETRY = "retry"
     SEND = "send"
     PAY_AGAIN = "pay_anew"
@@ -278,8 +278,8 @@ def next_steps(
 ) -> Mapping[int, str]:
     """Return the next step for each of `rows` that is in doubt, held, or rejected by a person.
 
-    The texts do not depend on the current time: steps are those at the opening of the batch, and mention a quarantine
-    even after it has ended.
+    The texts do not depend on the current time. They give the steps as of the batch's opening, and mention a
+    quarantine even after it has ended.
     """
     holds, opened_at = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
     quarantine, steps = JournalClock.read(journal, opened_at).quarantine(quarantine_h), {}

@@ -52,7 +52,7 @@ _FIRST_COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
         OutputKind.QUESTIONS: QUESTION_COLUMNS,
     }
 )
-"""The first columns of each table that this or an earlier version of the program writes."""
+"""The first columns of each kind of table, in this and earlier versions of the program."""
 
 
 def _page_pattern(kind: PageKind) -> re.Pattern[bytes]:

@@ -90,7 +90,7 @@ def add_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
 
 _TIME = "%Y-%m-%dT%H:%M:%S%.fZ"
 _TYPED_TIMES = {"first_sent_at_utc": "first_sent_at", "updated_at_utc": "updated_at"}
-"""Each typed column, with the text column from which it is parsed."""
+"""Maps each typed column to the text column that it is parsed from."""
 
 
 def _unused_name(name: str, existing_names: Sequence[str]) -> str:
@@ -178,7 +178,7 @@ def _check_row_order(batch: BatchRecord, previous: int, rows: pl.Series) -> int:
 
 
 def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
-    """Raise `InternalError` unless the journal has exactly the valid rows, with the same amounts."""
+    """Raise `InternalError` unless the journal has exactly the sheet's valid rows, with the same amounts."""
     factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
     factor = pl.col("currency").replace_strict(factors, default=None, return_dtype=pl.Decimal(10, 0))
     amount = pl.col(_journal_column("minor")).cast(pl.Decimal(38, 0))
@@ -201,7 +201,7 @@ _QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {
 def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
     """Return a line (`QUESTION_COLUMNS`) for each row in doubt, in sheet order.
 
-    A line has no payee, because the gateway knows the payee of an order. The gateway's support writes paid, rejected or
+    Lines omit the payee, which the gateway knows. The gateway's support writes paid, rejected or
     not-received in the column `answer`. `resolve statement` reads the completed list.
     """
     lines = [

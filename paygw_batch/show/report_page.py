@@ -159,7 +159,7 @@ MAX_COLLAPSED_ROWS = 1_000
 """Maximum number of rows listed for any other state."""
 MAX_ACTIONS = 200
 HELD = "held"
-"""The state that the report shows for ready or rejected rows that are held, so that no run sends them."""
+"""The state shown for ready or rejected rows that are held, so that no run sends them."""
 _ATTENTION_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
 """The states of rows that need attention, in display order."""
 _COLLAPSED_STATES = ("in_flight", "accepted", "paid")

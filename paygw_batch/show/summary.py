@@ -48,7 +48,7 @@ def exit_code_for(states: Mapping[str, int], *, interrupted: bool = False, contr
     """Return a batch's exit code, given the number of its rows in each state.
 
     After an interruption, unsent rows mean `INTERRUPTED` rather than `STOPPED_EARLY`. `contradictions` is the number of
-    messages about which a person must decide.
+    messages that need a decision.
     """
     codes = {ExitCode.DONE}
     if states.get("in_doubt") or contradictions:

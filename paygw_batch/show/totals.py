@@ -33,8 +33,8 @@ _CHUNK_ROWS = 100_000
 class BatchTotals:
     """Counts and sums of the rows of a sheet.
 
-    `states` has the counts by state, and `totals` the sums as text by currency and state. Each of `lines` has country,
-    currency, state, count, and the sum as text, which is empty for invalid rows, whose amounts may be unreadable.
+    `states` holds counts by state, and `totals` sums by currency and state, as text. Each of `lines` is (country,
+    currency, state, count, sum as text). Invalid rows have no sum, because their amounts may be unreadable.
     """
 
     states: Mapping[str, int]
@@ -46,7 +46,7 @@ class BatchTotals:
 class CurrencyTotals:
     """The number of rows to be paid in a currency, and their sum.
 
-    Each of `states` has a state, its number of rows, and their sum as text. States that need attention come first.
+    Each of `states` is (state, number of rows, sum as text). States that need attention come first.
     Invalid rows come last, and are not part of any sum.
     """
 

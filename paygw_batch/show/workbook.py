@@ -48,7 +48,7 @@ _LINE_POINTS, _MAX_LINES = 15, 20
 _CELL_BORDER = {"bottom": 1, "bottom_color": "#D9D9D9"}
 _RIGHT = {"align": "right"}
 _GAP = "_)"
-"""The end of number formats. It leaves a small space on the right."""
+"""Ends number formats with a small space on the right."""
 _A4 = 9
 _MAX_PRINTED_NAME = 80
 """Maximum length of a sheet's name in the page header, which can have at most 255 characters."""
@@ -145,7 +145,7 @@ def _printable_frame(frame: pl.DataFrame, sender_columns: Sequence[str]) -> pl.D
 
 
 def _write_currency_totals(writer: "_CellWriter", sheet: Any, line_number: int, batch_totals: BatchTotals) -> int:
-    """Write each currency's totals from line `line_number` on. Return the next free line."""
+    """Write each currency's totals, starting at line `line_number`. Return the next free line."""
     for total in group_by_currency(batch_totals):
         name = say("Total {currency}", currency=total.currency) if total.currency else say("Total without a currency")
         for state, rows, amount in _total_lines(total):
@@ -220,7 +220,7 @@ class _CellWriter:
     def write_headings(
         self, sheet: Any, widths: Mapping[str, int], *, first: int = 0, line: int = 0, right: Iterable[str] = ()
     ) -> None:
-        """Write headings in a line, starting in column `first`, and set the widths of the columns."""
+        """Write headings in a line, starting in column `first`, and set the column widths."""
         for column, (name, width) in enumerate(widths.items(), start=first):
             sheet.set_column(column, column, width)
             sheet.write_string(line, column, name, self._head_right if name in right else self._head)

@@ -96,7 +96,7 @@ class ClaimedSheet:
 
     @property
     def answer(self) -> Path:
-        """The path of the reply to the sender of a refused sheet: the rejects, or else a text."""
+        """The path of the reply to the sender of a refused sheet: the rejects if they exist, otherwise a text file."""
         return self.rejects if self.rejects.exists() else self.folder / "refused" / f"{self._stem}.refused.txt"
 
     @property

@@ -58,7 +58,7 @@ _EXTRA_SUFFIXES = _OTHER_NOTE_SUFFIXES | {"", "plan", "bak", "old", "orig", "gz"
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """An entry in the folder. It `is_settled` if it has not changed for a while."""
+    """An entry in a drop folder. It `is_settled` if it has not changed for a while."""
 
     is_file: bool
     is_folder: bool
@@ -78,7 +78,7 @@ class SortedFiles:
     """The file names in a drop folder, grouped by how they are handled.
 
     `ready` sheets can be claimed. `untouched` maps names to the reason why a person should check the file. `waiting`
-    files may still become ready. `unfinished` files are named like transfers.
+    files may still become ready. `unfinished` files are named like incomplete transfers.
     """
 
     ready: list[str] = field(default_factory=list)

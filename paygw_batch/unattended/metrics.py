@@ -157,7 +157,7 @@ def _journal_samples(settings: Settings, now: datetime) -> Samples:
             in_doubt = (journal.rows(batch.record.number, states=DISPLAYED_IN_DOUBT) for batch in status.batches)
             sent_times = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
     except PaygwError:
-        return {}  # the exit code of the run reports this
+        return {}  # the run's exit code reports this
     oldest = _format_timestamp(datetime.fromisoformat(min(sent_times))) if sent_times else "0"
     return {
         # Zeros are written too, because a missing gauge can neither start nor end an alert.

@@ -27,7 +27,7 @@ from paygw_batch.submit.notices import add_refused_sheet_notice
 from paygw_batch.unattended.metrics import EndedRun, write_metrics
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
-"""Matches all but the last three digits of a number that could be a phone or an account."""
+"""Matches all but the last three digits of a possible phone or account number."""
 _DATE = r"(?<![0-9])20[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"
 _REST_OF_NAME = r"(?=[^\s/]*\.(?:csv|txt|tsv|xlsx|parquet|json|html|toml)\b)"
 _OWN_NAME = re.compile(rf"([0-9]{{8}}T[0-9]{{12}}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f]{{16}}\b|{_DATE}{_REST_OF_NAME})")
@@ -35,7 +35,7 @@ _OWN_NAME = re.compile(rf"([0-9]{{8}}T[0-9]{{12}}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f
 
 
 def mask_numbers(message: str) -> str:
-    """Mask all but the last three digits of long numbers, such as phones and accounts.
+    """Mask all but the last three digits of long numbers, such as phone and account numbers.
 
     Batch ids and dates in file names are not masked, because they are needed to find the file.
     """
@@ -110,7 +110,7 @@ class RunReport:
 
 @contextmanager
 def report_run_end(settings: Settings, command: str, echo: Echo, interrupted: Callable[[], str]) -> Iterator[RunReport]:
-    """Log the start of a run, and report its end to log, metrics and hook, even after an error.
+    """Log the start of a run, and report its end to the log, the metrics and the hook, even after an error.
 
     `echo` receives the reason if a report fails. `interrupted` returns the message for a run stopped by a person.
     """

@@ -156,7 +156,7 @@ def plan_command(
 
 
 def _show_defects(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
-    """Show the defects of the rows to leave out, or all findings if the sheet is refused because of defects."""
+    """With `skip_invalid`, show the defects of rows left out. Otherwise, show all findings if there is a defect."""
     if skip_invalid:
         show_findings(screen, say("Defects"), plan.validated.defects_found, plan.validated.sheet.headers)
     elif not plan.validated.defects_found.is_empty:
@@ -222,7 +222,7 @@ def approve_command(
         source = None if sheet is None else SheetSource(settings, rules_for(settings, operation), sheet, reading)
         recomputed_plan = _choose_plan_view(screen, signed_document, policy, source, strict=strict)
     quarantine_h = settings.submission.quarantine_h
-    # The document is shown before it is signed, so that nobody signs it unread.
+    # The document is shown first, so that nobody signs it unread.
     show_document(screen, signed_document, policy, quarantine_h, recomputed_plan=recomputed_plan, with_people=True)
     require_in_force(settings, signed_document)
     message = say("Nothing was approved. To approve it, add --key KEY.")
@@ -256,7 +256,7 @@ def load_signed_document(settings: Settings, location: Path) -> tuple[SignedDocu
 def _choose_plan_view(
     screen: Screen, plan: PlanDocument, policy: ApprovalPolicy, source: SheetSource | None, *, strict: bool
 ) -> PlanDocument:
-    """Return the plan to show: the maker's or, with `source`, the approver's own. Say which of them is shown."""
+    """Return the plan to show, and say which it is: the maker's or, with `source`, the approver's own."""
     if source is None:
         name = owner_name(plan.maker, policy.people)
         screen.say(say("This is the plan as signed by {name}, its maker. For your view, add --sheet SHEET.", name=name))

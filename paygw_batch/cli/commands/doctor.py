@@ -384,7 +384,7 @@ def _check_journal_and_clock(settings: Settings, echo: Echo) -> Iterator[HealthC
 
 
 def _check_journal(settings: Settings, now: datetime, clock_problems: list[str], echo: Echo) -> Iterator[HealthCheck]:
-    """Check the journal and the free disk space. Append problems with the clock to `clock_problems`."""
+    """Check the journal and the free disk space. Append any problems with the clock to `clock_problems`."""
     path = settings.journal_label()
     if settings.uses_sandbox and not journal_location(settings).may_exist():
         yield HealthCheck(_JOURNAL, Health.GOOD, say("{path} does not exist yet (the first run creates it)", path=path))

@@ -150,7 +150,7 @@ _JOURNAL_LABELS = {
     "last_fact": mark("last fact"),
     "last_fact_at": mark("time of last fact"),
 }
-"""The labels of a journal's properties, by their keys in the JSON."""
+"""The labels of a journal's properties, by JSON key."""
 
 
 @click.group("journal", cls=HelpGroup)

@@ -254,7 +254,7 @@ def resume_command(invocation: Invocation, *, batch: str | None, results: Result
 
 
 MAX_SHOWN_WAITING = 20
-"""The maximum number of rejected rows listed with the earliest time when they can be sent again."""
+"""The maximum number of rejected rows listed with the earliest time to retry them."""
 
 
 @click.command("retry", cls=HelpCommand)
@@ -285,7 +285,7 @@ def retry_command(
 
 
 def send_released(run: ContinuedBatch, screen: Screen, released: ReleasedRows) -> Summary:
-    """Send the due rows of a batch, which include the released rows, and return the summary."""
+    """Send a batch's due rows, including the released ones, and return the summary."""
     sentence = (
         say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
         if released.rows

@@ -113,7 +113,7 @@ def run_folder_command(
             run = _FolderRun(settings, rules, journal, screen, guard, choices, wait)
             sheets: list[tuple[str, Summary]] = []
             try:
-                sheets.extend(_submit_sheets(drop_folder, run))  # keeps those before an error
+                sheets.extend(_submit_sheets(drop_folder, run))  # keeps the sheets before an error
             except (Exception, KeyboardInterrupt) as error:
                 raise RunFailed(error, interruption.sentence(), _folder_summary(sheets, {})) from error
         report.files = drop_folder.file_counts()
@@ -126,7 +126,7 @@ def run_folder_command(
 
 
 def _claim_key(settings: Settings, operation: str) -> str:
-    """Return the key of claimed sheets. Only runs with the same journal and operation continue them."""
+    """Return the key under which sheets are claimed. Only runs with the same journal and operation continue them."""
     journal_id = ""
     with suppress(JournalError):  # the run itself reports the error
         journal_id = require_journal_id(settings, "run-folder")
@@ -134,7 +134,7 @@ def _claim_key(settings: Settings, operation: str) -> str:
 
 
 def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[str, Summary]]:
-    """Submit one sheet after another, beginning with those that an earlier run claimed. Stop at an unfinished sheet."""
+    """Submit sheets one by one, starting with those claimed by an earlier run. Stop at an unfinished sheet."""
     # While workers send a sheet, another process may lock the journal.
     for sheet in drop_folder.claim_sheets(partial(reacquire_journal, run.journal, run.screen.say, wait=run.wait)):
         run.screen.say(f"{sheet.name}:")

@@ -138,7 +138,7 @@ def _refresh_all_batches(invocation: Invocation, settings: Settings, screen: Scr
 
 
 _REFRESH_CODES = frozenset({ExitCode.PERSON_NEEDED, ExitCode.INTERRUPTED})
-"""The exit codes of `refresh` without a batch, if a row is still in doubt or if it was interrupted."""
+"""The exit codes of `refresh` without a batch: a row is still in doubt, or the command was interrupted."""
 
 
 def _with_enquiry_counts(summary: Summary, result: RefreshResult) -> Summary:
@@ -406,7 +406,7 @@ def summary_after_settling(journal: JournalReader, record: BatchRecord, extra: d
 
 @contextmanager
 def _suggest_order(arguments: str) -> Iterator[None]:
-    """Add a hint to `SecondPersonRequired`: the commands that write and carry out an order with `arguments`."""
+    """Add a hint to `SecondPersonRequired`: how to write and carry out an order with `arguments`."""
     try:
         yield
     except SecondPersonRequired as error:

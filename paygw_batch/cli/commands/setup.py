@@ -238,7 +238,7 @@ def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | Non
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         result = set_up_sandbox(SetupFiles(configuration, letter, sheet), journal=journal, force=force)
     else:
-        if screen.can_ask():  # checked before a person answers questions in vain
+        if screen.can_ask():  # checked before any questions are asked
             require_no_configuration(configuration, force=force)
         complete_answers = _ask_for_missing_answers(answers, screen)
         try:
@@ -265,7 +265,7 @@ def _ask_for_missing_answers(answers: Mapping[str, Any], screen: Screen) -> dict
     completed = dict(answers)
     for name in missing:
         completed[name] = ask_for_text(say(_REQUIRED_QUESTIONS[name]), value_proc=_ANSWER_PARSERS.get(name, str.strip))
-    if not missing:  # a person who gave every required option is not asked about the others
+    if not missing:  # ask for optional answers only if a required one was missing
         return completed
     if not answers["countries"]:
         answer = ask_for_text(say(_COUNTRIES_QUESTION), default="", show_default=False, value_proc=_validate_countries)

@@ -25,7 +25,7 @@ from paygw_batch.show.summary import ExitCode, Summary
 
 STALE_NONCE = "0" * 32
 STALE_TIMESTAMP_S = 1_700_000_000
-"""The default timestamp: the same in every run, and so old that gateways refuse it."""
+"""The default timestamp: the same in every run, and old enough for gateways to refuse it."""
 
 CLEAR_DATA_WARNING = mark(
     "The following shows the row's data unencrypted. The body and header together are a signed payment order, and "

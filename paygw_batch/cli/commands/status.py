@@ -60,7 +60,7 @@ QUIET_BEYOND_TIMEOUT_S = 30
 
 
 def watch_batch(settings: Settings, batch: str, screen: Screen) -> None:
-    """Show the states of a batch's rows until all are sent, nothing changes any more, or Ctrl-C is pressed."""
+    """Show the states of a batch's rows until all are sent, changes stop, or Ctrl-C is pressed."""
     quiet_limit_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
     last_seq, last_sentence, changed_at_s = -1, "", time.monotonic()
     try:
@@ -389,7 +389,7 @@ _OMITTED_FIELDS = frozenset({"number", "batch"})
 
 
 def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object]]:
-    """Show the gateway's messages about a batch. Return those that a person must confirm, for the JSON summary.
+    """Show the gateway's messages about a batch. Return those that need a decision, for the JSON summary.
 
     Messages that hold a row are shown with its next step.
     """

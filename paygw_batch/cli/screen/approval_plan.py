@@ -39,8 +39,8 @@ def show_document(
 ) -> None:
     """Show the content of a plan or an order.
 
-    `quarantine_h` applies to the rows of an order. `recomputed_plan`, if given, is shown instead of the plan: it is the
-    approver's own view. If `with_people`, a plan's payees are listed too. Raises `ApprovalError` if the
+    `quarantine_h` applies to the rows of an order. If given, `recomputed_plan`, the approver's own view, is shown
+    instead of the plan. If `with_people`, a plan's payees are listed too. Raises `ApprovalError` if the
     document was changed, or if the policy does not list its maker.
     """
     verify_signatures(document, policy, utc_now())

@@ -47,7 +47,7 @@ def show_bar(console: Console, title: str) -> Iterator[Callable[[int, int], None
 
 
 class RunProgress:
-    """Counts a run's outcomes, and shows the counts in a bar on a terminal, or as a line every few seconds."""
+    """Counts a run's outcomes. Shows them in a bar on a terminal, and elsewhere as a line every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self._outcomes: Counter[OutcomeKind] = Counter()

@@ -81,7 +81,7 @@ def _discard_output(target: TextIO) -> None:
 def open_closed_streams() -> None:
     """Open the null device for each standard stream that is closed, as by `>&-` or a service manager.
 
-    Otherwise the next file, such as the journal, would get the stream's descriptor, and with it the stream's output.
+    Otherwise the next file to be opened, such as the journal, would get the stream's descriptor and output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
