@@ -353,8 +353,7 @@ class JournalStatus:
 
     @property
     def exit_code(self) -> ExitCode:
-        codes = {exit_code_for(batch.states, contradictions=batch.contradictions) for batch in self.batches}
-        return worst_code({ExitCode.DONE} | codes)
+        return worst_code({exit_code_for(batch.states, contradictions=batch.contradictions) for batch in self.batches})
 
     @property
     def attention_count(self) -> int:

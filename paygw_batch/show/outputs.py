@@ -120,8 +120,8 @@ class OutputGuard:
                 is_needed = output.kind not in _OPTIONAL_KINDS
                 outputs.append(Output(output.label, output.path, _build_recogniser(output.kind), is_needed))
         input_files = [ProtectedFile(description, path) for description, path in inputs.items() if path is not None]
-        results = [path for output in outputs_to_check for path in self._console_results(output.sheet_or_batch)]
-        check_outputs(outputs, [*input_files, *self._protected_files(results)], force=self.force)
+        console_results = [path for output in outputs_to_check for path in self._console_results(output.sheet_or_batch)]
+        check_outputs(outputs, [*input_files, *self._protected_files(console_results)], force=self.force)
 
     def is_own(self, path: Path) -> bool:
         """Return whether a file belongs to the program, such as its configuration, a key, the journal or a log."""
@@ -151,14 +151,14 @@ class OutputGuard:
         elif source is not None and (folder := source.parent.parent).parent == self.settings.console_directory():
             yield folder / f"{source.stem}.reconciliation.csv"
 
-    def _protected_files(self, results: Sequence[Path] = ()) -> Iterator[ProtectedFile]:
+    def _protected_files(self, exceptions: Sequence[Path] = ()) -> Iterator[ProtectedFile]:
         settings = self.settings
         journal = settings.journal_path()
         yield ProtectedFile(say("the journal or one of its files"), journal, has_neighbours=True)
-        journals = settings.known_journals_directory()
-        yield ProtectedFile(say("this computer's record of the payments it sent"), journals, is_directory=True)
+        known_journals = settings.known_journals_directory()
+        yield ProtectedFile(say("this computer's record of the payments it sent"), known_journals, is_directory=True)
         description = say("a file in the program's own directory")
-        yield ProtectedFile(description, state_directory(), is_directory=True, exceptions=results)
+        yield ProtectedFile(description, state_directory(), is_directory=True, exceptions=exceptions)
         yield ProtectedFile(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))
         yield ProtectedFile(say("a key of the sandbox"), journal.with_name("sandbox-gateway"), has_neighbours=True)
         yield ProtectedFile(say("a record of the sandbox"), journal.with_name("sandbox-record"), has_neighbours=True)

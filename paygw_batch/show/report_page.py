@@ -68,12 +68,12 @@ class Chart:
 
     def boxes(self) -> Iterator[Box]:
         bar_width = self._bar_width()
-        for number, bar in enumerate(self.bars):
+        for index, bar in enumerate(self.bars):
             count_below = 0
             for state, count in bar.parts:
                 if count:
                     top, bottom = self._y_position(count_below + count), self._y_position(count_below)
-                    x = self.left + (number + _BAR_GAP / 2) * bar_width
+                    x = self.left + (index + _BAR_GAP / 2) * bar_width
                     yield Box(state, count, x, top, bar_width * (1 - _BAR_GAP), bottom - top)
                     count_below += count
 

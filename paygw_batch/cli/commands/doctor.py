@@ -107,17 +107,16 @@ def doctor_command(invocation: Invocation) -> None:
     screen.table("", mark_all("check", "state", "found"), lines)
     for rules in usable_rules:
         _show_sample(build_signing(settings, rules, os.environ), rules[_usable_countries(settings, rules)[0]], screen)
-    codes = {check.code for check in checks if check.health is Health.BAD}
-    failed_count = sum(check.health is Health.BAD for check in checks)
+    failed = [check for check in checks if check.health is Health.BAD]
     checks_as_json = [
         {"check": f"{check.name} {check.subject}".strip(), "state": check.health.value, "found": check.found}
         for check in checks
     ]
     screen.finish(
         Summary(
-            worst_code(codes) if codes else ExitCode.DONE,
-            say("{failed} of {count} checks failed.", failed=failed_count, count=len(checks))
-            if failed_count
+            worst_code({check.code for check in failed}),
+            say("{failed} of {count} checks failed.", failed=len(failed), count=len(checks))
+            if failed
             else say("All checks passed."),
             extra={"checks": checks_as_json, "key": None if key is None else _key_as_json(key)},
         )
