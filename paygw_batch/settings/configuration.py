@@ -174,14 +174,14 @@ class Settings(Section):
         return state_directory() / folder / "journal.sqlite3"
 
     def known_journals_directory(self, journal: Path | None = None) -> Path:
-        """Return the folder of known journals and their sent logs. For the sandbox, it is next to the journal."""
+        """Return the directory of known journals and their sent logs. For the sandbox, it is next to the journal."""
         if self.uses_sandbox:
             path = journal or self.journal_path()
             return path.with_name(f"known.{path.name}")
         return state_directory() / "journals"
 
     def console_directory(self) -> Path:
-        """Return the folder for sheets in preparation. By default, it is next to the journal."""
+        """Return the directory for sheets in preparation. By default, it is next to the journal."""
         return self.console.directory or self.journal_path().with_name("console")
 
     def console_runs_directory(self) -> Path:
@@ -313,8 +313,8 @@ def _parse_variable(name: str, text: str, annotation: Any) -> object:
     except ValueError:
         raise ConfigurationError(say("{name} is {text!r}, but it must be a number.", name=name, text=text)) from None
     if Path in types:
-        is_key_address = str in types and text.startswith(KEY_SCHEMES)
-        return text if is_key_address else _parse_path_variable(name, text)
+        is_key_uri = str in types and text.startswith(KEY_SCHEMES)
+        return text if is_key_uri else _parse_path_variable(name, text)
     return text
 
 

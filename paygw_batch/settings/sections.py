@@ -38,7 +38,7 @@ def _parse_path(value: object) -> object:
 
 
 KEY_SCHEMES = ("pkcs11:", "awskms:")
-"""The schemes of private key addresses: in a token (RFC 7512) or in AWS KMS."""
+"""The schemes of URIs of private keys: in a token (RFC 7512) or in AWS KMS."""
 
 
 def _parse_key_location(value: object) -> object:
@@ -98,7 +98,7 @@ TimeZone = Annotated[str, AfterValidator(_validate_time_zone)]
 FilePath = Annotated[Path, BeforeValidator(_parse_path), AfterValidator(_resolve_path)]
 """A path, relative to the folder of the configuration file."""
 KeyLocation = Annotated[Path | str, BeforeValidator(_parse_key_location), AfterValidator(_resolve_path)]
-"""The path of a private key, or its address if it is not in a file."""
+"""The path of a private key, or its URI if it is not in a file."""
 AmountText = Annotated[Decimal, BeforeValidator(_parse_amount_text)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 HttpUrl = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]

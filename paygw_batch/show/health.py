@@ -20,13 +20,13 @@ class Health(StrEnum):
 class HealthCheck:
     """A check of `doctor` and its result.
 
-    `name` is translated when it is shown. `subject` is a country or person, if any. `found` describes the result, and
+    `name` is translated when it is shown. `subject` is a country or person, if any. `message` describes the result, and
     `code` is the exit code if the check fails.
     """
 
     name: str
     health: Health
-    found: str
+    message: str
     code: ExitCode = ExitCode.USAGE
     subject: str = ""
 

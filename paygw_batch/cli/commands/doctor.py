@@ -103,13 +103,13 @@ def doctor_command(invocation: Invocation) -> None:
     if not any(check.health is Health.BAD and check.code is ExitCode.USAGE for check in checks):
         usable_rules = [rules for rules in (payout_rules, payin_rules) if _usable_countries(settings, rules)]
         checks.append(_check_gateway(settings, usable_rules[0]))
-    lines = [(f"{say(check.name)} {check.subject}".strip(), say(check.health.value), check.found) for check in checks]
+    lines = [(f"{say(check.name)} {check.subject}".strip(), say(check.health.value), check.message) for check in checks]
     screen.table("", mark_all("check", "state", "found"), lines)
     for rules in usable_rules:
         _show_sample(build_signing(settings, rules, os.environ), rules[_usable_countries(settings, rules)[0]], screen)
     failed = [check for check in checks if check.health is Health.BAD]
     checks_as_json = [
-        {"check": f"{check.name} {check.subject}".strip(), "state": check.health.value, "found": check.found}
+        {"check": f"{check.name} {check.subject}".strip(), "state": check.health.value, "found": check.message}
         for check in checks
     ]
     screen.finish(

@@ -163,7 +163,7 @@ EXAMPLE_SHEET = Path("sandbox-payroll.csv")
 """The example sheet that `init --sandbox` writes to the current directory."""
 
 _DEFAULT_KEY_FILE = "keys/merchant.pem"
-"""The path of a new key, relative to the directory of the configuration."""
+"""The path of a new key, relative to the configuration's folder."""
 _REQUIRED_QUESTIONS = {
     "base_url": mark("The gateway's base address (https://...)"),
     "endpoint_id": mark("Your endpoint id at the gateway"),
