@@ -1,7 +1,4 @@
-"""Shows a sheet's findings and totals, and asks its open questions.
-
-Does not import the journal, because `validate` does not need it.
-"""
+"""Shows a sheet's findings and totals, and asks its open questions, without importing the journal (for `validate`)."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence

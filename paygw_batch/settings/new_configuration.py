@@ -1,7 +1,4 @@
-"""Writes the configuration for a new user, and the letter to the gateway's operator.
-
-The letter contains our public key and all questions that the interface leaves open.
-"""
+"""Writes a new user's configuration, and the letter to the gateway's operator with our public key and questions."""
 
 import json
 import re

@@ -1,7 +1,4 @@
-"""Finds a person's next step for a row or a batch, as a value and as a sentence with commands.
-
-The console words the same steps differently.
-"""
+"""Finds a person's next step for a row or batch, with commands. The console words the same steps differently."""
 
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence

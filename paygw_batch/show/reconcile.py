@@ -1,7 +1,4 @@
-"""Joins a sheet with the states of its rows, and lists rows in doubt as questions to the gateway.
-
-The results depend only on the sheet and the journal.
-"""
+"""Joins a sheet with its rows' states, and lists rows in doubt as questions. Depends only on sheet and journal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal

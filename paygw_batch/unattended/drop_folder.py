@@ -225,11 +225,9 @@ class DropFolder:
             check_directory(subfolder)
 
     def _is_settled(self, status: os.stat_result) -> bool:
-        """Return whether a file has not changed for a while.
-
-        If its modification time is in the future, it comes from another clock, so the change time is used instead.
-        """
+        """Return whether a file has not changed for a while."""
         now = self._now()
+        # A modification time in the future comes from another clock.
         written_at = status.st_mtime if status.st_mtime <= now.timestamp() else status.st_ctime
         return written_at <= (now - self._settle).timestamp()
 
@@ -291,10 +289,7 @@ class DropFolder:
 
 
 def adopt_folder(folder: Path) -> None:
-    """Mark a folder as a drop folder, even if it contains other files.
-
-    Raises `UsageError` if the folder is unsuitable, or `OutputError` if it cannot be written.
-    """
+    """Mark a folder as a drop folder. Raises `UsageError` if unsuitable, or `OutputError` if it cannot be written."""
     path = _resolve_drop_folder(folder)
     if _is_adopted(path):
         return

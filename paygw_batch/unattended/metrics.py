@@ -77,10 +77,7 @@ def write_metrics(settings: Settings, ended_run: EndedRun | None) -> str | None:
 
 @contextmanager
 def measure_workers(settings: Settings) -> Iterator[None]:
-    """Write the workers' gauges at intervals in a separate thread.
-
-    The journal's gauges are not written, because counting all rows so often would be too expensive.
-    """
+    """Write the workers' gauges at intervals in a thread, but not the journal's: counting all rows is expensive."""
     path, stop_event = settings.reporting.metrics, Event()
     if path is None:
         yield

@@ -1,7 +1,4 @@
-"""Reports a run to the log, the metrics and a hook.
-
-A failed report never changes the result of the run, but prints a line to standard error.
-"""
+"""Reports a run to the log, the metrics and a hook. A failed report never changes the result of the run."""
 
 import json
 import os

@@ -389,10 +389,7 @@ _OMITTED_FIELDS = frozenset({"number", "batch"})
 
 
 def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object]]:
-    """Show the gateway's messages about a batch. Return those that need a decision, for the JSON summary.
-
-    Messages that hold a row are shown with its next step.
-    """
+    """Show the gateway's messages about a batch, and return those that need a decision, for the JSON summary."""
     _show_message_counts(say("Messages from the gateway about these rows"), status.evidence, screen)
     held_rows = {entry.row.row for entry in status.rows if entry.hold is not None}
     messages = status.waiting

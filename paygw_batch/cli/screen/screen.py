@@ -256,10 +256,7 @@ class Screen:
         self.err.print_line(say("Note: {sentence}", sentence=message))
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
-        """Print a table, or a list if the table is too wide.
-
-        Headings are translated, states are coloured, and amounts under the heading `sum` get thousands separators.
-        """
+        """Print a table, or a list if it is too wide. Translates headings, colours states and formats sums."""
         cells = [[_format_cell(heading, cell) for heading, cell in zip(headings, line, strict=True)] for line in lines]
         names = [say(heading) for heading in headings]
         texts = [[name, *(line[index].plain for line in cells)] for index, name in enumerate(names)]
