@@ -199,7 +199,7 @@ def _print_json_summary(summary: Summary) -> None:
 
 
 def _fail(ctx: click.Context, error: BaseException) -> NoReturn:
-    interruption.ignore()
+    interruption.ignore_signals()
     stream, summary = standard_error().file, error_summary(error, interruption.sentence())
     cause = error.error if isinstance(error, RunFailed) else error
     if summary.exit_code is ExitCode.UNEXPECTED and not isinstance(cause, PaygwError):

@@ -91,7 +91,7 @@ class Interruption:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     signal.signal(number, handler)
 
-    def ignore(self) -> None:
+    def ignore_signals(self) -> None:
         """Ignore signals from now on, because the command has ended."""
         if self._handles_signals:
             for number in HANDLED_SIGNALS:
@@ -123,7 +123,7 @@ interruption = Interruption()
 
 def exit_interrupted(message: str, hint: str, **values: Any) -> NoReturn:
     """Print a message and exit immediately. With --json, `values` become part of the summary."""
-    interruption.ignore()
+    interruption.ignore_signals()
     with suppress(OSError):
         os.write(2, f"{say('Error: ')}{message}\n{hint}\n".encode())
     if "--json" in sys.argv[1:]:

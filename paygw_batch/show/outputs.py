@@ -123,7 +123,7 @@ class OutputGuard:
         console_results = [path for output in outputs_to_check for path in self._console_results(output.sheet_or_batch)]
         check_outputs(outputs, [*input_files, *self._protected_files(console_results)], force=self.force)
 
-    def is_own(self, path: Path) -> bool:
+    def is_own_file(self, path: Path) -> bool:
         """Return whether a file belongs to the program, such as its configuration, a key, the journal or a log."""
         return any(protected.is_overwritten_by(path) for protected in self._own_files())
 

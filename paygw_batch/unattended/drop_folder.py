@@ -81,26 +81,27 @@ class ClaimedSheet:
         return self.folder / "done" / self.stored_name
 
     @property
-    def reconciliation(self) -> Path:
+    def reconciliation_path(self) -> Path:
         return self.folder / "done" / f"{self._stem}.reconciliation.csv"
 
     @property
-    def report(self) -> Path:
+    def report_path(self) -> Path:
         return self.folder / "done" / f"{self._stem}.report.html"
 
     @property
-    def rejects(self) -> Path:
+    def rejects_path(self) -> Path:
         """The path of the rejects: a workbook if the sheet is one and openpyxl is installed."""
         is_workbook = self.path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
         return self.folder / "refused" / f"{self._stem}.rejects{'.xlsx' if is_workbook else '.csv'}"
 
     @property
-    def answer(self) -> Path:
+    def reply_path(self) -> Path:
         """The path of the reply to the sender of a refused sheet: the rejects if they exist, otherwise a text file."""
-        return self.rejects if self.rejects.exists() else self.folder / "refused" / f"{self._stem}.refused.txt"
+        text_path = self.folder / "refused" / f"{self._stem}.refused.txt"
+        return self.rejects_path if self.rejects_path.exists() else text_path
 
     @property
-    def plan(self) -> Path:
+    def plan_path(self) -> Path:
         """The path of the sheet's plan, which may not exist."""
         return self.path.with_name(f"{self.path.stem}{PLAN_SUFFIX}")
 
@@ -115,8 +116,8 @@ class ClaimedSheet:
     def finish(self, summary: Summary, *, is_refused: bool) -> None:
         """Write the summary, and move the sheet with its plan and cover note to done/ or refused/."""
         destination = self.folder / ("refused" if is_refused else "done")
-        if is_refused and self.answer != self.rejects:
-            write_atomically(self.answer, _encode(self._refusal_text(summary)))
+        if is_refused and self.reply_path != self.rejects_path:
+            write_atomically(self.reply_path, _encode(self._refusal_text(summary)))
         text = json.dumps(summary.as_json(), ensure_ascii=False, indent=1) + "\n"
         write_atomically(destination / f"{self._stem}.summary.json", _encode(text))
         names = companions_for(self.stored_name)
@@ -158,7 +159,7 @@ class DropFolder:
         self._subfolders = (self._working, self._folder / "done", self._folder / "refused")
         self._settle = timedelta(seconds=settle_s)
         self._now = now
-        self._is_own, self._misplaced_file_kind = cache(guard.is_own), cache(_misplaced_file_kind)
+        self._is_own_file, self._misplaced_file_kind = cache(guard.is_own_file), cache(_misplaced_file_kind)
         for subfolder in self._subfolders:
             if os.path.lexists(subfolder):
                 check_directory(subfolder)
@@ -196,7 +197,7 @@ class DropFolder:
             names = [entry.name for entry in listing]
         for name in names:
             path = self._folder / name
-            if _OWN_FOLDERS.fullmatch(name) or name == MARKER or self._is_own(path):
+            if _OWN_FOLDERS.fullmatch(name) or name == MARKER or self._is_own_file(path):
                 continue
             try:
                 status = path.lstat()

@@ -155,7 +155,7 @@ def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[s
             # The notice is written before the sheet is moved. If the run is killed in between, the next run does not
             # write a second notice.
             add_refused_sheet_notice(
-                run.settings, sheet.name, summary.defects, sheet.answer, run.screen.say, subject=sheet.stored_name
+                run.settings, sheet.name, summary.defects, sheet.reply_path, run.screen.say, subject=sheet.stored_name
             )
         sheet.finish(summary, is_refused=is_refused)
 
@@ -168,7 +168,7 @@ def _submit_sheet(sheet: ClaimedSheet, run: _FolderRun) -> Summary:
         submission = _read_submission(sheet, run)
     except (SheetError, ConfigurationError, ApprovalError) as error:
         return _refusal_summary(sheet, run, error)
-    files = ResultFiles(sheet.reconciliation, rejects=sheet.rejects, report=sheet.report)
+    files = ResultFiles(sheet.reconciliation_path, rejects=sheet.rejects_path, report=sheet.report_path)
     files.check(run.guard, submission)
     with open_gateway(run.settings, run.rules, os.environ) as gateway:
         try:
@@ -188,14 +188,14 @@ def _read_submission(sheet: ClaimedSheet, run: _FolderRun) -> Submission:
         run.choices,
         **_note_values(note, Choices),
         strict=run.choices.strict or note.strict,
-        is_plan_named=os.path.lexists(sheet.plan),
+        is_plan_named=os.path.lexists(sheet.plan_path),
         expected=note.totals,
         decided_by=identify_person(note.by),
     )
     # The sheet was renamed when it was claimed. Plans and messages use the sender's file name.
     reading = Reading(**_note_values(note, Reading))
     source = SheetSource(run.settings, run.rules, sheet.path, reading, file=sheet.name, final_path=sheet.path_when_done)
-    submission = Submission.read(source, choices, sheet.plan)
+    submission = Submission.read(source, choices, sheet.plan_path)
     run.screen.notes(submission.validated.sheet.notes)
     submission.require_ready_to_send()
     return submission

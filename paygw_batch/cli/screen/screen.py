@@ -293,7 +293,7 @@ class Screen:
         If standard output cannot be written, exit code 0 becomes 2. Other codes are kept, because they report the
         results of payments.
         """
-        interruption.ignore()
+        interruption.ignore_signals()
         if not summary.seconds:  # a run measures its own duration, for its metrics
             summary = replace(summary, seconds=time.monotonic() - self._started_s)
         if self.as_json:
