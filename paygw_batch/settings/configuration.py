@@ -339,8 +339,8 @@ def secret_variables(settings: Settings) -> frozenset[str]:
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
     """Return the `PAYGW_` variables that set no key and are probably misspelt."""
-    configured = {*secret_variables(settings), settings.notifications.public_key_env}
-    known_variables = {*environment_keys(), *_VARIABLES_WITHOUT_KEY, *configured}
+    configured_variables = {*secret_variables(settings), settings.notifications.public_key_env}
+    known_variables = {*environment_keys(), *_VARIABLES_WITHOUT_KEY, *configured_variables}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known_variables)
 
 

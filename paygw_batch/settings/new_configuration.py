@@ -97,6 +97,6 @@ def render_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str, f
 def _render_template(template: str, **values: object) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 (needed only by `init`)
 
-    folder = FileSystemLoader(Path(__file__).parent / "templates")
-    environment = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 (plain text)
+    loader = FileSystemLoader(Path(__file__).parent / "templates")
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 (plain text)
     return environment.get_template(template).render(values).rstrip("\n") + "\n"

@@ -326,13 +326,13 @@ def _is_adopted(folder: Path) -> bool:
 
 def _require_no_misplaced_files(folder: Path, guard: OutputGuard) -> None:
     """Raise `UsageError` if a folder contains a file that does not belong in a drop folder."""
-    misplaced = guard.find_own_file(folder)
-    if misplaced is None:
+    misplaced_file = guard.find_own_file(folder)
+    if misplaced_file is None:
         kinds = ((path.name, _misplaced_file_kind(path)) for path in sorted(folder.iterdir()))
-        misplaced = next((f"{name} ({kind})" for name, kind in kinds if kind is not None), None)
-    if misplaced is not None:
+        misplaced_file = next((f"{name} ({kind})" for name, kind in kinds if kind is not None), None)
+    if misplaced_file is not None:
         raise UsageError(
-            say("{folder} does not look like a drop folder: it contains {what}.", folder=folder, what=misplaced),
+            say("{folder} does not look like a drop folder: it contains {what}.", folder=folder, what=misplaced_file),
             hint=say(
                 "Nothing was read or moved. Choose another folder. If this is the right one, confirm it once with "
                 "`paygw-batch run-folder --adopt {folder}`.",

@@ -129,16 +129,16 @@ def plan_command(
     )
     policy = require_policy(settings)
     notice_senders = [module.begin(settings, os.environ) for module in extras(RUN_HOOK_MODULES)]
-    source, maker = SheetSource(settings, rules_for(settings, operation), sheet, reading), load_own_key(key)
-    require_maker(maker.public, policy, say("No plan was made."))
+    source, maker_key = SheetSource(settings, rules_for(settings, operation), sheet, reading), load_own_key(key)
+    require_maker(maker_key.public, policy, say("No plan was made."))
     submission = read_submission(screen, source, choices, out)
     with journal_for_document(settings, "plan") as journal:
         show_defects = partial(_show_defects, screen, skip_invalid=choices.skip_invalid)
         conversation = Conversation(show_defects, screen.say, screen.confirm)
-        draft = draft_plan(submission, journal, conversation, maker.public, against=against)
+        draft = draft_plan(submission, journal, conversation, maker_key.public, against=against)
     if isinstance(draft, RefusedSheet):
         screen.finish(refusal_summary(draft, submission))
-    plan, document = draft.plan, sign_document(draft.document, maker)
+    plan, document = draft.plan, sign_document(draft.document, maker_key)
     write_document(document, out)
     is_shared = share_plan(settings, document, echo=screen.note_on_stderr)
     for send_notices in notice_senders:

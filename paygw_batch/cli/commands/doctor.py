@@ -270,7 +270,7 @@ def _check_statements(settings: Settings) -> HealthCheck:
                 fingerprint=statement_key(settings).fingerprint,
             )
             return HealthCheck(_STATEMENTS, Health.GOOD, message)
-        case TransferFolder(path=path) if (problem := rule.problem()) is not None:
+        case TransferFolder() if (problem := rule.problem()) is not None:
             return HealthCheck(_STATEMENTS, Health.BAD, problem)
         case TransferFolder(path=path) if rule.is_ours:
             message = say(

@@ -156,10 +156,10 @@ def _with_enquiry_counts(summary: Summary, result: RefreshResult) -> Summary:
     )
 
 
-def _drain_on_signals(run: Refresh, screen: Screen) -> None:
+def _drain_on_signals(enquiries: Refresh, screen: Screen) -> None:
     def drain() -> None:
         screen.say(say("Stopping: no new enquiries are started. Waiting for those in progress."))
-        run.drain()
+        enquiries.drain()
 
     interruption.handle_in_loop(asyncio.get_running_loop(), drain)
     if interruption.is_signalled:
@@ -464,7 +464,7 @@ def write_settle_order(
         raise UsageError(say("Give rows with --as and --evidence, or a statement with --statement."))
     if statement is not None and (rows or resolution):
         raise UsageError(say("A statement already says which rows are settled, and how. Leave out ROW and --as."))
-    settings, maker = _load_settings_and_key(invocation, out, key, statement)
+    settings, maker_key = _load_settings_and_key(invocation, out, key, statement)
     with open_journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
         if statement is None:
@@ -478,8 +478,8 @@ def write_settle_order(
             request.require_first_use(journal, record)
             decisions = [Decision.from_settlement(entry) for entry in request.settlements(match)]
             loaded_statement = request.statement
-        draft = draft_order(settings, journal, record, decisions, maker.public, statement=loaded_statement)
-    screen.finish(_write_order(settings, screen, draft, maker, out))
+        draft = draft_order(settings, journal, record, decisions, maker_key.public, statement=loaded_statement)
+    screen.finish(_write_order(settings, screen, draft, maker_key, out))
 
 
 @order_command.command("release", short_help="Send rejected rows again.")
@@ -494,13 +494,13 @@ def write_release_order(
 ) -> None:
     """Write an order to send rejected rows of BATCH again: those of --row, or all that can be sent now."""
     screen, evidence_line = Screen(invocation), require_line(evidence, "--evidence")
-    settings, maker = _load_settings_and_key(invocation, out, key)
+    settings, maker_key = _load_settings_and_key(invocation, out, key)
     with open_journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
         numbers = sorted(set(rows)) or releasable_rows(settings, journal, record)
         decisions = [Decision(row, RowAct.RELEASE, evidence_line) for row in numbers]
-        draft = draft_order(settings, journal, record, decisions, maker.public)
-    screen.finish(_write_order(settings, screen, draft, maker, out))
+        draft = draft_order(settings, journal, record, decisions, maker_key.public)
+    screen.finish(_write_order(settings, screen, draft, maker_key, out))
 
 
 @order_command.command("forget", short_help="Forget people, and keep the totals.")
@@ -516,13 +516,13 @@ def write_forget_order(invocation: Invocation, *, before: str | None, person: st
     """
     screen = Screen(invocation)
     require_single_selector(before, person)
-    settings, maker = _load_settings_and_key(invocation, out, key)
+    settings, maker_key = _load_settings_and_key(invocation, out, key)
     with open_journal_to_read(settings, screen.say) as journal:
         selection = choose_payments(settings, journal, before=before, person=person)
         show_selection(screen, journal, selection)
-        draft = draft_forget_order(settings, journal, selection, maker.public)
+        draft = draft_forget_order(settings, journal, selection, maker_key.public)
         extra = selection_as_json(journal, selection)
-    summary = _write_order(settings, screen, draft, maker, out)
+    summary = _write_order(settings, screen, draft, maker_key, out)
     screen.finish(replace(summary, extra=extra | dict(summary.extra)))
 
 
@@ -542,10 +542,10 @@ def _load_settings_and_key(
 
 
 def _write_order(
-    settings: Settings, screen: Screen, draft: RowOrder | ForgetOrder, maker: ApprovalKey, out: Path
+    settings: Settings, screen: Screen, draft: RowOrder | ForgetOrder, maker_key: ApprovalKey, out: Path
 ) -> Summary:
     """Sign, write and show an order. Return the summary."""
-    policy, document = require_policy(settings), sign_document(draft, maker)
+    policy, document = require_policy(settings), sign_document(draft, maker_key)
     write_document(document, out)
     show_document(screen, document, policy, settings.submission.quarantine_h)
     show_signatures(screen, document, policy)

@@ -219,8 +219,8 @@ def _show_batch(
         ]
         screen.table(say("Contradicting messages (kept as evidence; they changed nothing)"), headings, lines)
     waiting = _show_evidence(status, screen)
-    in_sheet_order = sorted(status.rows, key=lambda entry: entry.row.row)
-    rows = [_row_as_json(entry, payments.get(entry.row.row)) for entry in in_sheet_order]
+    entries = sorted(status.rows, key=lambda entry: entry.row.row)
+    rows = [_row_as_json(entry, payments.get(entry.row.row)) for entry in entries]
     return replace(
         status.summary,
         extra={

@@ -195,7 +195,7 @@ class Screen:
             (self.err if self.as_json else self.out).print(plain_line(line), soft_wrap=True)
 
     def print_pages(self, messages: Sequence[str]) -> None:
-        """Print lines, one screenful at a time on a terminal."""
+        """Print messages, one screenful at a time on a terminal."""
         height, width = self.out.size.height - 2, max(1, self.out.size.width)
         lines_used, is_paged = 0, self.can_ask() and not self._quiet
         for message in messages:
