@@ -136,12 +136,10 @@ class _CommandGroup(HelpGroup):
         return super().parse_args(ctx, args)
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
-        as_json = "--json" in args
         try:
-            context = super().make_context(info_name, put_language_first(args), *rest, **extra)
+            return super().make_context(info_name, put_language_first(args), *rest, **extra)
         except click.UsageError as error:
-            raise _prepare_usage_error(error, as_json=as_json) from None
-        return context
+            raise _prepare_usage_error(error, as_json="--json" in args) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -52,8 +52,8 @@ def require_sending_settings(settings: Settings) -> None:
 def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:
     """Raise `ConfigurationError` if settings needed for sending rows of `countries` are missing."""
     country_rules = [rules[code] for code in sorted(countries) if code in rules]
-    terms = [key for rule in country_rules if rule.form is not None for key in rule.missing_terms]
-    _reject_missing([*settings.missing_for_sending(), *settings.missing_for(operation_of(rules).name), *terms])
+    missing_terms = [key for rule in country_rules if rule.form is not None for key in rule.missing_terms]
+    _reject_missing([*settings.missing_for_sending(), *settings.missing_for(operation_of(rules).name), *missing_terms])
 
 
 def require_endpoint(settings: Settings) -> None:

@@ -388,7 +388,7 @@ def setting_origins(
 ) -> Iterator[SettingOrigin]:
     """Yield every setting with its origin. `settings` must have been loaded from `file`.
 
-    `journal_origin` is the origin of the journal's path, if the file did not set it.
+    `journal_origin` is the origin of the journal's path, if it overrides the file.
     """
     file_keys = dict(_flatten_tables(tomllib.loads(file.read_text(encoding="utf-8")))) if file is not None else {}
     variables = {f"{section}.{key}": name for name, (section, key) in environment_keys().items() if name in environ}

@@ -307,8 +307,8 @@ def _rows_needing_attention(
     count = _count_rows(tallies, DISPLAYED_IN_DOUBT) - len(live_row_numbers)
     if not only_in_doubt:
         other_states = ATTENTION_STATES - DISPLAYED_IN_DOUBT
-        remaining = None if limit is None else limit - len(rows)
-        rows += journal.rows(batch, states=other_states, accepted_until=cutoff, limit=remaining)
+        rows_left = None if limit is None else limit - len(rows)
+        rows += journal.rows(batch, states=other_states, accepted_until=cutoff, limit=rows_left)
         count += _count_rows(tallies, other_states)
         if holds:
             held_rows = list(journal.rows(batch, numbers=holds))

@@ -259,8 +259,10 @@ def _intro_sentences(batch: BatchRecord, history: Sequence[HistoryEntry], reader
         else say("Batch {batch}, {rows}, opened {time} UTC.", **values)
     )
     approvals = [render_record(action.said) for action in history if action.kind == _APPROVED]
-    approved = "; ".join(f"{message[:1].upper()}{message[1:]}" for message in approvals)
-    plan = say("Its plan: {approved}.", approved=approved) if approved else say("No plan was approved for it.")
+    approval_text = "; ".join(f"{message[:1].upper()}{message[1:]}" for message in approvals)
+    plan = (
+        say("Its plan: {approved}.", approved=approval_text) if approval_text else say("No plan was approved for it.")
+    )
     return [opening, plan]
 
 

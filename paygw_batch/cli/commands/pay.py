@@ -286,12 +286,12 @@ def retry_command(
 
 def send_released(run: ContinuedBatch, screen: Screen, released: ReleasedRows) -> Summary:
     """Send a batch's due rows, including the released ones, and return the summary."""
-    sentence = (
+    count_text = (
         say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
         if released.rows
         else say("There is no rejected row to retry.")
     )
-    screen.say(" ".join([sentence, *released.waiting[:MAX_SHOWN_WAITING]]))
+    screen.say(" ".join([count_text, *released.waiting[:MAX_SHOWN_WAITING]]))
     summary = send_and_reconcile(run.job, run.files, screen)
     waiting_count = len(released.waiting)
     reason = (

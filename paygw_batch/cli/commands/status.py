@@ -421,14 +421,14 @@ def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen:
         message = say("Batch {batch} has no row {row}.", batch=record.batch, row=row)
         raise UsageError(message, hint=say("The header is row 1, as in a spreadsheet."))
     replies = journal.replies(row_state.instruction)
-    sentence = say_count(
+    state_text = say_count(
         row_state.attempt,
         "Row {row} is {state}, after {count} attempt.",
         "Row {row} is {state}, after {count} attempts.",
         row=row,
         state=state_label(display_state(row_state.state)),
     )
-    screen.say(sentence)
+    screen.say(state_text)
     if not replies:
         screen.say(say("No replies are stored: none arrived, or the row was paid immediately."))
     as_json: list[dict[str, object]] = []

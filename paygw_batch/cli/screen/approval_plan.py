@@ -137,9 +137,9 @@ def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None
     screen.table("", mark_all("becomes", "currency", "rows", "sum"), order.sums)
 
 
-def _show_forget_order(screen: Screen, document: ForgetOrder) -> None:
-    content, before = document.content, document.content.before
-    rows = say_count(document.row_count, "{count:,} row", "{count:,} rows")
+def _show_forget_order(screen: Screen, order: ForgetOrder) -> None:
+    content, before = order.content, order.content.before
+    rows = say_count(order.row_count, "{count:,} row", "{count:,} rows")
     who = say("everyone whose batch ended before {before}", before=before) if before else say("one person")
     message = say(
         "An order to forget {who}: {rows}, at {endpoint}, in the journal {journal}. This cannot be undone.",
