@@ -259,10 +259,8 @@ def _intro_sentences(batch: BatchRecord, history: Sequence[HistoryEntry], reader
         else say("Batch {batch}, {rows}, opened {time} UTC.", **values)
     )
     approvals = [render_record(action.said) for action in history if action.kind == _APPROVED]
-    approval_text = "; ".join(f"{message[:1].upper()}{message[1:]}" for message in approvals)
-    plan = (
-        say("Its plan: {approved}.", approved=approval_text) if approval_text else say("No plan was approved for it.")
-    )
+    approval = "; ".join(f"{message[:1].upper()}{message[1:]}" for message in approvals)
+    plan = say("Its plan: {approved}.", approved=approval) if approval else say("No plan was approved for it.")
     return [opening, plan]
 
 

@@ -216,9 +216,9 @@ class DropFolder:
     def file_counts(self) -> Mapping[str, int]:
         """Count the waiting, unfinished and refused files."""
         files, folder = self.list_files(), self._folder / "refused"
-        refused = [path for path in folder.iterdir() if path.name.endswith(".summary.json")] if folder.is_dir() else []
+        reports = [path for path in folder.iterdir() if path.name.endswith(".summary.json")] if folder.is_dir() else []
         names = [*files.ready, *files.refused, *files.waiting, *files.untouched]
-        return {"waiting": len(names), "unfinished": len(files.unfinished), "refused": len(refused)}
+        return {"waiting": len(names), "unfinished": len(files.unfinished), "refused": len(reports)}
 
     def _create_subfolders(self) -> None:
         for subfolder in self._subfolders:

@@ -145,8 +145,8 @@ def _sort_file(
     own_names = [name, *companions_for(name)]
     spellings = {normalise_spelling(companion) for companion in own_names}
     transfers = sorted(transfer for transfer, final in unfinished.items() if normalise_spelling(final) in spellings)
-    present = [companion for companion in own_names if companion in entries]
-    if not all(entries[file].is_settled for file in [*present, *transfers, *strays]):
+    own_files = [companion for companion in own_names if companion in entries]
+    if not all(entries[file].is_settled for file in [*own_files, *transfers, *strays]):
         result.waiting.append(name)
     elif transfers:
         result.untouched[name] = say(

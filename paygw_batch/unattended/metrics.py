@@ -151,8 +151,8 @@ def _journal_samples(settings: Settings, now: datetime) -> Samples:
     try:
         with open_journal_to_read(settings) as journal:
             status = journal_status(journal)
-            in_doubt = (journal.rows(batch.record.number, states=DISPLAYED_IN_DOUBT) for batch in status.batches)
-            sent_times = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
+            rows_in_doubt = (journal.rows(batch.record.number, states=DISPLAYED_IN_DOUBT) for batch in status.batches)
+            sent_times = [row.intended_at for rows in rows_in_doubt for row in rows if row.intended_at is not None]
     except PaygwError:
         return {}  # the run's exit code reports this
     oldest = _format_timestamp(datetime.fromisoformat(min(sent_times))) if sent_times else "0"

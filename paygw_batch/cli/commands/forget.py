@@ -125,11 +125,11 @@ def report_forgotten(screen: Screen, journal: JournalReader, result: Forgotten) 
         case RemainingData.NOWHERE:
             pass
         case RemainingData.IN_DATABASE:
-            sentence = say(
+            note = say(
                 "The server keeps the old data until the owner of the database runs ANALYZE, VACUUM FULL and "
                 "CHECKPOINT. The journal cannot be used while they run, so choose a time when nothing is being sent."
             )
-            screen.say(sentence)
+            screen.say(note)
         case RemainingData.IN_LOG:
             code = ExitCode.STOPPED_EARLY
             message += " " + say(

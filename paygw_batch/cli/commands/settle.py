@@ -344,12 +344,12 @@ def preview_statement(
         message = say("The statement {does}, but {differences}.", does=effect, differences=describe_differences(match))
         return match, _refusal_summary(summary, message)
     message = say("The statement {does}. Nothing was changed. To apply it, add --yes.", does=effect)
-    if needing_order := rows_needing_order(settings, journal, record, match.settlements):
+    if order_rows := rows_needing_order(settings, journal, record, match.settlements):
         message = say(
             "The statement {does}. Nothing was changed. {needed} To write an order for a second person, run "
             "`paygw-batch order settle BATCH --statement FILE`.",
             does=effect,
-            needed=second_person_message(needing_order),
+            needed=second_person_message(order_rows),
         )
     return match, replace(summary, message=message)
 

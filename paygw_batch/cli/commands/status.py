@@ -62,7 +62,7 @@ QUIET_BEYOND_TIMEOUT_S = 30
 def watch_batch(settings: Settings, batch: str, screen: Screen) -> None:
     """Show the states of a batch's rows until all are sent, changes stop, or Ctrl-C is pressed."""
     quiet_limit_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
-    last_seq, last_sentence, changed_at_s = -1, "", time.monotonic()
+    last_seq, last_message, changed_at_s = -1, "", time.monotonic()
     try:
         with Live(console=screen.err, refresh_per_second=4, transient=True) as live:
             while True:
@@ -77,9 +77,9 @@ def watch_batch(settings: Settings, batch: str, screen: Screen) -> None:
                 message = say("{sheet}: {states}", sheet=record.sheet_name, states=counts)
                 if screen.err.is_terminal:
                     live.update(plain_line(message))
-                elif message != last_sentence:
+                elif message != last_message:
                     screen.err.print_line(message)
-                last_sentence = message
+                last_message = message
                 if not any(tally.state in {State.READY, State.IN_FLIGHT} for tally in tallies):
                     return
                 if time.monotonic() - changed_at_s > quiet_limit_s:

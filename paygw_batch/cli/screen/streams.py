@@ -62,8 +62,8 @@ def _escape_unencodable(text: str, encoding: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        narrow = text.replace("\N{NARROW NO-BREAK SPACE}", "\N{NO-BREAK SPACE}")
-        return narrow.encode(encoding, "backslashreplace").decode(encoding)
+        normal_text = text.replace("\N{NARROW NO-BREAK SPACE}", "\N{NO-BREAK SPACE}")
+        return normal_text.encode(encoding, "backslashreplace").decode(encoding)
     return text
 
 
