@@ -198,7 +198,7 @@ def _print_json_summary(summary: Summary) -> None:
 
 def _fail(ctx: click.Context, error: BaseException) -> NoReturn:
     interruption.ignore_signals()
-    stream, summary = standard_error().file, error_summary(error, interruption.sentence())
+    stream, summary = standard_error().file, error_summary(error, interruption.message())
     cause = error.error if isinstance(error, RunFailed) else error
     if summary.exit_code is ExitCode.UNEXPECTED and not isinstance(cause, PaygwError):
         click.echo(_format_safe_trace(cause), file=stream)

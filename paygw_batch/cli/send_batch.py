@@ -55,7 +55,7 @@ SHOW_CURSOR = "\x1b[?25h"
 @contextmanager
 def report_run(settings: Settings, command: str, screen: Screen) -> Iterator[RunReport]:
     """Report a run to the log, the metrics and the hook. The log includes the messages that the run printed."""
-    with report_run_end(settings, command, screen.note_on_stderr, interruption.sentence) as report:
+    with report_run_end(settings, command, screen.note_on_stderr, interruption.message) as report:
         screen.listener = report.log_message
         try:
             yield report
@@ -127,7 +127,7 @@ def send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen) -> Summ
         with suppress(Exception):  # the journal may be what failed
             summary = batch_summary(job.journal, job.batch, has_failed=job.settings.journal.url is None)
         summary = replace(summary, known=job.known, sent_this_run=sum(run.sent_count for run in runs))
-        raise RunFailed(error, interruption.sentence(), summary) from error
+        raise RunFailed(error, interruption.message(), summary) from error
 
 
 def _send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen, runs: list[Drainable]) -> Summary:

@@ -97,7 +97,7 @@ class Interruption:
             for number in HANDLED_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return say("Interrupted.") if self.may_have_sent else say("Interrupted: nothing was sent.")
 
     def _record_signal(self, _signal: int, _frame: FrameType | None) -> None:

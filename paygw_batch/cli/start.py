@@ -21,4 +21,4 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        exit_interrupted(interruption.sentence(), say(RETRY_HINT))
+        exit_interrupted(interruption.message(), say(RETRY_HINT))

@@ -225,9 +225,8 @@ class PayinSection(Section):
         order = self.control_order
         if order is not None and (len(set(order)) != len(order) or not {*order} >= {*CONTROL_PARTS}):
             parts = ", ".join(CONTROL_PARTS)
-            raise ValueError(
-                say("control_order must contain each of {parts} once, and secret at most once", parts=parts)
-            )
+            message = say("control_order must contain each of {parts} once, and secret at most once", parts=parts)
+            raise ValueError(message)
         if order is not None and "secret" in order and self.is_keyed:
             raise ValueError(say("with hmac-sha256, the secret is the key of the hash. Remove it from control_order"))
         if order is not None and not self.needs_secret and self.has_secret:

@@ -407,9 +407,8 @@ def _check_journal(settings: Settings, now: datetime, clock_problems: list[str],
         elif problem := disk_space_problem(settings, due_count) or "":
             add_disk_notice(settings, free_bytes(settings), echo)
         free = say("{mib:,.0f} MiB free on the journal's disk", mib=free_bytes(settings) / 2**20)
-        yield HealthCheck(
-            mark("disk space"), Health.BAD if problem else Health.GOOD, problem or free, ExitCode.STOPPED_EARLY
-        )
+        health = Health.BAD if problem else Health.GOOD
+        yield HealthCheck(mark("disk space"), health, problem or free, ExitCode.STOPPED_EARLY)
 
 
 def _check_speed(key: SigningKey | None) -> HealthCheck:

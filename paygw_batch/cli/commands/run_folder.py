@@ -115,7 +115,7 @@ def run_folder_command(
             try:
                 sheets.extend(_submit_sheets(drop_folder, run))  # keeps the sheets before an error
             except (Exception, KeyboardInterrupt) as error:
-                raise RunFailed(error, interruption.sentence(), _folder_summary(sheets, {})) from error
+                raise RunFailed(error, interruption.message(), _folder_summary(sheets, {})) from error
         report.files = drop_folder.file_counts()
         remaining = drop_folder.list_files().untouched
         for reason in remaining.values():

@@ -549,13 +549,11 @@ def _write_order(
     write_document(document, out)
     show_document(screen, document, policy, settings.submission.quarantine_h)
     show_signatures(screen, document, policy)
-    approvals_text = say_count(
-        policy.needed, "{count} other person must approve it", "{count} other people must approve it"
-    )
+    approval = say_count(policy.needed, "{count} other person must approve it", "{count} other people must approve it")
     message = say(
         "Nothing was changed. The order is in {out}. {asks}: `paygw-batch approve {out} --key KEY`. To carry it out "
         "after that, run `paygw-batch carry-out {out}`.",
         out=shlex.quote(str(out)),
-        asks=approvals_text,
+        asks=approval,
     )
     return document_summary(document, policy, message)
