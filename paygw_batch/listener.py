@@ -188,7 +188,7 @@ class GroupedWriter:
         self._write_task: asyncio.Task[None] | None = None
         """The next write, which includes all waiting notifications, or None if none is waiting."""
 
-    async def keep(self, content: str) -> None:
+    async def write(self, content: str) -> None:
         """Write an encoded notification durably. Raises `JournalError`."""
         self._waiting.append(content)
         if self._write_task is None:

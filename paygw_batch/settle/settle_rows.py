@@ -246,14 +246,14 @@ class StatementResult:
 
 @dataclass(frozen=True, slots=True)
 class SettleChoice:
-    """A resolution that a person may choose, starting at `opens` if it is set.
+    """A resolution that a person may choose, starting at `open_from` if it is set.
 
     `needs_two` is set if a second person must agree. `again_from` is the time from which the row may be sent again. It
     is empty if the row may be sent again immediately or never.
     """
 
     resolution: Resolution
-    opens: str
+    open_from: str
     needs_two: bool
     again_from: str
 

@@ -77,9 +77,9 @@ def require_same_batch(document: PlanDocument, plan: Plan) -> None:
 
 
 def require_approval(submission: Submission, plan: Plan, journal: JournalReader) -> PlanApproval:
-    """Return the approval of the batch that `plan` would open, if it needs one.
+    """Return the approval for opening the batch of `plan`, or `NO_APPROVAL` if none is needed.
 
-    A batch already in the journal was approved when it was opened. Raises `ApprovalError` if the plan document lacks
+    A batch that is already in the journal needs none. Raises `ApprovalError` if the plan document lacks
     valid approvals for exactly this content, if its findings differ from the sheet's, or if it has already been used.
 
     A plan named by the user is checked even if no approval is needed. A withdrawn plan never opens a batch.
@@ -123,7 +123,7 @@ def require_approval(submission: Submission, plan: Plan, journal: JournalReader)
 def _find_readable_plan(
     submission: Submission, content: PlanContent, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
-    """Return the plan for a batch that needs no approval, or None if there is none or it cannot be read."""
+    """Return the best plan for a batch that needs no approval, or None if none can be read."""
     try:
         plan = _find_best_plan(submission, content, policy, now, withdrawn)
     except ApprovalError:
@@ -132,7 +132,7 @@ def _find_readable_plan(
 
 
 def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:
-    """Record a withdrawal, even during a run. Raises `ApprovalError` for a used document or another journal's."""
+    """Record a withdrawal, even during a run. Raises `ApprovalError` if the document is used or for another journal."""
     with open_journal_to_read(settings, must_be_known=True) as journal:
         require_journal_id(document, journal.head().journal_id, say("Nothing was withdrawn."))
         require_unused(document, journal)
@@ -146,7 +146,7 @@ _PLAN_CODE = re.compile(r"[0-9a-f]{16}")
 
 
 def require_in_force(settings: Settings, document: SignedDocument) -> None:
-    """Raise `DocumentWithdrawn` if this machine's journal says so. Without one, `submit` refuses it later."""
+    """Raise `DocumentWithdrawn` if the journal records the withdrawal of a document. Does nothing without a journal."""
     try:
         with open_journal_to_read(settings, must_be_known=True) as journal:
             withdrawals = journal.withdrawals()
@@ -172,18 +172,18 @@ def parse_plan_code(settings: Settings, path: Path) -> str | None:
 
 
 def share_plan(
-    settings: Settings, document: PlanDocument, before: StoredPlan | None = None, *, echo: Echo = discard_message
+    settings: Settings, document: PlanDocument, previous: StoredPlan | None = None, *, echo: Echo = discard_message
 ) -> bool:
-    """Store a plan with its notices in the database. Without a database, writes only the notices and returns False.
+    """Store a plan and its notices in the database. Without one, write only the notices and return False.
 
-    Raises `ApprovalError` if the stored version is no longer `before`, because someone else has signed.
+    Raises `ApprovalError` if the stored version is no longer `previous`, because someone else has signed.
     """
     notices = plan_notices(settings, document)
     if (database := database_location(settings)) is None:
         add_notices(settings, notices, echo)
         return False
     payments, text = payments_sha256(document.content), document.model_dump_json(indent=1)
-    if database.store_plan(payout_code(document), text, before, payments=payments, notices=notices):
+    if database.store_plan(payout_code(document), text, previous, payments=payments, notices=notices):
         return True
     raise ApprovalError(
         say("Someone else signed at the same time. Nothing was written."), hint=say("Run the same command again.")
@@ -223,7 +223,7 @@ def load_plan_by_code(settings: Settings, code: str) -> SharedPlan:
 def _find_best_plan(
     submission: Submission, content: PlanContent, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
-    """Return the best plan (for `content`, not `withdrawn`, most valid approvals), withdrawn if there is no other."""
+    """Return the plan that ranks first: for `content`, not `withdrawn`, and with the most valid approvals."""
     settings, file = submission.source.settings, submission.plan
     if (code := parse_plan_code(settings, file)) is not None:
         return load_plan_by_code(settings, code).document

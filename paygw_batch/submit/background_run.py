@@ -80,7 +80,7 @@ class RunHandle:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[RowOutcome] = deque()
+        self._queue: deque[RowOutcome] = deque()
         self._notes: list[str] = []
         self._wakers: list[Callable[[], None]] = []
         self._drain: Callable[[], None] | None = None
@@ -111,17 +111,17 @@ class RunHandle:
     def queue_outcome(self, outcome: RowOutcome) -> None:
         with self._changed:
             if not self._is_discarding:
-                self._waiting.append(outcome)
+                self._queue.append(outcome)
             self._changed.notify_all()
 
     def record_counts(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Replace the counts by outcome. Used if workers send the rows."""
+        """Replace the counts by outcome, if workers send the rows."""
         with self._changed:
             self._counts = +Counter(counts)
 
     def has_room(self) -> bool:
         with self._changed:
-            return len(self._waiting) < MAX_WAITING_OUTCOMES or self._is_discarding
+            return len(self._queue) < MAX_WAITING_OUTCOMES or self._is_discarding
 
     def block_until_room(self) -> None:
         """Wait until the queue has room or is discarded."""
@@ -133,14 +133,14 @@ class RunHandle:
         with self._changed:
             self._notes.append(message)
 
-    def start(self, engine: Drainable) -> None:
-        """Record that `engine` starts sending, so that `stop` can drain it. Must be called in its event loop."""
+    def start(self, run: Drainable) -> None:
+        """Record that `run` starts sending, so that `stop` can drain it. Must be called in its event loop."""
         loop = asyncio.get_running_loop()
         with self._changed:
-            self._drain = lambda: _call_soon(loop, engine.drain)
+            self._drain = lambda: _call_soon(loop, run.drain)
             self._is_sending = True
             if self._is_stopped:
-                engine.drain()
+                run.drain()
             self._changed.notify_all()
 
     async def wait_for_room(self) -> None:
@@ -150,9 +150,9 @@ class RunHandle:
             with self._changed:
                 if self.has_room() or self._is_stopped:
                     return
-                has_changed = asyncio.Event()
-                self._wakers.append(partial(_call_soon, loop, has_changed.set))
-            await has_changed.wait()
+                room_made = asyncio.Event()
+                self._wakers.append(partial(_call_soon, loop, room_made.set))
+            await room_made.wait()
 
     def notes(self) -> tuple[str, ...]:
         with self._changed:
@@ -181,9 +181,9 @@ class RunHandle:
     def take_outcomes(self) -> list[RowOutcome]:
         """Wait for outcomes and return them. Returns an empty list if the run has ended."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._has_ended)
-            outcomes = list(self._waiting)
-            self._waiting.clear()
+            self._changed.wait_for(lambda: self._queue or self._has_ended)
+            outcomes = list(self._queue)
+            self._queue.clear()
             self._wake()
         return outcomes
 
@@ -199,7 +199,7 @@ class RunHandle:
             self._changed.notify_all()
 
     def _wake(self) -> None:
-        """Wake everything that waits for room. The caller must hold the lock."""
+        """Wake everything that waits for room. Must be called with the lock held."""
         self._changed.notify_all()
         for wake in self._wakers:
             wake()
@@ -212,7 +212,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) ->
 
 
 class BackgroundRun(Generic[T]):
-    """A run in progress, for use with a single `with` or `async with` statement.
+    """A run in progress, to be used in one `with` or `async with` statement.
 
     Entering the block waits until rows are about to be sent, and raises an error if none can be sent. Iterate over the
     run for its outcomes. Leaving the block early stops the run: no new row starts, rows in flight finish, and every
@@ -234,14 +234,14 @@ class BackgroundRun(Generic[T]):
         self._handle.stop()
 
     def wait(self) -> T:
-        """Wait for the run to end, and return its result. Discards outcomes that were not yet taken."""
+        """Wait for the run to end, and return its result. Discards all outcomes not taken yet."""
         self._require_entered()
         self._handle.discard()
         self._thread.join()
         return self.result
 
     async def wait_async(self) -> T:
-        """Do the same as `wait`, but asynchronously. Cancelling does not stop the run."""
+        """Like `wait`, but asynchronous. Cancelling it does not stop the run."""
         self._require_entered()
         self._handle.discard()
         await asyncio.to_thread(self._thread.join)
@@ -281,7 +281,7 @@ class BackgroundRun(Generic[T]):
         except BaseException:
             self.__exit__(None, None, None)
             raise
-        return self._require_started()
+        return self._exit_if_failed()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -303,7 +303,7 @@ class BackgroundRun(Generic[T]):
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
-        return self._require_started()
+        return self._exit_if_failed()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -340,11 +340,11 @@ class BackgroundRun(Generic[T]):
         self._previous_handlers = {number: signal.signal(number, stop_run) for number in self._stop_on}
 
     def _require_entered(self) -> None:
-        """Raise `UsageError` if the run was never entered: it has no outcomes, and nothing would ever end it."""
+        """Raise `UsageError` if the run was never entered, because waiting for it would never end."""
         if self._thread.ident is None:
             raise UsageError(say("The run has not started."), hint=say("Enter it in a with block first."))
 
-    def _require_started(self) -> Self:
+    def _exit_if_failed(self) -> Self:
         if self._failure is not None:
             self.__exit__(None, None, None)
         return self
@@ -376,14 +376,14 @@ class WorkerOutcomes:
 
     def __init__(self, journal: JournalReader, batch: BatchRecord, handle: RunHandle) -> None:
         self._journal, self._batch, self._handle = journal, batch, handle
-        self._rows_left: list[int] = []
+        self._remaining_rows: list[int] = []
 
     def begin(self) -> None:
-        """Store the numbers of the ready rows. Must be called before the workers send them."""
-        self._rows_left = [row.row for row in self._journal.rows(self._batch.number, states={State.READY})]
+        """Remember which rows are ready. Must be called before the workers send them."""
+        self._remaining_rows = [row.row for row in self._journal.rows(self._batch.number, states={State.READY})]
 
     def record_counts(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Set the run's counts, and pass on new outcomes while the queue has room."""
+        """Replace the run's counts, and pass on new outcomes while the queue has room."""
         self._handle.record_counts(counts)
         self._pass_on_outcomes(must_wait=False)
 
@@ -392,22 +392,22 @@ class WorkerOutcomes:
         self._pass_on_outcomes(must_wait=True)
 
     def _pass_on_outcomes(self, *, must_wait: bool) -> None:
-        rows_left: list[int] = []
-        for start in range(0, len(self._rows_left), _ROWS_PER_PAGE):
-            page = self._rows_left[start : start + _ROWS_PER_PAGE]
+        remaining_rows: list[int] = []
+        for start in range(0, len(self._remaining_rows), _ROWS_PER_PAGE):
+            page = self._remaining_rows[start : start + _ROWS_PER_PAGE]
             if must_wait:
                 self._handle.block_until_room()
             elif not self._handle.has_room():
-                rows_left += self._rows_left[start:]
+                remaining_rows += self._remaining_rows[start:]
                 break
             passed_on = set[int]()
-            for outcome in self._outcomes(page):
+            for outcome in self._read_outcomes(page):
                 self._handle.queue_outcome(outcome)
                 passed_on.add(outcome.row)
-            rows_left += [row for row in page if row not in passed_on]
-        self._rows_left = rows_left
+            remaining_rows += [row for row in page if row not in passed_on]
+        self._remaining_rows = remaining_rows
 
-    def _outcomes(self, rows: Sequence[int]) -> Iterator[RowOutcome]:
+    def _read_outcomes(self, rows: Sequence[int]) -> Iterator[RowOutcome]:
         row_states = self._journal.rows(self._batch.number, numbers=set(rows))
         answered_rows = [row for row in row_states if row.state in OUTCOME_BY_STATE]
         payments = self._journal.payments(self._batch.number, [row.row for row in answered_rows])

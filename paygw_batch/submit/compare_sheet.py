@@ -18,7 +18,7 @@ from paygw_batch.submit.open_questions import WHOLE_SHEET, OpenQuestion
 
 @dataclass(slots=True)
 class SheetComparison:
-    """The results of comparing a sheet's rows with the journal.
+    """The result of comparing a sheet's rows with the journal.
 
     - `known`: rows already in the journal. `respelled`: rows whose order id is in the journal in another spelling.
     - `amended`: clashing rows that may replace a payment. `conflicts`: all other clashing rows.
@@ -68,7 +68,7 @@ class SheetComparison:
         may_replace: Callable[[Clash], bool],
         since: str,
     ) -> None:
-        """Compare more instructions with the journal and add their results."""
+        """Compare more instructions with the journal, and add the results."""
         order_ids = instructions["client_orderid"]
         known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
         amended = [clash for clash in clashes if may_replace(clash)]
@@ -115,7 +115,7 @@ _COMPARED_COLUMNS = ("row", "client_orderid", "content", "payee", "currency", "m
 
 
 class ComparisonMemory:
-    """Caches the results for a sheet's rows until something is written to the journal."""
+    """Caches a comparison until something is written to the journal."""
 
     def __init__(self) -> None:
         self._key: object = None
@@ -156,14 +156,14 @@ MAX_LISTED_ROWS = 20
 def split_look_alikes(
     look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None
 ) -> tuple[Sequence[LookAlike], Sequence[LookAlike]]:
-    """Separate look-alikes that are alone in their batch from the others. Omits those in the batch of `repeat`."""
+    """Separate look-alikes that are the only ones in their batch from the others. Omits the batch of `repeat`."""
     remaining = [row for row in look_alikes if repeat is None or row.batch != repeat.subject]
     counts = Counter(row.batch for row in remaining)
     return [row for row in remaining if counts[row.batch] == 1], [row for row in remaining if counts[row.batch] > 1]
 
 
 def warnings_by_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
-    """Return one warning (`DEFECT_SCHEMA`) per batch, at row 0, with the rows that resemble rows of the batch."""
+    """Return one warning (`DEFECT_SCHEMA`) for each batch, at row 0, that lists the rows like rows of the batch."""
     by_batch: dict[str, list[LookAlike]] = defaultdict(list)
     for look_alike in look_alikes:
         by_batch[look_alike.batch].append(look_alike)

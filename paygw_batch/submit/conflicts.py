@@ -20,7 +20,7 @@ from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.journal import Clash, FoundPayment, JournalReader
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.columns import column_label
-from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.show.remittance import build_payee
 from paygw_batch.submit.compare_sheet import select_rows
 from paygw_batch.submit.open_questions import RepeatedRow, share_workbook
@@ -58,41 +58,40 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""What to do about a conflict, by the state of the earlier payment or by what is known of it."""
-_TAKES_MORE = frozenset({State.PAID, State.ACCEPTED, State.READY})
-"""The remedies after which a difference may be paid in addition."""
+"""What to do about a conflict, by the state of the earlier payment or by another case above."""
+_MAY_PAY_MORE = frozenset({State.PAID, State.ACCEPTED, State.READY})
+"""The states in which a higher amount may be paid by an additional payment."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Conflict:
-    """A row that pays `now`, and the earlier payment `before`. `clash` is None if the row has a new order id.
+    """A row that conflicts with the `earlier` payment. `clash` is None if the row has a new order id.
 
-    `can_amend` is whether the row may replace the earlier payment, at least after a quarantine.
+    `can_amend` is set if the row may replace the earlier payment, at least after a quarantine.
     """
 
-    now: Instruction
-    before: FoundPayment
+    new: Instruction
+    earlier: FoundPayment
     clash: Clash | None
     repeat: RepeatedRow | None
     is_held: bool
     can_amend: bool
-    sheet_name: str
-    headers: Mapping[str, str]
+    sheet: Sheet
 
     @property
     def has_own_id(self) -> bool:
-        return "client_orderid" in self.headers
+        return "client_orderid" in self.sheet.headers
 
-    def finding(self, row: int, cutoff: str, quarantine: Quarantine) -> tuple[int, str, str, str, str]:
-        """Return the defect, in the column that differs or, if the sheet has order ids, in theirs."""
+    def defect(self, row: int, cutoff: str, quarantine: Quarantine) -> tuple[int, str, str, str, str]:
+        """Return the defect, in the order id if the sheet has one, or else in the first column that differs."""
         differences = self._differences()
-        column, value = "client_orderid", self.now.client_orderid
+        column, value = "client_orderid", self.new.client_orderid
         if not self.has_own_id:
-            column, value = next(((name, new) for name, _, new in differences), ("amount", self.now.amount))
+            column, value = next(((name, new) for name, _, new in differences), ("amount", self.new.amount))
         changes = (
             say(
                 "{column} was {was} and is now {now}.",
-                column=self.headers.get(name) or column_label(name),
+                column=self.sheet.headers.get(name) or column_label(name),
                 was=was or say("empty"),
                 now=new or say("empty"),
             )
@@ -102,37 +101,37 @@ class _Conflict:
         return row, column, value, CONFLICT, " ".join([self._earlier_text(), *changes, *remedies])
 
     def _differences(self) -> Sequence[tuple[str, str, str]]:
-        """Return the columns that differ from the earlier payment, with the values before and now.
+        """Return the columns that differ from the earlier payment, with the old and new values.
 
         Columns that the sheet does not have are returned only if no others differ.
         """
-        if not self.before.fields:  # The person was forgotten.
+        if not self.earlier.fields:  # The person was forgotten.
             return ()
-        old, new = ({"amount": one.amount, "country": one.country, **one.fields} for one in (self.before, self.now))
-        if Decimal(self.before.amount) == Decimal(self.now.amount):
+        old, new = ({"amount": one.amount, "country": one.country, **one.fields} for one in (self.earlier, self.new))
+        if Decimal(self.earlier.amount) == Decimal(self.new.amount):
             new["amount"] = old["amount"]
         if self.repeat is not None:
             old[STAFF_NUMBER], new[STAFF_NUMBER] = self.repeat.staff_before, self.repeat.staff
         names = [name for name in old | new if old.get(name, "") != new.get(name, "")]
-        in_sheet = [name for name in names if name in self.headers]
+        in_sheet = [name for name in names if name in self.sheet.headers]
         return [(name, old.get(name, ""), new.get(name, "")) for name in in_sheet or names]
 
     def _earlier_text(self) -> str:
-        before, payee = self.before, build_payee(self.before.form, self.before.fields)
-        values = {"order_id": before.client_orderid, "day": before.opened_at[:10], "batch": before.batch}
-        values |= {"row": str(before.row), "state": state_label(_HELD if self.is_held else before.state.value)}
-        payment = {"currency": before.currency, "amount": before.amount, "account": payee.number}
-        if not self.has_own_id and before.fields:
+        earlier, payee = self.earlier, build_payee(self.earlier.form, self.earlier.fields)
+        values = {"order_id": earlier.client_orderid, "day": earlier.opened_at[:10], "batch": earlier.batch}
+        values |= {"row": str(earlier.row), "state": state_label(_HELD if self.is_held else earlier.state.value)}
+        payment = {"currency": earlier.currency, "amount": earlier.amount, "account": payee.number}
+        if not self.has_own_id and earlier.fields:
             return say(
                 "{name} is already in this payment run: {before_name}, {currency} {amount} to {account}, on {day} "
                 "(order {order_id}, row {row} of batch {batch}, now {state}).",
-                name=build_payee(self.now.form, self.now.fields).name,
+                name=build_payee(self.new.form, self.new.fields).name,
                 before_name=payee.name,
                 **payment,
                 **values,
             )
-        values["order_id"] = self.now.client_orderid
-        paid = say(" ({name}: {currency} {amount} to {account})", name=payee.name, **payment) if before.fields else ""
+        values["order_id"] = self.new.client_orderid
+        paid = say(" ({name}: {currency} {amount} to {account})", name=payee.name, **payment) if earlier.fields else ""
         return say(
             "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}).",
             **values,
@@ -140,7 +139,7 @@ class _Conflict:
         )
 
     def _quarantine_text(self, cutoff: str, quarantine: Quarantine) -> Sequence[str]:
-        """Return why the row cannot replace the earlier payment yet, or nothing if it can now or never."""
+        """Return why the row cannot replace the earlier payment yet. Empty if it can now, or never can."""
         clash = self.clash
         if clash is None or clash.quarantined_since is None or not self.can_amend or clash.is_replaceable(cutoff):
             return ()
@@ -155,29 +154,29 @@ class _Conflict:
         return (text,)
 
     def _remedies(self) -> Iterator[str]:
-        """Yield what to do, also if more is to be paid, or if the row may be for somebody else."""
-        before, now, case = self.before, self.now, str(self.before.state)
-        if not self.has_own_id and share_workbook(before.sheet_name, self.sheet_name):
+        """Yield what to do, including how to pay more or somebody else."""
+        earlier, new, case = self.earlier, self.new, str(self.earlier.state)
+        if not self.has_own_id and share_workbook(earlier.sheet_name, self.sheet.name):
             case = _WORKSHEET
         elif self.is_held:
             case = _HELD
         elif self.can_amend:
-            case = _AMEND_READY if before.state is State.READY else _AMEND_REJECTED
+            case = _AMEND_READY if earlier.state is State.READY else _AMEND_REJECTED
         yield say(_REMEDIES[case])
-        more = Decimal(now.amount) - Decimal(before.amount)
-        if case in _TAKES_MORE and more > 0 and before.currency == now.currency:
+        more = Decimal(new.amount) - Decimal(earlier.amount)
+        if case in _MAY_PAY_MORE and more > 0 and earlier.currency == new.currency:
             template = (
                 mark("To pay {currency} {more} more, add a row for that amount with its own id.")
                 if self.has_own_id
                 else mark("To pay {currency} {more} more, pay that amount in a separate payment run.")
             )
-            yield say(template, currency=now.currency, more=format_amount(f"{more:f}"))
-        person, other = (build_payee(one.form, one.fields).person for one in (now, before))
+            yield say(template, currency=new.currency, more=format_amount(f"{more:f}"))
+        person, other = (build_payee(one.form, one.fields).person for one in (new, earlier))
         if self.has_own_id and all(mine != theirs for mine, theirs in zip(person, other, strict=True)):
             yield say("Only if this row pays another person altogether, give it its own id instead.")
 
 
-def conflict_findings(
+def conflict_defects(
     clashes: Mapping[int, tuple[Clash, bool]],
     repeats: Mapping[int, RepeatedRow],
     validated: Validated,
@@ -185,32 +184,30 @@ def conflict_findings(
     cutoff: str,
     quarantine: Quarantine,
 ) -> Iterator[tuple[int, str, str, str, str]]:
-    """Yield the defects of all conflicts, for `build_findings`.
+    """Yield a defect for each conflict, for `build_findings`.
 
-    `clashes` also says whether the payee has no other row, because only then may the row replace the earlier payment.
+    `clashes` also tells whether the payee has only this row. If not, it may not replace the earlier payment.
     """
-    places = {row: (clash.batch, clash.sheet_row) for row, (clash, _) in clashes.items()}
-    places |= {row: (repeat.batch, repeat.sheet_row) for row, repeat in repeats.items()}
+    earlier_rows = {row: (clash.batch, clash.sheet_row) for row, (clash, _) in clashes.items()}
+    earlier_rows |= {row: (repeat.batch, repeat.sheet_row) for row, repeat in repeats.items()}
     earlier: dict[tuple[str, int], tuple[FoundPayment, bool]] = {}
-    for batch in {batch for batch, _ in places.values()}:
+    for batch in {batch for batch, _ in earlier_rows.values()}:
         if (record := journal.batch(batch)) is not None:
-            rows, holds = [row for name, row in places.values() if name == batch], journal.holds(record.number)
+            rows, holds = [row for name, row in earlier_rows.values() if name == batch], journal.holds(record.number)
             payments = journal.payments(record.number, rows)
             earlier |= {(batch, row): (payment, row in holds) for row, payment in payments.items()}
     columns = ("row", "client_orderid", "country", "currency", "amount", "form", "fields")
-    for part in validated.parts() if places else ():
-        lines = select_rows(part.instructions, list(places)).select(columns)
+    for part in validated.parts() if earlier_rows else ():
+        lines = select_rows(part.instructions, list(earlier_rows)).select(columns)
         for row, order_id, country, currency, amount, form, fields in lines.iter_rows():
-            (clash, is_only), (before, is_held) = clashes.get(row, (None, False)), earlier[places[row]]
-            can_amend = clash is not None and clash.is_amendable and is_only
+            (clash, is_only), (payment, is_held) = clashes.get(row, (None, False)), earlier[earlier_rows[row]]
             conflict = _Conflict(
                 Instruction(order_id, country, currency, amount, form, json.loads(fields)),
-                before,
+                payment,
                 clash,
                 repeats.get(row),
                 is_held,
-                can_amend,
-                validated.sheet.name,
-                validated.sheet.headers,
+                clash is not None and clash.is_amendable and is_only,
+                validated.sheet,
             )
-            yield conflict.finding(row, cutoff, quarantine)
+            yield conflict.defect(row, cutoff, quarantine)

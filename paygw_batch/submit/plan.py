@@ -44,7 +44,7 @@ from paygw_batch.submit.compare_sheet import (
     split_look_alikes,
     warnings_by_batch,
 )
-from paygw_batch.submit.conflicts import CONFLICT, conflict_findings
+from paygw_batch.submit.conflicts import CONFLICT, conflict_defects
 from paygw_batch.submit.open_questions import (
     OpenQuestion,
     RepeatedRow,
@@ -354,7 +354,7 @@ def _comparison_defects(
     pasted = run.pasted_row_defects(comparison)
     clashes = {clash.row: (clash, run.pays_once(clash.client_orderid)) for clash in comparison.conflicts}
     repeats = {repeat.row: repeat for repeat in run.repeats(comparison, set(pasted["row"]))}
-    conflicts = build_findings(conflict_findings(clashes, repeats, validated, journal, cutoff, quarantine))
+    conflicts = build_findings(conflict_defects(clashes, repeats, validated, journal, cutoff, quarantine))
     return pl.concat([conflicts, _respelled_id_defects(comparison), _damaged_id_defects(comparison, validated), pasted])
 
 

@@ -61,7 +61,7 @@ def submit_sheet(
 ) -> T | RefusedSheet:
     """Open a sheet's batch if necessary, and `send` its due rows.
 
-    Before writing anything, returns a refusal (defects, open questions) or raises `ApprovalError` (not approved).
+    Before anything is written, returns a refusal for defects or open questions, or raises `ApprovalError`.
     """
     source, choices, plan = submission.source, submission.choices, plan_sheet(submission, journal)
     conversation.show(plan)
@@ -97,7 +97,7 @@ def add_warnings(summary: Summary, plan: Plan) -> Summary:
 
 
 def refusal_summary(refusal: RefusedSheet, submission: Submission) -> Summary:
-    """Return the summary of a refused sheet. In strict mode, warnings count as defects."""
+    """Return the summary for a refused sheet. In strict mode, warnings count as defects."""
     plan, validated = refusal.plan, refusal.plan.validated
     summary = Summary(
         ExitCode.DEFECTS,
@@ -121,7 +121,7 @@ def refusal_summary(refusal: RefusedSheet, submission: Submission) -> Summary:
 
 
 def _defects_message(plan: Plan, defect_count: int, submission: Submission) -> str:
-    operation, found = load_operation(plan.validated.sheet.operation), plan.validated.defects_found.rows
+    operation, defect_rows = load_operation(plan.validated.sheet.operation), plan.validated.defects_found.rows
     message = say_count(
         defect_count,
         "Nothing was sent, because {count:,} of {rows} has defects. Correct it, or run `paygw-batch {command}` with "
@@ -133,8 +133,8 @@ def _defects_message(plan: Plan, defect_count: int, submission: Submission) -> s
         verb=say(operation.verb),
     )
     strict, validated = submission.choices.strict, submission.validated
-    found_alone = (warnings_as_defects(validated) if strict else validated).defects_found.rows
-    if len(found_alone) < len(found):  # `validate` would not find the others, which come from the journal
+    validation_rows = (warnings_as_defects(validated) if strict else validated).defects_found.rows
+    if len(validation_rows) < len(defect_rows):  # `validate` would not find defects from the journal
         return message
     extension = ".xlsx" if submission.sheet.suffix.lower() == ".xlsx" else ".csv"
     rejects = shlex.quote(f"{submission.sheet.stem}.rejects{extension}")
@@ -195,7 +195,7 @@ def find_unfinished_batch(journal: JournalReader) -> BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRows:
-    """The number of rows that were released, and a message for each row that must wait."""
+    """How many rows were released, and a message for each row that must wait."""
 
     rows: int
     waiting: Sequence[str]
@@ -206,7 +206,7 @@ def release_rejected_rows(
 ) -> ReleasedRows:
     """Release rejected rows of a batch (all if `rows` is None) for another attempt, as `by` decided.
 
-    The journal stores the signed `order` for the release, if any. Raises `UsageError`, and releases nothing, if one of
+    The journal stores the signed `order` for the release, if any. Raises `UsageError` and releases nothing if one of
     `rows` may not be released.
     """
     settings, journal, batch = job.settings, job.journal, job.batch
@@ -234,15 +234,15 @@ def release_rejected_rows(
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """The first rejected rows of a batch. `opens` maps each row that must wait to the time when it can be released."""
+    """The first rejected rows of a batch. `open_from` maps each row that must wait to its release time."""
 
     rows: Sequence[RowState]
-    opens: Mapping[int, str]
+    open_from: Mapping[int, str]
     has_more: bool
 
 
 def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecord, *, limit: int) -> RejectedRows:
-    """Return up to `limit` rejected rows of a batch, in the sheet's order."""
+    """Return the first `limit` rejected rows of a batch, in the sheet's order."""
     rejected = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
     now = utc_now()
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)

@@ -73,7 +73,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
         app = ListenerApp(
             path,
             read_claim=partial(read_notification, names=fields, check=check),
-            store=writer.keep,
+            store=writer.write,
             limits=Limits(section.max_body_kib * 1024, section.rate_per_s),
             now=lambda: timestamp(utc_now()),
             monotonic_s=time.monotonic,
@@ -90,7 +90,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
                 if gateway is not None:
                     from paygw_batch.settle.settle_rows import run_follow_up  # noqa: PLC0415 (slow: imports httpx)
 
-                    follow_up = run_follow_up(settings, gateway, writer.keep, lambda note: screen.notes([note]))
+                    follow_up = run_follow_up(settings, gateway, writer.write, lambda note: screen.notes([note]))
                     app.follow_up = (await stack.enter_async_context(follow_up)).queue_claim
                 processing = asyncio.create_task(processor.run())
                 await serve(app, section.port, client_timeout_s=section.client_timeout_s, on_ready=report_ready)

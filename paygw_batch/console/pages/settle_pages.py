@@ -93,8 +93,8 @@ def _describe_consequence(choice: SettleChoice) -> str:
 
 
 def _disabled_reason(visit: Visit, choice: SettleChoice) -> str:
-    if choice.opens:
-        return say("Available after {at}. Until then, the gateway may still pay it.", at=format_time(choice.opens))
+    if choice.open_from:
+        return say("Available after {at}. Until then, the gateway may still pay it.", at=format_time(choice.open_from))
     return say(ASK_MAKER_MESSAGE) if choice.needs_two and not visit.may(Action.ORDER) else ""
 
 
@@ -189,7 +189,7 @@ def choose_rejected(visit: Visit) -> Response:
         rows_with_reason = {row for reason in reasons for row in reason.rows}
         numbers = {parse_row_number(name.removeprefix(_ROW_PREFIX)) for name in form if name.startswith(_ROW_PREFIX)}
         single_rows = {number for number in numbers if number is not None}
-        row_numbers = sorted(rows_with_reason.difference(rejected.opens) | single_rows)
+        row_numbers = sorted(rows_with_reason.difference(rejected.open_from) | single_rows)
         if None in numbers or not {row.row for row in rejected.rows}.issuperset(row_numbers):
             raise UsageError(say("One of these rows is no longer rejected. Reload the page and check again."), hint="")
         if not row_numbers:
@@ -201,7 +201,7 @@ def choose_rejected(visit: Visit) -> Response:
 
 
 def _rows_digest(rejected: RejectedRows) -> str:
-    rows = [(row.row, row.attempt, _reason_key(row), row.row in rejected.opens) for row in rejected.rows]
+    rows = [(row.row, row.attempt, _reason_key(row), row.row in rejected.open_from) for row in rejected.rows]
     return hashlib.sha256(repr((rows, rejected.has_more)).encode()).hexdigest()[:32]
 
 
@@ -214,8 +214,8 @@ def _group_by_reason(rejected: RejectedRows) -> Sequence[RejectedReason]:
             key,
             _rejection_reason(rows[0]),
             [row.row for row in rows],
-            sums_by_currency(row for row in rows if row.row not in rejected.opens),
-            sum(row.row in rejected.opens for row in rows),
+            sums_by_currency(row for row in rows if row.row not in rejected.open_from),
+            sum(row.row in rejected.open_from for row in rows),
         )
         for key, rows in rows_by_key.items()
     ]
