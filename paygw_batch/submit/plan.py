@@ -17,16 +17,7 @@ from paygw_batch.core.text import normalise_spelling
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.quarantine import JournalClock, Quarantine
 from paygw_batch.errors import InternalError, ReferenceLookAlike
-from paygw_batch.journal import (
-    Amendment,
-    BatchPart,
-    BatchRecord,
-    Journal,
-    JournalReader,
-    KnownRow,
-    LookAlike,
-    NewBatch,
-)
+from paygw_batch.journal import Amendment, BatchPart, BatchRecord, Journal, JournalReader, KnownRow, LookAlike, NewBatch
 from paygw_batch.language import mark, say
 from paygw_batch.settle.resolve import require_people_not_forgotten
 from paygw_batch.sheet.check.contract import ContractGate, payable_rows, rules_for_sheet
@@ -57,7 +48,7 @@ from paygw_batch.submit.open_questions import (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The effects that submitting a sheet would have. Nothing has been written.
+    """What submitting a sheet would do. Nothing has been written.
 
     If the journal already has the batch, it is `existing`, and only its due rows are sent. `known` rows belong to other
     batches. `amendments` replace payments that were rejected or never sent.
@@ -68,7 +59,7 @@ class Plan:
     known: Sequence[KnownRow]
     amendments: Sequence[Amendment]
     questions: Sequence[OpenQuestion] = ()
-    """The questions that a person must answer before the batch is opened."""
+    """Questions that a person must answer before the batch is opened."""
     look_alikes: Sequence[LookAlike] = ()
     """Rows that resemble rows of another batch, with one warning per batch."""
     own_ids: Mapping[int, str] = field(default_factory=dict)
@@ -132,9 +123,10 @@ def plan_submission(
     """Compare a validated sheet with the journal and plan its batch.
 
     A row has a defect if its order id was used in another spelling or for different content. With `amend`, a row may
-    replace a payment that was never made, but waits `quarantine_h` hours if only a person said so. Rows that resemble
-    rows from the last `look_alike_days` cause warnings. A sheet that repeats a batch from the last `repeat_days` causes
-    an open question. Days are counted back from `as_of`. Raises `ReferenceLookAlike` for a respelled reference.
+    replace a payment that was never made. If only a person reported this, it must wait `quarantine_h` hours. Rows that
+    resemble rows from the last `look_alike_days` cause warnings. A sheet that repeats a batch from the last
+    `repeat_days` causes an open question. Days are counted back from `as_of`. Raises `ReferenceLookAlike` for a
+    respelled reference.
     """
     validated = warnings_as_defects(validated) if choices.strict else validated
     if existing := _find_existing_batch(validated, journal):
@@ -144,25 +136,25 @@ def plan_submission(
     search_clock, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
     cutoff = quarantine.cutoff(clock.now)
     run = _PaymentRun.from_sheet(validated, journal)
-    diff = compare_sheet(
+    comparison = compare_sheet(
         validated,
         journal,
         lambda clash: choices.amend and clash.is_replaceable(cutoff) and run.pays_once(clash.client_orderid),
         search_clock.days_ago(max(look_back.look_alike_days, look_back.repeat_days)),
         None if choices.amend else memory,
     )
-    if diff.amended:
+    if comparison.amended:
         # If the clock is fast, a quarantine may seem to have ended while the old payment can still be made.
         clock.require_plausible()
-    if (defects := _comparison_defects(diff, run, validated, journal, cutoff, quarantine)).height:
+    if (defects := _comparison_defects(comparison, run, validated, journal, cutoff, quarantine)).height:
         validated = with_defects(validated, defects)
         # Without the rows with defects, this is another batch, which an earlier run may have opened.
         if existing := _find_existing_batch(validated, journal):
             return Plan(validated, existing, (), ())
-    look_alikes: Sequence[LookAlike] = diff.look_alikes
+    look_alikes: Sequence[LookAlike] = comparison.look_alikes
     recent = [row for row in look_alikes if row.opened_at > search_clock.days_ago(look_back.look_alike_days)]
     if choices.strict and recent:
-        validated = with_defects(validated, _look_alike_warnings(recent, diff.own_ids))
+        validated = with_defects(validated, _look_alike_warnings(recent, comparison.own_ids))
         if existing := _find_existing_batch(validated, journal):
             return Plan(validated, existing, (), ())
         excluded = {row.row for row in recent}
@@ -170,17 +162,17 @@ def plan_submission(
     since = search_clock.days_ago(look_back.repeat_days)
     repeat = _find_repeat(validated, look_alikes, journal, since=since) if look_back.repeat_days else None
     (single, grouped), refused = split_look_alikes(recent, repeat), set(defects["row"])
-    questions = [*([] if repeat is None else [repeat]), *run.questions(validated, diff)]
-    warned = with_warnings(validated, _look_alike_warnings(single, diff.own_ids))
-    known_rows = [row for row in diff.known if row.row not in refused]
-    amendments = [Amendment(clash.row, clash.instruction, cutoff) for clash in diff.amended if clash.row not in refused]
+    questions = [*([] if repeat is None else [repeat]), *run.questions(validated, comparison)]
+    warned = with_warnings(validated, _look_alike_warnings(single, comparison.own_ids))
+    known_rows = [row for row in comparison.known if row.row not in refused]
+    amendments = [Amendment(row.row, row.instruction, cutoff) for row in comparison.amended if row.row not in refused]
     batches = {row.batch for row in grouped}
     names = {batch.batch: batch.sheet_name for batch in journal.batches() if batch.batch in batches} if batches else {}
-    return Plan(warned, None, known_rows, amendments, questions, grouped, diff.own_ids, names)
+    return Plan(warned, None, known_rows, amendments, questions, grouped, comparison.own_ids, names)
 
 
 def _find_existing_batch(validated: Validated, journal: JournalReader) -> BatchRecord | None:
-    """Return a sheet's batch, or None. Raises `PeopleForgotten` if people in the batch were forgotten."""
+    """Return the sheet's batch, if the journal has it. Raises `PeopleForgotten` if people in it were forgotten."""
     existing = journal.batch(validated.batch, operation=validated.sheet.operation)
     if existing is not None:
         require_people_not_forgotten(journal, existing)
@@ -198,12 +190,12 @@ def open_planned_batch(
     approved: PlanApproval = NO_APPROVAL,
     is_answered: bool = False,
 ) -> BatchRecord:
-    """Return the planned batch. Store it if the journal does not have it.
+    """Return the planned batch, after storing it if the journal does not have it.
 
-    Every row of a new batch is checked against its country's contract again. Nothing is stored if a row fails.
+    Checks every row of a new batch against its country's contract again. Nothing is stored if a row fails.
 
     Later runs write the reconciliation next to `sheet_path`. `by` is the person who opens the batch. Raises
-    `OpenSheetQuestion` if the plan has questions, unless `is_answered`.
+    `OpenSheetQuestion` if the plan has questions, unless they are answered (`is_answered`).
     """
     if plan.existing is not None:
         return plan.existing
@@ -231,7 +223,7 @@ def open_planned_batch(
 def _batch_parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
     """Check the parts of a batch against the contract and yield them.
 
-    Errors, such as a changed sheet, are raised inside the journal's transaction, so nothing is stored.
+    Errors, such as one for a changed sheet, are raised inside the journal's transaction, so nothing is stored.
     """
     pager = Pager()
     known_rows = [row.row for row in plan.known]
@@ -245,7 +237,7 @@ def _batch_parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
 
 
 def _reject_respelled_reference(validated: Validated, journal: JournalReader) -> None:
-    """Raise `ReferenceLookAlike` if the sheet's reference was used before, but only in another spelling."""
+    """Raise `ReferenceLookAlike` if the sheet's reference was used before only in another spelling."""
     batches = [batch for batch in journal.batches() if batch.operation == validated.sheet.operation and batch.reference]
     reference = _derived_reference(validated) if batches else None
     if reference is None:
@@ -274,9 +266,9 @@ def _reject_respelled_reference(validated: Validated, journal: JournalReader) ->
 
 
 def _derived_reference(validated: Validated) -> str | None:
-    """Return the reference from which a sheet's order ids were derived, or None if the sheet has its own ids.
+    """Return the reference from which a sheet's order ids were derived, or None if it has its own ids.
 
-    Either all order ids of a sheet are derived or none is, so the first row decides.
+    Either all order ids in a sheet are derived or none are, so the first row decides.
     """
     for part in validated.parts():
         for order_id in part.instructions["client_orderid"].head(1):
@@ -308,19 +300,19 @@ class _PaymentRun:
         return cls(rows, past, frozenset(repeated_stems), validated.sheet.name)
 
     def pays_once(self, order_id: str) -> bool:
-        """Return whether the payee of this order has no other row."""
+        """Return whether this order's payee has only one row."""
         return order_id.rpartition("-")[0] not in self.repeated_stems
 
     def pasted_row_defects(self, comparison: SheetComparison) -> pl.DataFrame:
-        """Return defects for rows whose order ids may be new only because another row of their payee changed."""
+        """Return defects for rows whose order ids may be new only because another row for the same payee changed."""
         if self.payments is None:
             return empty_findings()
         clashing = {entry.client_orderid.rpartition("-")[0] for entry in comparison.conflicts} & self.repeated_stems
         compared_rows = {*(entry.row for entry in comparison.known), *(entry.row for entry in comparison.conflicts)}
         lines = self.payments.filter(pl.col("stem").is_in(list(clashing)) & ~pl.col("row").is_in(list(compared_rows)))
-        sentence = mark("{name} is in several rows, and one of them differs from the rows sent before.")
+        template = mark("{name} is in several rows, and one of them differs from the rows sent before.")
         return build_findings(
-            (row, "amount", amount, CONFLICT, say(sentence, name=name))
+            (row, "amount", amount, CONFLICT, say(template, name=name))
             for row, name, amount in lines.select("row", "name", "amount").iter_rows()
         )
 
@@ -350,7 +342,6 @@ def _comparison_defects(
     cutoff: str,
     quarantine: Quarantine,
 ) -> pl.DataFrame:
-    """Return a defect for each row that may not be paid because of what is in the journal."""
     pasted = run.pasted_row_defects(comparison)
     clashes = {clash.row: (clash, run.pays_once(clash.client_orderid)) for clash in comparison.conflicts}
     repeats = {repeat.row: repeat for repeat in run.repeats(comparison, set(pasted["row"]))}
@@ -359,11 +350,10 @@ def _comparison_defects(
 
 
 def _respelled_id_defects(comparison: SheetComparison) -> pl.DataFrame:
-    """Return a defect for each row whose order id was already used in another spelling."""
     lines = []
     for spelling in comparison.respelled:
         own_id = comparison.own_ids[spelling.row]
-        sentence = say(
+        message = say(
             "{own_id} differs only in spelling from {order_id}, which was used on {opened_at} (batch {batch}). If it "
             "is the same payment, write {order_id}. If not, give this one an id that differs in more than case, width "
             "or hyphens.",
@@ -372,30 +362,30 @@ def _respelled_id_defects(comparison: SheetComparison) -> pl.DataFrame:
             opened_at=spelling.opened_at[:10],
             batch=spelling.batch,
         )
-        lines.append((spelling.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
+        lines.append((spelling.row, "client_orderid", own_id, LOOK_ALIKE, message))
     return build_findings(lines)
 
 
 def _damaged_id_defects(comparison: SheetComparison, validated: Validated) -> pl.DataFrame:
-    """Return a defect for each row whose order id looks like a used id that a spreadsheet has changed."""
-    alike = {look_alike.row: look_alike for look_alike in comparison.rewritten}
+    """Return a defect for each row whose order id looks like a used one that a spreadsheet changed."""
+    by_row = {look_alike.row: look_alike for look_alike in comparison.rewritten}
     columns = ("row", "client_orderid", "account_name", "currency", "amount")
-    frames = (select_rows(part.rows, list(alike)).select(columns) for part in (validated.parts() if alike else ()))
+    frames = (select_rows(part.rows, list(by_row)).select(columns) for part in (validated.parts() if by_row else ()))
     lines = []
     for row, own_id, name, currency, amount in (line for frame in frames for line in frame.iter_rows()):
-        sentence = say(
+        message = say(
             "{own_id} may be {order_id}, changed by a spreadsheet. Batch {batch} of {opened_at} pays {name} {currency} "
             "{amount} under {order_id}. If this is the same payment, write {order_id}. If not, give it a clearly "
             "different id.",
             own_id=own_id,
-            order_id=alike[row].client_orderid,
+            order_id=by_row[row].client_orderid,
             name=name or say("the same person"),
             currency=currency,
             amount=format_amount(amount),
-            opened_at=alike[row].opened_at[:10],
-            batch=alike[row].batch,
+            opened_at=by_row[row].opened_at[:10],
+            batch=by_row[row].batch,
         )
-        lines.append((row, "client_orderid", own_id, REWRITTEN, sentence))
+        lines.append((row, "client_orderid", own_id, REWRITTEN, message))
     return build_findings(lines)
 
 
@@ -418,7 +408,7 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int,
     lines = []
     for look_alike in look_alikes:
         own_id = own_ids[look_alike.row]
-        sentence = say(
+        message = say(
             "{own_id} has the same account and amount as {client_orderid} of batch {batch} ({opened_at}). Make sure "
             "that you want to pay both.",
             own_id=own_id,
@@ -426,5 +416,5 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int,
             batch=look_alike.batch,
             opened_at=look_alike.opened_at[:10],
         )
-        lines.append((look_alike.row, "client_orderid", own_id, "row.look_alike", sentence))
+        lines.append((look_alike.row, "client_orderid", own_id, "row.look_alike", message))
     return build_findings(lines)
