@@ -30,16 +30,15 @@ DANGER_RANK: Mapping[str, int] = MappingProxyType(
 
 _MAX_DISTANCE = 2.0
 """The maximum distance (as in `_distances`) of a batch that resembles the sheet."""
+_IS_SIMILAR = pl.col("distance") <= _MAX_DISTANCE
 _MAY_HAVE_PAID = frozenset({State.PAID, State.ACCEPTED, State.IN_FLIGHT, State.IN_DOUBT})
 """The states of rows that paid their payee, or may have done so."""
 _PAGE_COLUMNS = ("row", "valid", "country", "currency", "amount", "account_name", "account_number", "phone")
 _EVERY_ROW = pl.lit(value=True)
-_NO_HOMONYMS = pl.Series([], dtype=pl.String)
+_NO_NAMESAKES = pl.Series([], dtype=pl.String)
 _EMPTY_PAGE = pl.DataFrame(schema=dict.fromkeys(_PAGE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean})
 _OLD_ACCOUNT_SCHEMA = {"row": pl.Int64, "account": pl.String}
-_NO_BATCHES = pl.DataFrame(
-    schema={"batch": pl.Int64, "overlap": pl.UInt32, "distance": pl.Float64, "is_approved": pl.Boolean}
-)
+_BATCH_SCHEMA = {"batch": pl.Int64, "overlap": pl.UInt32, "distance": pl.Float64, "is_approved": pl.Boolean}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How many of a sheet's people were paid by one earlier batch (`found`) and by any batch (`paid_before`)."""
+    """How many of a sheet's people were paid by one earlier batch (`found`), and by any (`paid_before`)."""
 
     batch: BatchRecord
     found: int
@@ -113,18 +112,18 @@ def compare_with_past(
 ) -> Comparison:
     """Compare a sheet's rows (`Validated.rows`) with the payments of `batches`, listed oldest first.
 
-    Rows in `sent` were sent before. Their payees are not missing, but nothing that leaves now differs because of them.
+    Rows in `sent` were sent before, so they cause no changes, but their payees do not count as missing.
     `against` adds the differences from another batch, without removing any. An amount is unusual if it changed by more
     than `share`. Only people paid in the sheet's countries can be missing, and only from `against` or from a batch that
     paid at least half of the sheet's people.
     """
     is_sent = pl.col("row").is_in(list(sent))
-    # The row of a unit is one to send, if there is one.
+    # Unsent rows come first, so that the first row of a unit is one to send, if it has any.
     payments = payment_rows(rows).with_columns(due=pl.when(~is_sent).then("value")).sort(is_sent, maintain_order=True)
     staff_numbers = payments.group_by("person").agg(pl.col("staff").drop_nulls().n_unique())
-    homonyms = staff_numbers.filter(pl.col("staff") > 1)["person"]
-    units = _group_units(_split_homonyms(payments, homonyms))
-    past = _PastPayments.read(journal, batches, units, homonyms)
+    namesakes = staff_numbers.filter(pl.col("staff") > 1)["person"]
+    units = _group_units(_split_namesakes(payments, namesakes))
+    past = _PastPayments.read(journal, batches, units, namesakes)
     finder = _ChangeFinder(units, past, share, minor_units)
     base = _find_base_batch(journal, batches, past)
     changed_accounts = finder.changed_accounts(None)
@@ -144,14 +143,14 @@ def compare_with_past(
         *(
             change
             for batch, changed in compared
-            for change in finder.missing_payees(_paid_rows(journal, batch, in_countries, homonyms), batch, changed)
+            for change in finder.missing_payees(_paid_rows(journal, batch, in_countries, namesakes), batch, changed)
         ),
     ]
-    leaving = [change for change in changes if change.row not in sent]
-    # If nobody was paid before, no batch is named, because opening another one must not make the plan invalid.
+    unsent = [change for change in changes if change.row not in sent]
+    # If nobody was paid before, no batch is named, because opening another batch must not make the plan invalid.
     paid_before = past.matches["unit"].n_unique()
     overlap = None if base is None or not paid_before else Overlap(base, past.overlap_size(base), paid_before)
-    return Comparison(_sort_by_danger(leaving, finder.median_sums()), people, overlap, finder.known_since(rows))
+    return Comparison(_sort_by_danger(unsent, finder.median_sums()), people, overlap, finder.known_since(rows))
 
 
 def payment_rows(rows: pl.DataFrame) -> pl.DataFrame:
@@ -181,10 +180,10 @@ def payment_rows(rows: pl.DataFrame) -> pl.DataFrame:
     return with_names.select(*valid.columns, person=person)
 
 
-def _split_homonyms(rows: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
+def _split_namesakes(rows: pl.DataFrame, namesakes: pl.Series) -> pl.DataFrame:
     """Distinguish people with the same name by staff number, or by account if they have none."""
-    by_number = pl.when(pl.col("person").is_in(homonyms.implode())).then(pl.format("{} {}", "person", "staff"))
-    return rows.with_columns(person=by_number.otherwise("person")) if homonyms.len() else rows
+    by_number = pl.when(pl.col("person").is_in(namesakes.implode())).then(pl.format("{} {}", "person", "staff"))
+    return rows.with_columns(person=by_number.otherwise("person")) if namesakes.len() else rows
 
 
 def _group_units(rows: pl.DataFrame) -> pl.DataFrame:
@@ -199,11 +198,11 @@ def _group_units(rows: pl.DataFrame) -> pl.DataFrame:
     return sums.join(pairs, on=["payee", "person"], how="left", nulls_equal=True, maintain_order="left")
 
 
-def _payment_pages(journal: JournalReader, batch: BatchRecord, homonyms: pl.Series) -> Iterator[pl.DataFrame]:
+def _payment_pages(journal: JournalReader, batch: BatchRecord, namesakes: pl.Series) -> Iterator[pl.DataFrame]:
     for page in journal.pages(batch.number):
-        has_staff = homonyms.len() and STAFF_NUMBER in pl.read_ipc_schema(io.BytesIO(page))
+        has_staff = namesakes.len() and STAFF_NUMBER in pl.read_ipc_schema(io.BytesIO(page))
         columns = [*_PAGE_COLUMNS, STAFF_NUMBER] if has_staff else list(_PAGE_COLUMNS)
-        yield _split_homonyms(payment_rows(pl.read_ipc(io.BytesIO(page), columns=columns)), homonyms)
+        yield _split_namesakes(payment_rows(pl.read_ipc(io.BytesIO(page), columns=columns)), namesakes)
 
 
 def _paid_or_unpaid_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection[int], bool]:
@@ -221,13 +220,13 @@ def _paid_or_unpaid_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Co
 
 
 def _paid_rows(
-    journal: JournalReader, batch: BatchRecord, condition: pl.Expr = _EVERY_ROW, homonyms: pl.Series = _NO_HOMONYMS
+    journal: JournalReader, batch: BatchRecord, condition: pl.Expr = _EVERY_ROW, namesakes: pl.Series = _NO_NAMESAKES
 ) -> pl.DataFrame:
     """Return the `payment_rows` of a batch that match `condition` and were or may have been paid."""
     rows, are_paid = _paid_or_unpaid_rows(journal, batch)
     is_listed = pl.col("row").is_in(list(rows))
     is_wanted = (is_listed if are_paid else ~is_listed) & condition
-    pages = [] if are_paid and not rows else _payment_pages(journal, batch, homonyms)
+    pages = [] if are_paid and not rows else _payment_pages(journal, batch, namesakes)
     return pl.concat([payment_rows(_EMPTY_PAGE), *(page.filter(is_wanted) for page in pages)])
 
 
@@ -252,14 +251,14 @@ class _PastPayments:
 
     @staticmethod
     def read(
-        journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame, homonyms: pl.Series
+        journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame, namesakes: pl.Series
     ) -> "_PastPayments":
         """Read the payments to the sheet's people from all batches, page by page."""
         payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
         is_in_sheet = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
         keys = ("batch", "payee", "person", "currency")
         frames = [
-            _paid_rows(journal, record, is_in_sheet, homonyms)
+            _paid_rows(journal, record, is_in_sheet, namesakes)
             .with_columns(batch=pl.lit(record.number, pl.Int64))
             .group_by(keys, maintain_order=True)
             .agg(pl.col("value").sum(), pl.col("name", "account").last())
@@ -277,19 +276,17 @@ class _PastPayments:
             .agg(pl.col("by_name").any())
         )
         overlaps = matches.group_by("batch").agg(overlap=pl.len().cast(pl.UInt32))
-        approved = {number: _is_approved(journal, number) for number in overlaps["batch"]}
+        approved = [number for number in overlaps["batch"] if _is_approved(journal, number)]
         batches = overlaps.join(_distances(units, matches, rows), on="batch", how="left").with_columns(
             pl.col("distance").fill_null(float("inf")),
-            is_approved=pl.col("batch").replace_strict(approved, return_dtype=pl.Boolean)
-            if approved
-            else pl.lit(value=False),
+            is_approved=pl.col("batch").is_in(approved),
         )
         return _PastPayments(
-            {record.number: record for record in records}, rows, matches, batches.match_to_schema(_NO_BATCHES.schema)
+            {record.number: record for record in records}, rows, matches, batches.match_to_schema(_BATCH_SCHEMA)
         )
 
     def overlap_size(self, batch: BatchRecord) -> int:
-        """Return how many of the sheet's people a batch paid."""
+        """Return how many of the sheet's people were paid by a batch."""
         return int(self.batches.filter(batch=batch.number)["overlap"].sum())
 
     def best_batch(self) -> BatchRecord | None:
@@ -301,7 +298,7 @@ class _PastPayments:
             return None
         candidates = self.batches.filter(pl.col("is_approved") == pl.col("is_approved").any())
         large = candidates.filter(_is_large())
-        similar = large.filter(_is_similar())
+        similar = large.filter(_IS_SIMILAR)
         ranked = (
             similar.sort("overlap", "batch", descending=True)
             if similar.height
@@ -320,7 +317,7 @@ class _PastPayments:
         )
         large = eligible.filter(_is_large(*keys))
         latest = large.group_by(keys).agg(latest=pl.col("batch").max())
-        alike = eligible.filter(_is_similar()).filter(_is_large(*keys)).group_by(keys).agg(alike=pl.col("batch").max())
+        alike = eligible.filter(_IS_SIMILAR).filter(_is_large(*keys)).group_by(keys).agg(alike=pl.col("batch").max())
         nearest = (
             large.sort("distance", "batch", descending=[False, True])
             .group_by(keys, maintain_order=True)
@@ -336,10 +333,6 @@ class _PastPayments:
 def _is_large(*keys: str) -> pl.Expr:
     largest = pl.col("overlap").max()
     return pl.col("overlap") * 2 >= (largest.over(keys) if keys else largest)
-
-
-def _is_similar() -> pl.Expr:
-    return pl.col("distance") <= _MAX_DISTANCE
 
 
 def _distances(units: pl.DataFrame, pairs: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -360,7 +353,7 @@ def _distances(units: pl.DataFrame, pairs: pl.DataFrame, rows: pl.DataFrame) -> 
 
 
 def _find_base_batch(journal: JournalReader, batches: Sequence[BatchRecord], past: _PastPayments) -> BatchRecord | None:
-    """Return the batch whose people are expected in the sheet. Approved batches are preferred."""
+    """Return the batch whose people should also be in the sheet, preferably an approved one."""
     best = past.best_batch()
     if best is not None and _is_approved(journal, best.number):
         return best
@@ -374,8 +367,6 @@ def _find_first_paid_batch(journal: JournalReader, batches: Iterable[BatchRecord
 
 
 class _ChangeFinder:
-    """Finds the differences between a sheet and earlier payments to the same people."""
-
     def __init__(
         self, units: pl.DataFrame, past: _PastPayments, share: Decimal, minor_units: Mapping[str, int]
     ) -> None:
@@ -384,7 +375,7 @@ class _ChangeFinder:
         self._first_payments = self._find_first_payments()
 
     def changed_accounts(self, against: BatchRecord | None) -> Sequence[Change]:
-        """Return the payees whom a reference batch paid under the same name but to another account.
+        """Return a change for each payee whom a reference batch paid under the same name but to another account.
 
         The most similar and the latest batch are both compared, so a small extra payment cannot hide a changed account.
         """
@@ -426,7 +417,7 @@ class _ChangeFinder:
         ]
 
     def _old_accounts(self, pairs: pl.DataFrame) -> pl.DataFrame:
-        """Return each person's old account: preferably one not in the sheet, otherwise the one with the largest sum."""
+        """Return each person's old account: one not in the sheet if possible, then the one with the largest sum."""
         rows = self._past.payments.join(pairs, on=["batch", "person"], how="semi", maintain_order="left")
         sums = rows.group_by("batch", "person", "payee").agg(pl.col("value").sum(), pl.col("account").first())
         is_in_sheet = pl.col("old_payee").is_in(self._units["payee"].unique().implode())
@@ -439,8 +430,8 @@ class _ChangeFinder:
             .agg(pl.col("batch", "old_payee", "old_account").first())
         )
 
-    def unusual_amounts(self, changes: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
-        """Yield payees whose amount differs too much from a reference batch, except those in `changes`."""
+    def unusual_amounts(self, excluded: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
+        """Yield a change for each amount that differs too much from a reference batch, except those in `excluded`."""
         past, pair = self._past, ["payee", "person"]
         matched_units = past.matches.select("unit").unique()
         pairs = past.payments.select("batch", *pair, "currency", before="value")
@@ -448,13 +439,12 @@ class _ChangeFinder:
         known_pairs = past.payments.select(pair).unique()
         known_payees = units.join(known_pairs, on=pair, how="semi", maintain_order="left", nulls_equal=True)
         # The account is known, but the name is not. All payments into the account are compared.
-        total = self._units.group_by("payee", "currency").agg(total=pl.col("due").sum())
+        totals = self._units.group_by("payee", "currency").agg(pl.col("due").sum())
         respelled = (
-            units.join(known_pairs, on=pair, how="anti", nulls_equal=True)
+            units.drop("due")
+            .join(known_pairs, on=pair, how="anti", nulls_equal=True)
             .join(past.payments.select("payee").unique(), on="payee", how="semi")
-            .join(total, on=["payee", "currency"])
-            .with_columns(due=pl.col("total"))
-            .drop("total")
+            .join(totals, on=["payee", "currency"])
         )
         paid_to_respelled = past.payments.join(respelled, on="payee", how="semi")
         account_sums = paid_to_respelled.group_by("batch", "payee", "currency").agg(before=pl.col("value").sum())
@@ -471,18 +461,18 @@ class _ChangeFinder:
             for line in lines.iter_rows(named=True):
                 value, before = line["due"], line["before"]
                 is_unusual = before is None or abs(value - before) > self._share * before
-                if is_unusual and (line["row"], line["currency"]) not in changes:
+                if is_unusual and (line["row"], line["currency"]) not in excluded:
                     payment = self._build_payment(line["batch"], line["account"], line["currency"], before)
                     yield self._build_change(UNUSUAL_AMOUNT, line, value - (before or Decimal(0)), payment)
 
     def new_payees(self) -> Iterator[Change]:
-        """Yield payees if neither their account nor their name was paid before."""
+        """Yield a change for each payee whose account and name were both never paid before."""
         lines = self._units.join(self._past.matches, on="unit", how="anti", maintain_order="left")
         for line in lines.iter_rows(named=True):
             yield self._build_change(NEW_PAYEE, line, line["due"], NO_PAYMENT)
 
     def missing_payees(self, rows: pl.DataFrame, batch: BatchRecord, changes: Sequence[Change]) -> Iterator[Change]:
-        """Yield the batch's payees who are missing from the sheet. A payee with a new account is not missing."""
+        """Yield a change for each payee of `batch` who is missing from the sheet, unless they have a new account."""
         sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
             pl.col("name", "account").first(), pl.col("value").sum()
         )
@@ -511,7 +501,7 @@ class _ChangeFinder:
         return {row: dates[payee] for row, payee in payees if payee in dates}
 
     def median_sums(self) -> Mapping[str, float]:
-        """Return the median sum per payee in each currency, from this sheet or else from earlier batches."""
+        """Return the median sum per payee in each currency, from this sheet or otherwise from earlier batches."""
         medians: dict[str, float] = {}
         for frame in (self._past.payments, self._units):
             medians.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())
