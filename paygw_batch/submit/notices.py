@@ -27,7 +27,7 @@ WEBHOOK = "webhook"
 
 
 def notice_recipients(settings: Settings, occasion: Occasion) -> list[str]:
-    """Return the recipients of notices on an occasion: e-mail addresses and, if configured for it, the webhook."""
+    """Return who receives notices on an occasion: email addresses, and the webhook if configured."""
     section = settings.notices
     has_webhook = section.has_webhook and occasion.value in section.webhook_for
     return [*dict.fromkeys(section.mailboxes(occasion.value)), *([WEBHOOK] if has_webhook else [])]
@@ -49,14 +49,14 @@ def add_run_end_notice(settings: Settings, journal: Journal, batch: BatchRecord,
 def add_refused_sheet_notice(
     settings: Settings, sheet: str, defects: int, answer: Path | None, echo: Echo, *, subject: str = ""
 ) -> None:
-    """Write a notice that a sheet was refused, only once per `subject`. `answer` is the file with the reason."""
+    """Write a notice that a sheet was refused, once for each `subject`. `answer` is the file with the reason."""
     path = "" if answer is None else replace_invalid_characters(str(answer))
     data = {"sheet": replace_invalid_characters(sheet), "defects": defects, "answer": path}
     _add_notice(settings, Occasion.SHEET_REFUSED, replace_invalid_characters(subject) or token_hex(8), data, echo)
 
 
 def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> list[NewNotice]:
-    """Return a notice that a new plan awaits approval, if one is needed. `path` is the plan's page in the console."""
+    """Return a notice that a new plan awaits approval, if it needs any. `path` is the plan's page in the console."""
     recipients, policy = notice_recipients(settings, Occasion.PLAN_WAITS), approval_policy(settings)
     if not recipients or policy is None or document.approvals or not needs_approval(document.content, policy):
         return []

@@ -37,7 +37,7 @@ QUESTION_CODES = frozenset({REPEATS_A_BATCH, PAYEE_TWICE, USED_REFERENCE, MISSIN
 WHOLE_SHEET = 0
 """The row number of a finding about the whole sheet."""
 _MAX_COMPARED = 200
-"""If more people are missing, their names are compared only for equality, not for similarity."""
+"""If more people are missing, only identical names are matched, not similar ones."""
 _LINE_SCHEMA = {"row": pl.UInt32, "valid": pl.Boolean} | dict.fromkeys(
     ("client_orderid", "country", "currency", "amount", "account_name", "account_number", "phone"), pl.String
 )
@@ -49,8 +49,8 @@ class OpenQuestion:
 
     - `subject`: identifies what the question is about. An answer applies only to the same subject.
     - `question`: the text to ask, or empty if nothing would be paid anyway.
-    - `names`: new payees, all in an advance answer. If empty, `repeats_meant` is one.
-    - `people`: a row, a value, a code and a message for each person concerned.
+    - `names`: the new payees that an advance answer must list. If empty, the advance answer is `repeats_meant`.
+    - `people`: the row, value, code and message for each person concerned.
     """
 
     code: str
@@ -68,7 +68,7 @@ class OpenQuestion:
         return f"{self.code} {self.subject}"
 
     def is_answered(self, choices: Choices) -> bool:
-        """Return whether the question has been answered, by its key or in advance."""
+        """Return whether the question has been answered, either by its key or in advance."""
         if self.key in choices.answered:
             return True
         if not self.question or not self.names:
@@ -92,7 +92,7 @@ _MAX_NAMED = 20
 
 
 def repeat_question(batches: Iterable[RepeatedBatch], row_count: int) -> OpenQuestion | None:
-    """Return a question if over half of a sheet's rows repeat the rows of one batch, or None."""
+    """Return a question if over half of a sheet's rows repeat rows of one batch, or None."""
     most_repeated = max(batches, key=lambda batch: batch.rows, default=None)
     if most_repeated is None or most_repeated.rows * 2 <= row_count:
         return None
@@ -154,7 +154,7 @@ _OUR_COLUMNS = frozenset({*_LINE_SCHEMA, "purpose", "error_code", "message"})
 
 
 def own_texts(rows: pl.DataFrame) -> pl.Series:
-    """Return a normalised text for each valid row that combines the sender's own columns and their headings."""
+    """Return, for each valid row, a normalised text with the sender's own columns and their headings."""
     headings = [name for name in sorted(rows.columns) if name not in _OUR_COLUMNS]
     valid = rows.filter("valid")
     if not headings:
@@ -167,7 +167,7 @@ def own_texts(rows: pl.DataFrame) -> pl.Series:
 
 
 class RepeatedRow(NamedTuple):
-    """A row that may repeat the payment in row `sheet_row` of `batch`, with both staff numbers, if any."""
+    """A row that may repeat the payment in row `sheet_row` of `batch`, and the staff numbers of both, if any."""
 
     row: int
     batch: str
@@ -178,7 +178,7 @@ class RepeatedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsedReference:
-    """The earlier payments under a reference. `lines` are `batch_payment_lines`, with one line for each order id."""
+    """The earlier payments under a reference. `lines` are `batch_payment_lines`, one for each order id."""
 
     reference: str
     lines: pl.DataFrame
@@ -198,7 +198,7 @@ class UsedReference:
         return ", ".join(self.lines["day"].unique(maintain_order=True))
 
     def repeats(self, payments: pl.DataFrame, sheet_name: str) -> Sequence["RepeatedRow"]:
-        """Return rows that may pay someone again under another order id.
+        """Return the rows that may pay someone again under another order id.
 
         This can happen if only one of the two sheets has staff numbers, or if both sheets are from the same workbook.
         """
@@ -225,7 +225,7 @@ class UsedReference:
         ]
 
     def question(self, rows: pl.DataFrame, ids: pl.Series, due: Collection[int]) -> OpenQuestion | None:
-        """Return the question about a reused reference, or None if the sheet contains the same payments as before.
+        """Return the question about a reused reference, or None if the sheet has the same payments as before.
 
         `rows` are the sheet's `payment_lines` with their `own` texts. `ids` also includes the order ids of refused
         rows. `due` contains the numbers of the rows that would be sent.
@@ -284,9 +284,9 @@ class UsedReference:
         )
 
     def _people_findings(self, new: pl.DataFrame, missing: pl.DataFrame) -> Sequence[tuple[int, str, str, str]]:
-        """Return findings about new people, each with any similar missing person, and about the other missing people.
+        """Return a finding for each new person, with any similar missing person, and each other missing person.
 
-        A new person is also compared with people of exactly the same name who are still in the sheet.
+        A new person is also compared with people who have the same name and are still in the sheet.
         """
         by_name = {normalise_spelling(line["name"]): line for line in missing.iter_rows(named=True)}
         namesakes = {
@@ -302,23 +302,23 @@ class UsedReference:
             values["reference"] = self.reference
             earlier = closest or namesakes.get(key)
             if earlier is None:
-                sentence = say("{name} ({account}, {currency} {amount}) is new in {reference}.", **values)
+                message = say("{name} ({account}, {currency} {amount}) is new in {reference}.", **values)
             else:
-                text = _IS_MISSING if closest else _IS_NAMESAKE
+                template = _IS_MISSING if closest else _IS_NAMESAKE
                 values |= {f"other_{name}": earlier[name] for name in ("name", "account", "amount")}
-                sentence = say(text, **values, when=earlier["when"])
-            findings.append((line["row"], line["order_id"], NEW_PAYEE, sentence))
+                message = say(template, **values, when=earlier["when"])
+            findings.append((line["row"], line["order_id"], NEW_PAYEE, message))
         for line in missing.filter(~pl.col("order_id").is_in(list(matched_ids))).iter_rows(named=True):
-            sentence = say(
+            message = say(
                 "{name} ({account}, {currency} {amount}, {when}) is no longer in this sheet.",
                 **{name: line[name] for name in ("name", "account", "currency", "amount", "when")},
             )
-            findings.append((WHOLE_SHEET, line["order_id"], MISSING_PAYEE, sentence))
+            findings.append((WHOLE_SHEET, line["order_id"], MISSING_PAYEE, message))
         return findings
 
 
 def _add_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
-    """Add a column `when` that contains the batch's date, and a row's state if the row may be unpaid."""
+    """Add a column `when` with the batch's date, and with the state of each row that may be unpaid."""
     states = {row.row: state_label(row.state.value) for row in journal.rows(batch.number, states=_UNPAID_STATES)}
     state = pl.col("row").replace_strict(states, default=None, return_dtype=pl.String)
     return lines.with_columns(when=pl.concat_str("day", state, separator=", ", ignore_nulls=True))
@@ -336,7 +336,7 @@ _UNPAID_STATES = frozenset({State.REJECTED, State.RETURNED, State.IN_DOUBT})
 
 
 def share_workbook(first: str, second: str) -> bool:
-    """Return whether two sheets are different worksheets of one workbook: `pay.xlsx [May]` and `pay.xlsx [June]`."""
+    """Return whether two names are of different worksheets in a workbook: `pay.xlsx [May]` and `pay.xlsx [June]`."""
     return first != second and first.endswith("]") and first.partition(" [")[0] == second.partition(" [")[0] != second
 
 
@@ -350,18 +350,18 @@ def repeated_payee_question(payments: pl.DataFrame, due: Collection[int]) -> Ope
             continue
         rows = ", ".join(str(line["row"]) for line in lines)
         amounts = ", ".join(f"{line['currency']} {line['amount']}" for line in lines)
-        sentence = say(
+        message = say(
             "{name} is in rows {rows} ({amounts}). Are these several payments, or was one pasted twice?",
             name=" / ".join(dict.fromkeys(line["name"] for line in lines)),
             rows=rows,
             amounts=amounts,
         )
-        people.append((len(lines), (lines[0]["row"], rows, PAYEE_TWICE, sentence)))
+        people.append((len(lines), (lines[0]["row"], rows, PAYEE_TWICE, message)))
     if not people:
         return None
     row_count = sum(size for size, _ in people)
     may_be_pasted = row_count * 2 > payments.height
-    message = say_count(
+    summary = say_count(
         row_count,
         "{count:,} of {of_rows:,} rows pays someone who is also paid by another row.",
         "{count:,} of {of_rows:,} rows pay someone who is also paid by another row.",
@@ -370,7 +370,7 @@ def repeated_payee_question(payments: pl.DataFrame, due: Collection[int]) -> Ope
     return OpenQuestion(
         PAYEE_TWICE,
         _short_digest(f"{row} {rows}" for _, (row, rows, _, _) in people),
-        f"{message} {say('Was the list pasted twice?')}" if may_be_pasted else message,
+        f"{summary} {say('Was the list pasted twice?')}" if may_be_pasted else summary,
         hint=say(
             "Nothing was sent. Delete the repeated rows. If you want to pay all of them, run the command again with "
             "--repeats-meant."

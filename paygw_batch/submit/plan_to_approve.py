@@ -55,9 +55,9 @@ _DOUBLE_PAYMENTS = (
 )
 """The codes of warnings that a payment may already have been made. They are shown first, and in full."""
 _WITHOUT_NAME = frozenset({"row.look_alike", "account_name.two_names"})
-"""The codes in `_DOUBLE_PAYMENTS` whose message names an order id instead of the person."""
+"""The codes in `_DOUBLE_PAYMENTS` whose messages give an order id instead of the person's name."""
 _SHOWN_DIGITS = 3
-"""The number of final digits, and of differing digits, that a masked account shows."""
+"""How many final digits, and how many differing digits, a masked account shows."""
 _MAX_DECIMALS = 4
 _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -67,7 +67,7 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         PAYEE_GONE: mark_all("person missing", "people missing"),
     }
 )
-"""The name of each kind of change, in the singular and the plural."""
+"""The name of each kind of change, in the singular and plural."""
 _SENT_HEADINGS: Mapping[str, str] = MappingProxyType(
     {
         "in_doubt": mark("In doubt: may have been paid, and not sent now ({count:,})"),
@@ -102,7 +102,7 @@ class WarningGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListedPayee:
-    """A row to pay. `code` identifies its most dangerous difference. `known_since` is empty for a new account."""
+    """A row to pay. `code` is that of its most dangerous difference. `known_since` is empty for a new account."""
 
     row: int
     name: str
@@ -114,11 +114,11 @@ class ListedPayee:
 
 
 Piece = tuple[str, bool]
-"""Part of an account number, and whether it differs from the other account."""
+"""A part of an account number, and whether it differs from the other account."""
 
 
 def difference_pieces(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
-    """Split two account numbers into pieces that are the same in both and pieces that differ."""
+    """Split two account numbers into pieces that are the same and pieces that differ."""
     if len(old) == len(new):
         runs = groupby(range(len(old)), key=lambda position: old[position] != new[position])
         ranges = [(differs, list(positions)) for differs, positions in runs]
@@ -197,7 +197,7 @@ def _dangerous_findings(document: PlanDocument) -> Sequence[PlanFinding]:
 
 
 def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) -> str:
-    """Describe how many people were paid before, and by which batch. Officers do not see the batch's id."""
+    """Describe how many people were paid before, and in which batch. Officers do not see the batch's id."""
     finding = next(iter(document.select_findings(COMPARED_BATCH, FIRST_RUN)), None)
     if finding is None:
         return ""
@@ -225,7 +225,7 @@ def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) ->
 
 
 def worksheets_text(document: PlanDocument) -> str:
-    """Say which worksheets a plan pays and which it does not. Empty if the workbook has only one."""
+    """Describe which worksheets a plan pays and which it does not. Empty if the workbook has only one."""
     sheet = next(iter(document.select_findings(WORKSHEET)), None)
     if sheet is None:
         return ""
@@ -243,7 +243,7 @@ def worksheets_text(document: PlanDocument) -> str:
 
 
 def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
-    """Return each currency with the count and sum of the rows left out. Unreadable amounts count as 0."""
+    """Return each currency with the number and sum of the rows left out. Unreadable amounts count as 0."""
     sums: dict[str, Decimal] = {}
     row_counts: Counter[str] = Counter()
     for finding in document.select_findings(LEFT_OUT):
@@ -254,12 +254,12 @@ def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
 
 
 def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
-    """Return all warnings that a payment may already have been made, ordered by kind."""
+    """Return all warnings about possible double payments, ordered by kind."""
     return [finding for code in _DOUBLE_PAYMENTS for finding in document.select_findings(code)]
 
 
 def sent_before(document: PlanDocument) -> Sequence[tuple[str, Sequence[PlanFinding]]]:
-    """Return the rows sent before, which are not sent again, under a heading for each state."""
+    """Return the rows already sent, which are not sent again, with a heading for each state."""
     by_state: dict[str, list[PlanFinding]] = {state: [] for state in _SENT_HEADINGS}
     for finding in document.select_findings(ALREADY_SENT):
         by_state[finding.value if finding.value in by_state else "in_doubt"].append(finding)
@@ -269,7 +269,7 @@ def sent_before(document: PlanDocument) -> Sequence[tuple[str, Sequence[PlanFind
 
 
 def warning_groups(document: PlanDocument) -> Sequence[WarningGroup]:
-    """Return all other warnings by kind: first those about the whole sheet, then rare kinds before common ones."""
+    """Return all other warnings by kind: those about the whole sheet first, then rare kinds before common ones."""
     by_code: dict[str, list[PlanFinding]] = {}
     for finding in document.findings:
         if finding.code not in _NOT_WARNINGS and finding.code not in _DOUBLE_PAYMENTS:
@@ -282,7 +282,7 @@ def warning_groups(document: PlanDocument) -> Sequence[WarningGroup]:
 
 
 def earlier_payment_text(finding: PlanFinding) -> str:
-    """Describe the earlier payment that the finding is compared with."""
+    """Describe the earlier payment that a finding refers to."""
     values = {"sheet": finding.before_sheet, "at": finding.before_at}
     if finding.before:
         amount = format_amount(finding.before)
@@ -310,7 +310,7 @@ def shared_account_text(finding: PlanFinding) -> str:
 
 
 def finding_sentence(finding: PlanFinding) -> str:
-    """Describe a finding from its values. Warnings keep their own message."""
+    """Describe a finding using its values. Warnings have their own message."""
     match finding.code:
         case "payee.account":
             parts = (
@@ -369,7 +369,7 @@ def _defect_label(code: str) -> str:
 
 
 def finding_line(finding: PlanFinding) -> str:
-    """Return a finding as one line: row, name, amount and sentence."""
+    """Return a finding as one line: row, name, amount and description."""
     row = say("Row {row}", row=finding.row) if finding.row else ""
     amount = f"{finding.currency} {format_amount(finding.amount or finding.before)}"
     return f"{', '.join(part for part in (row, finding.name, amount) if part.strip())}: {finding_sentence(finding)}"
@@ -404,8 +404,8 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
     for heading, findings in sent_before(document):
         yield say("{heading}:", heading=heading)
         yield from (f"- {finding_line(finding)}" for finding in findings)
-    if sentences := comparison_text(document):
-        yield sentences
+    if comparison := comparison_text(document):
+        yield comparison
     groups = differences(document)
     if groups:
         yield say("Check this first: {headings}.", headings=", ".join(group.heading for group in groups))
@@ -445,7 +445,7 @@ def warning_line(finding: PlanFinding) -> str:
 
 
 def double_payment_line(finding: PlanFinding) -> str:
-    """Return a warning about a double payment as one line, with the person's name if it is known."""
+    """Return a warning about a double payment as one line, with the person's name if known."""
     return finding_line(finding) if finding.row and finding.code in _WITHOUT_NAME else warning_line(finding)
 
 
@@ -500,7 +500,7 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
 
 
 def _warning_advice(code: str) -> str:
-    """Return the meaning of a warning and what to do about it. Empty for an unknown code."""
+    """Return what a warning means and what to do about it. Empty for an unknown code."""
     try:
         meaning = code_meaning(code, WARNINGS)
     except KeyError:

@@ -47,7 +47,7 @@ def batch_result(
 def summary_after_run(
     journal: JournalReader, batch: BatchRecord, totals: BatchTotals, end: RunEnd, *, known_count: int = 0
 ) -> Summary:
-    """Return the summary of a batch after a run, using the totals of its reconciliation."""
+    """Return the summary of a batch after a run, from the totals of its reconciliation."""
     summary = build_summary(
         batch,
         totals.states,
@@ -86,7 +86,7 @@ def handover_summary(job: SendJob) -> Summary:
 
 
 def continued_summary(job: SendJob) -> Summary:
-    """Return the summary of a batch that workers continue to send. Its reconciliation is written later."""
+    """Return the summary of a batch that workers are still sending. Its reconciliation is written later."""
     summary = batch_summary(job.journal, job.batch)
     return replace(summary, exit_code=ExitCode.INTERRUPTED, known=job.known, is_under_way=True)
 
@@ -104,7 +104,7 @@ def write_results(
 ) -> BatchTotals:
     """Write a batch's reconciliation to `out` and its HTML report to `report`, and return the totals.
 
-    An .xlsx file is laid out for people. Any other table is written in pieces unless there is a report, so that even a
+    An .xlsx file is formatted for people. Any other table is written in pieces unless there is a report, so that even a
     large batch fits in memory.
     """
     is_workbook = out is not None and table_format(out).extension == ".xlsx"
@@ -131,10 +131,10 @@ def _write_table(pieces: Iterable[pl.DataFrame], out: Path, *, for_excel: bool) 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The files that a submission writes. Files whose path is None are not written.
+    """The files that a submission writes. A file whose path is None is not written.
 
-    `out` is the reconciliation; `is_out_named` is set if the user chose its path. With `for_excel`, Excel opens the CSV
-    file correctly. `rejects` is for the rows of a refused sheet, and `report` for the page about the batch.
+    `out` is the reconciliation, and `is_out_named` is set if the user chose its path. With `for_excel`, a CSV file is
+    written for Excel. `rejects` is for the rows of a refused sheet, and `report` for the page about the batch.
     """
 
     out: Path

@@ -47,13 +47,13 @@ CountsReceiver = Callable[[Mapping[OutcomeKind, int]], None]
 
 
 class Drainable(Protocol):
-    """A run that can be drained. If `continues_after_drain`, other processes send the remaining rows."""
+    """A run that can be drained. If `continues_after_drain` is set, other processes send the remaining rows."""
 
     continues_after_drain: bool
 
     @property
     def sent_count(self) -> int:
-        """The rows of which a first byte may have been sent so far."""
+        """The number of rows whose first byte may have been sent so far."""
         ...
 
     def drain(self) -> None:
@@ -62,7 +62,7 @@ class Drainable(Protocol):
 
 
 class _WorkerRun:
-    """Follows a run by workers. Draining stops it for all workers, or leaves it to them if `continues_after_drain`."""
+    """Follows a run by workers. Draining it stops all workers, unless `continues_after_drain` is set."""
 
     def __init__(self, job: SendJob, run: SharedRunHandle, on_counts: CountsReceiver) -> None:
         self._job, self._run, self._on_counts = job, run, on_counts
@@ -100,7 +100,7 @@ class _WorkerRun:
             await asyncio.wait_for(self._drained.wait(), wait_s)
 
     def _report_counts(self) -> int:
-        """Report the counts by outcome since the start, and return the number of rows sent."""
+        """Report the number of rows with each outcome since the start, and return the number sent."""
         states = self._count_states()
         counts = {kind: max(0, states[state] - self._initial_counts[state]) for state, kind in OUTCOME_BY_STATE.items()}
         self._on_counts(counts)
@@ -123,7 +123,7 @@ ARRIVALS_INTERVAL_S = 2.0
 """The interval in seconds at which a run records notifications."""
 
 OnStart = Callable[[Drainable], None]
-"""A function that receives a run before it starts, in its event loop, and may drain it later."""
+"""A function that is called with a run, in its event loop, before it starts. It may drain the run later."""
 WaitForRoom = Callable[[], Awaitable[None]]
 """A function that waits until more outcomes can be received."""
 
@@ -177,15 +177,14 @@ def send(
                 progress.set_total(due_count)
 
             return asyncio.run(_WorkerRun(job, run, on_counts).follow(start_following))
-    dates = ClockComparer(utc_now)
-    end = send_rows(job, due_count, progress, on_start, dates, wait_for_room=wait_for_room)
-    dates.record_in(job.journal)
+    comparer = ClockComparer(utc_now)
+    end = send_rows(job, due_count, progress, on_start, comparer, wait_for_room=wait_for_room)
+    comparer.record_in(job.journal)
     process_arrivals(job.settings, job.journal, progress.echo)
     return end
 
 
 def _follow_last_rows(job: SendJob, on_start: OnStart, on_counts: CountsReceiver) -> RunEnd:
-    """Follow the workers that are sending a batch's last rows, and return how the run ended."""
     uses_workers = (
         job.choices.sent_by in {BatchSender.WORKERS_IF_ANY, BatchSender.WORKERS_UNATTENDED}
         and job.settings.journal.url is not None
@@ -198,7 +197,7 @@ def _follow_last_rows(job: SendJob, on_start: OnStart, on_counts: CountsReceiver
 
 
 def _start_workers(job: SendJob, *, can_wait: bool, begin: Callable[[], None]) -> SharedRunHandle | None:
-    """Offer a batch to the workers. Returns None if this process must send it."""
+    """Offer a batch to the workers. Returns None if this process must send it itself."""
     if (url := job.settings.journal.url) is None:
         return None
     begin()
@@ -217,30 +216,30 @@ def require_sendable(job: SendJob, countries: set[str]) -> None:
 
 def clock_problem(job: SendJob) -> str | None:
     """Return why this machine's clock prevents sending, or None. A wrong clock could end quarantines too early."""
-    sentence = JournalClock.read(job.journal, utc_now()).behind_message(tolerance_s=CLOCK_TOLERANCE_S)
-    if sentence is None:
+    message = JournalClock.read(job.journal, utc_now()).behind_message(tolerance_s=CLOCK_TOLERANCE_S)
+    if message is None:
         return None
-    return say("{wrong} Correct the clock. Nothing will be sent while it is wrong.", wrong=sentence)
+    return say("{wrong} Correct the clock. Nothing will be sent while it is wrong.", wrong=message)
 
 
 def disk_space_problem(settings: Settings, row_count: int) -> str | None:
-    """Return a message if the journal's disk is too full to send this many rows, or None."""
+    """Return a message if the journal's disk lacks the space to send this many rows, or None."""
     if settings.journal.url is not None:
         return None
     needed_bytes = row_count * _JOURNAL_BYTES_PER_ROW + min(row_count * _LOG_BYTES_PER_ROW, _MAX_LOG_BYTES)
-    free_space = free_bytes(settings)
-    if free_space >= needed_bytes:
+    free = free_bytes(settings)
+    if free >= needed_bytes:
         return None
     return say(
         "The journal's disk has {free:.1f} MiB free, but these rows need about {needed:.1f} MiB. Nothing was sent. "
         "Free some space and run the command again.",
-        free=free_space / 2**20,
+        free=free / 2**20,
         needed=needed_bytes / 2**20,
     )
 
 
 def free_bytes(settings: Settings) -> int:
-    """Return the free bytes on the journal's disk. The journal need not exist."""
+    """Return the free bytes on the journal's disk, even if there is no journal yet."""
     folder = settings.journal_path().parent
     return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
 
@@ -250,7 +249,7 @@ def send_rows(
     due_count: int,
     progress: Progress,
     on_start: OnStart,
-    dates: ClockComparer,
+    comparer: ClockComparer,
     *,
     wait_for_room: WaitForRoom | None = None,
 ) -> RunEnd:
@@ -268,7 +267,7 @@ def send_rows(
                     await wait_for_room()
                 return await prepare(attempts)
 
-            return await _run_engine(job, prepare_with_room, journal, progress, on_start, dates, gate)
+            return await _run_engine(job, prepare_with_room, journal, progress, on_start, comparer, gate)
 
     gate = job.journal.gate()
     with (
@@ -293,7 +292,7 @@ async def _run_engine(
     journal: EngineJournal,
     progress: Progress,
     on_start: OnStart,
-    dates: ClockComparer,
+    comparer: ClockComparer,
     gate: Gate | None,
 ) -> RunEnd:
     gateway, submission, words = job.settings.gateway, job.settings.submission, job.settings.words()
@@ -307,8 +306,8 @@ async def _run_engine(
     )
 
     def classify_reply(reply: RawReply | TransportFault, expected: ExpectedReply) -> Verdict:
-        dates.observe_reply(reply)
-        return dates.stop_if_clock_is_slow(classify(reply, expected, words, operation, now=utc_now()))
+        comparer.observe_reply(reply)
+        return comparer.stop_if_clock_is_slow(classify(reply, expected, words, operation, now=utc_now()))
 
     async with job.gateway.transport as transport:
         engine = Engine(
@@ -332,7 +331,7 @@ async def _run_engine(
 
 
 async def _record_arrivals_at_intervals(journal: EngineJournal, words: Mapping[str, OutcomeKind]) -> None:
-    """Record notifications during the run. Ignores journal errors, because they also stop the engine."""
+    """Record notifications during a run. Ignores journal errors, because they also stop the engine."""
     with suppress(JournalError):
         while True:
             await asyncio.sleep(ARRIVALS_INTERVAL_S)

@@ -90,14 +90,14 @@ class Submission:
         self.require_complete()
 
     def require_complete(self) -> None:
-        """Raise `ConfigurationError`, listing all missing settings, if any is needed to send the sheet's rows."""
+        """Raise `ConfigurationError`, listing all missing settings, if one is needed to send the sheet's rows."""
         valid = self.validated.counts.filter("valid")
         require_complete(self.source.settings, self.source.rules, set(valid["country"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Shows a plan, reports messages and asks questions. By default it is silent and answers every question with no."""
+    """Shows a plan, reports messages and asks questions. By default, it shows nothing and answers no."""
 
     show: Callable[[Plan], None] = lambda _plan: None
     say: Echo = lambda _message: None
@@ -150,7 +150,7 @@ def preview_rows(plan: Plan, journal: JournalReader, minor_units: Mapping[str, i
 
 
 def refusal_for_defects(submission: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
-    """Return the refusal of a sheet with defects, or None if all are in rows to skip (never those at row 0)."""
+    """Return a refusal if the sheet has defects, unless all are in rows to skip. Those at row 0 are never skipped."""
     defects = plan.validated.defects_found
     if defects.is_empty or (submission.choices.skip_invalid and 0 not in defects.rows):
         return None
@@ -226,7 +226,7 @@ def draft_plan(
 
 
 def planned_content(submission: Submission, plan: Plan, journal: JournalReader) -> tuple[PlanContent, str]:
-    """Return a plan's content, for the configured endpoint and journal, and the list of people it pays."""
+    """Return a plan's content and the list of the people it pays."""
     return build_content_and_people(
         plan.validated,
         plan.sent_before,
@@ -248,16 +248,13 @@ def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *,
     answered_warnings = [warning for warning in warnings if warning.code in codes]
     other_warnings = [warning for warning in warnings if warning.code not in codes]
     encoding = plan.validated.sheet.encoding  # set only if someone chose it, and approvers should check the names
-    read_findings = [
-        *_worksheet_findings(plan),
-        *([PlanFinding(row=0, code=NAMED_ENCODING, value=encoding)] if encoding else []),
-    ]
-    read_findings += [
+    encodings = [PlanFinding(row=0, code=NAMED_ENCODING, value=encoding)] if encoding else []
+    spellings = [
         PlanFinding(row=0, code=SPELLED_COLUMN, column=heading, value=text, becomes=meaning, rows=rows)
         for heading, text, meaning, rows in interpretations(plan.validated)
     ]
-    payment_findings = [*change_findings, *_sent_before_findings(plan, journal)]
-    return [*answered_warnings, *payment_findings, *_correction_findings(plan, source), *read_findings, *other_warnings]
+    corrections = [*_correction_findings(plan, source), *_worksheet_findings(plan), *encodings, *spellings]
+    return [*answered_warnings, *change_findings, *_sent_before_findings(plan, journal), *corrections, *other_warnings]
 
 
 def _worksheet_findings(plan: Plan) -> list[PlanFinding]:
@@ -271,13 +268,13 @@ def _worksheet_findings(plan: Plan) -> list[PlanFinding]:
 
 
 def require_current_findings(document: PlanDocument, submission: Submission, journal: JournalReader) -> None:
-    """Raise `ApprovalError` unless a plan has exactly the sheet's findings.
+    """Raise `ApprovalError` unless a plan has exactly the findings for its sheet.
 
-    The findings are recomputed in the plan's language, rereading the sheet if necessary, so text edited by hand does
-    not match. Earlier batches are searched back from the time of the plan, but payments made since then also count.
+    The findings are computed again in the plan's language, rereading the sheet if necessary, so edited text does not
+    match. Earlier batches are searched back from the time of the plan, but payments made since then also count.
     """
-    knows_batch = not document.against or journal.batch(document.against) is not None
-    if document.language not in languages() or not knows_batch:
+    has_batch = not document.against or journal.batch(document.against) is not None
+    if document.language not in languages() or not has_batch:
         raise ApprovalError(
             say("The plan contains a language or a batch that this program does not know."),
             hint=f"{say(document.nothing_done)} {say(document.renewal_hint)}",
@@ -306,9 +303,9 @@ def recompute_plan(document: PlanDocument, submission: Submission, journal: Jour
     return document.model_copy(update={"findings": findings})
 
 
-def _correction_findings(plan: Plan, sheet: SheetSource) -> list[PlanFinding]:
-    """Return findings for rows left out, with the reasons, and then for other changes since the upload."""
-    corrections = sheet.reading.corrections
+def _correction_findings(plan: Plan, source: SheetSource) -> list[PlanFinding]:
+    """Return a finding for each row left out, with the reasons, and then for each other change since the upload."""
+    corrections = source.reading.corrections
     left_out_by_row = {} if corrections is None else {row.row: row for row in corrections.left_out}
     codes = plan.validated.defects.group_by("row").agg(reasons=pl.col("code").unique(maintain_order=True).str.join(" "))
     left_out_rows = plan.validated.rows.filter(~pl.col("valid")).select("row", *_PAYEE_COLUMNS)
@@ -319,15 +316,15 @@ def _correction_findings(plan: Plan, sheet: SheetSource) -> list[PlanFinding]:
         for line in lines.iter_rows(named=True)
         for decision in [left_out_by_row.get(line["row"])]
     ]
-    return [*left_out, *_edit_findings(sheet, plan.validated.sheet.headers)]
+    return [*left_out, *_edit_findings(source, plan.validated.sheet.headers)]
 
 
-def _edit_findings(sheet: SheetSource, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
-    """Yield a finding for each reassigned heading, and for each corrected cell."""
-    corrections = sheet.reading.corrections
+def _edit_findings(source: SheetSource, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
+    """Yield a finding for each reassigned heading and each corrected cell."""
+    corrections = source.reading.corrections
     if corrections is None:
         return
-    options = replace(sheet, reading=replace(sheet.reading, corrections=None)).options
+    options = replace(source, reading=replace(source.reading, corrections=None)).options
     for heading in corrections.headings:
         (default_column,) = match_names([heading.heading], options)
         if heading.column != (default_column or IGNORED_HEADING):
@@ -349,8 +346,7 @@ def _edit_findings(sheet: SheetSource, headers: Mapping[str, str]) -> Iterator[P
 
 
 def _shorten(text: str | None) -> str:
-    if text is None:
-        return ""
+    text = text or ""
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
@@ -363,7 +359,6 @@ _PAYEE_COLUMNS = (
 
 
 def _warning_findings(plan: Plan) -> list[PlanFinding]:
-    """Return a finding for each warning from the validation."""
     payees = plan.validated.rows.select("row", *_PAYEE_COLUMNS)
     warnings = plan.all_warnings.select("row", "column", "value", "code", "message")
     lines = warnings.join(payees, on="row", how="left", maintain_order="left")
@@ -371,7 +366,6 @@ def _warning_findings(plan: Plan) -> list[PlanFinding]:
 
 
 def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
-    """Return a finding for each row that has already been sent and is not sent again."""
     rows = {row.row: row for row in plan.sent_before}
     if not rows:
         return []
@@ -384,7 +378,7 @@ def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFindin
             before_batch=(before := rows[line["row"]]).batch,
             before_sheet=sheets[before.batch],
             before_at=before.opened_at[:10],
-            # Plans stay valid when an accepted payment becomes paid, so both are one state here.
+            # A plan stays valid when an accepted payment becomes paid, so the two count as one state.
             value="" if before.state in _PAID_OR_ACCEPTED else display_state(before.state),
         )
         for line in lines.iter_rows(named=True)
@@ -397,7 +391,7 @@ _PAID_OR_ACCEPTED = frozenset({State.PAID, State.ACCEPTED})
 def _change_findings(
     plan: Plan, journal: JournalReader, against: str | None, share: Decimal, minor_units: Mapping[str, int]
 ) -> list[PlanFinding]:
-    """Return findings about differences from earlier payments, and about the dates when accounts were first paid."""
+    """Return findings about differences from earlier payments, and about when accounts were first paid."""
     validated = plan.validated
     same_operation = [record for record in journal.batches() if record.operation == validated.sheet.operation]
     # Forgotten people cannot be compared, so they count as new.
@@ -446,7 +440,7 @@ def _overlap_finding(comparison: Comparison) -> PlanFinding:
 
 
 def _known_since_findings(comparison: Comparison) -> list[PlanFinding]:
-    """Return a finding for each date on which accounts in the sheet were first paid, with their rows."""
+    """Return a finding for each date on which accounts were first paid, with their rows."""
     rows_by_date: dict[str, list[int]] = {}
     for row, date in sorted(comparison.known_since.items()):
         rows_by_date.setdefault(date, []).append(row)
