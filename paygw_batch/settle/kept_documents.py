@@ -1,7 +1,7 @@
 """Checks the signed orders in a journal and withdraws signed plans and orders.
 
 A check covers the signatures of an order and the facts that it led to. A withdrawal is signed unless it was made on a
-page. The journal stores it under the digest of the document's signed text, so it applies to every copy, whatever its
+page. The journal stores it under the digest of the document's signed text, so it applies to every copy, with any
 approvals. A document that has already been used cannot be withdrawn.
 """
 
@@ -43,9 +43,9 @@ def check_recorded_orders(journal: JournalReader) -> int:
         # An order to forget people is stored without a batch, but its facts are spread over its batches.
         own_batches = [record for record in records if batch_id in {"", record.batch}]
         history = ((batch, entry) for batch in own_batches for entry in journal.history(batch.number))
-        ordered_facts = [(entry.order, _recorded_fact(batch, entry)) for batch, entry in history]
+        facts = [(entry.order, _recorded_fact(batch, entry)) for batch, entry in history]
         for text in texts:
-            _check_order(_parse_order(text, batch_id), batch_id, journal.head().journal_id, ordered_facts)
+            _check_order(_parse_order(text, batch_id), batch_id, journal.head().journal_id, facts)
             count += 1
     return count
 
@@ -56,7 +56,7 @@ def recorded_orders(journal: JournalReader, batch: str) -> Sequence[_RecordedOrd
 
 
 def is_recorded(journal: JournalReader, order: Order) -> bool:
-    """Return whether an order is in the journal, and so has been carried out."""
+    """Return whether an order is in the journal, which means that it has been carried out."""
     digest = order.digest()
     return any(other.digest() == digest for other in recorded_orders(journal, order.batch))
 
@@ -68,8 +68,8 @@ def _parse_order(text: str, batch: str) -> _RecordedOrder:
         raise JournalCorrupt(say("A signed order for batch {batch} cannot be read.", batch=batch or "-")) from None
 
 
-def _check_order(order: _RecordedOrder, batch: str, journal_id: str, done: Sequence[tuple[str, _OrderedFact]]) -> None:
-    """Raise `JournalCorrupt` unless an order is genuine. `done` lists all facts, each with the digest of its order."""
+def _check_order(order: _RecordedOrder, batch: str, journal_id: str, facts: Sequence[tuple[str, _OrderedFact]]) -> None:
+    """Raise `JournalCorrupt` unless an order is genuine. `facts` lists all facts, each with its order's digest."""
     digest, expected = order.digest(), set(_expected_facts(order))
     values = {"order": digest[:16], "batch": batch or "-"}
     if not _is_signed_by_its_keys(order):
@@ -80,13 +80,13 @@ def _check_order(order: _RecordedOrder, batch: str, journal_id: str, done: Seque
         raise JournalCorrupt(
             say("The signed order {order} for batch {batch} belongs to another journal or another batch.", **values)
         )
-    facts = {fact for by_order, fact in done if by_order == digest}
-    if facts != expected:
+    actual = {fact for order_digest, fact in facts if order_digest == digest}
+    if actual != expected:
         raise JournalCorrupt(
             say(
                 "The signed order {order} for batch {batch} does not match the journal: {done} of {asked} decisions "
                 "agree.",
-                done=len(facts & expected),
+                done=len(actual & expected),
                 asked=len(expected),
                 **values,
             )
@@ -96,7 +96,7 @@ def _check_order(order: _RecordedOrder, batch: str, journal_id: str, done: Seque
 def _is_signed_by_its_keys(document: SignedDocument) -> bool:
     """Return whether a document is signed with every key that it lists, and no key is listed twice.
 
-    The keys' owners were checked when the document was carried out.
+    The owners of the keys were checked when the document was carried out.
     """
     signatures = {document.maker: (document.signature, "")}
     signatures |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
@@ -148,7 +148,7 @@ class WithdrawalDocument(SignedPart):
 
 
 def sign_withdrawal(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
-    """Return a withdrawal signed by a document's maker or an approver. Raises `ApprovalError` for any other key."""
+    """Return a withdrawal signed by the document's maker or an approver. Raises `ApprovalError` for any other key."""
     owner = people.find_owner(key.public)
     maker = parse_canonical_key(document.maker)
     is_maker = owner is not None and maker is not None and people.find_owner(maker) == owner
@@ -162,7 +162,7 @@ def sign_withdrawal(document: SignedDocument, key: ApprovalKey, people: People, 
 
 
 def withdraw_on_page(document: SignedDocument, name: str, now: datetime) -> Withdrawal:
-    """Return a signed-in person's withdrawal of a document. It needs no signature, because nothing is paid."""
+    """Return a withdrawal by a person who is signed in. It needs no signature, because nothing is paid."""
     return _build_withdrawal(document, name, now, None)
 
 

@@ -81,7 +81,7 @@ DO_NOT_SEND = mark("The payee may have the money. Do not send it again. Ask the 
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """The times of a line and its attempt, or the `problem` with them. `stated` has the times in the line itself."""
+    """The times of a line and its attempt, or a `problem` with them. `stated` has the times in the line itself."""
 
     times: StatedTimes
     stated: StatedTimes
@@ -90,9 +90,9 @@ class LineTime:
 
 
 def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, true_by: str = "") -> LineTime:
-    """Return the times of a line. `as_of` is the time that a person gave for the whole statement, if any.
+    """Return the times of a line. `as_of` is the time that a person gave for the whole statement, or None.
 
-    `true_by` is when the same file was first carried out, or empty. No line in the file can be newer.
+    `true_by` is when the same file was first carried out, or empty. Its lines cannot be newer.
     """
     given_time, sent_at, problem = parse_time_span(line.time), parse_time_span(line.sent_at), None
     for text, span in ((line.sent_at, sent_at), (line.time, given_time)):
@@ -116,7 +116,7 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
 def attempt_mismatch(
     line: StatementLine, last_sent_at: str | None, time: LineTime, *, is_only_attempt: bool, predates_attempt: bool
 ) -> str | None:
-    """Return why a line cannot be about its row's latest attempt, sent at `last_sent_at`, or None if it can.
+    """Return why a line cannot be about its row's latest attempt (sent at `last_sent_at`), or None.
 
     `predates_attempt` is set if the file was first read before that attempt was recorded, regardless of the clocks.
     """
@@ -195,24 +195,24 @@ def order_mismatch(order_id: str, clash: Clash | None, *, is_blocking: bool) -> 
             order_id=order_id,
         )
     if clash is None:
-        sentence = say(
+        message = say(
             "The journal has no order {order_id}, which looks like a later attempt of {first}. The journal may be an "
             "old copy.",
             order_id=order_id,
             first=first_order_id(order_id),
         )
     else:
-        sentence = say(
+        message = say(
             "Row {sheet_row} of batch {batch} is {state} in the journal.",
             sheet_row=clash.sheet_row,
             batch=clash.batch,
             state=state_label(display_state(clash.state)),
         )
-    return f"{sentence} {say(DO_NOT_SEND)}"
+    return f"{message} {say(DO_NOT_SEND)}"
 
 
 def nearest_order_question(line: StatementLine, candidates: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
-    """Return the question whether an unmatched line is about one of `candidates`, rows with similar order ids."""
+    """Return a question whether an unmatched line is about one of `candidates`, which have similar order ids."""
     row = min(candidates, key=lambda row: money_mismatch(line, row, minor_units[row.currency]) is not None)
     order_id = row.sent_orderid or row.client_orderid
     lost_zeros = normalise_spelling(line.order_id).replace("0", "") == normalise_spelling(order_id).replace("0", "")
@@ -238,9 +238,9 @@ class StatementDifference:
 class StatementMatch:
     """The result of comparing a statement with one batch.
 
-    - `settlements`: the settlements that the statement allows. `standings`: their rows at the time of comparison,
-      because the statement is not about later attempts.
-    - `agreeing`, `elsewhere`, `waiting`: how many lines agree with the journal, are about orders of other batches, or
+    - `settlements`: the settlements that the statement allows. `standings`: their rows when compared, because the
+      statement is not about later attempts.
+    - `agreeing`, `elsewhere`, `waiting`: how many lines agree with the journal, are about orders in other batches, or
       are about orders that the gateway has not decided.
     - `unsettled_rows`: rows in doubt that the statement does not settle.
     - `blocking`: lines (also among the differences) to record as evidence so that their orders are not sent.
@@ -288,13 +288,8 @@ class StatementMatcher:
         now: Now,
         as_of: TimeSpan | None = None,
     ) -> None:
-        self._journal = journal
-        self._batch = batch
-        self._words = words
-        self._minor_units = minor_units
-        self._quarantine_h = quarantine_h
-        self._now = now
-        self._as_of = as_of
+        self._journal, self._batch, self._now, self._as_of = journal, batch, now, as_of
+        self._words, self._minor_units, self._quarantine_h = words, minor_units, quarantine_h
         self._clock = JournalClock.read(journal, now())
         self._first_reading = FirstReading()
         self._is_proven = False
@@ -319,8 +314,8 @@ class StatementMatcher:
                 readings.append(_difference(line, say("The line has no order id.")))
             elif counts[line.order_id] > 1:
                 order_values = {"order_id": line.order_id, "times": counts[line.order_id]}
-                sentence = say("The statement has {times} lines for {order_id}. Which one is right?", **order_values)
-                readings.append(_difference(line, sentence))
+                message = say("The statement has {times} lines for {order_id}. Which one is right?", **order_values)
+                readings.append(_difference(line, message))
             elif line.order_id in shared and len(self._matching_candidates(line)) > 1:
                 readings.append(_difference(line, say(_TWO_OPERATIONS, order_id=line.order_id)))
             elif (row := rows.get(line.order_id)) is not None:
@@ -361,14 +356,13 @@ class StatementMatcher:
         return entries
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
-        """Return the outcome that each status or answer in a statement means."""
+        """Return the outcome meant by each status or answer in a statement."""
         by_word = {_status_word(line): self._line_outcome(line) for line in statement.lines}
         return {word: meaning for word, meaning in by_word.items() if meaning is not None}
 
     def _resendable_attempts(
         self, rows: Iterable[RowState], other_orders: Mapping[str, Clash], blocking: Iterable[str]
     ) -> Mapping[int, int]:
-        """Return the attempt number of each instruction in the statement that may be sent again."""
         attempts = {row.instruction: row.attempt for row in rows if row.state in _SENDABLE}
         for order_id in {*blocking, *(other for other, clash in other_orders.items() if clash.state in _SENDABLE)}:
             attempts |= {
@@ -377,7 +371,7 @@ class StatementMatcher:
         return attempts
 
     def _blocking_lines(self, statement: Statement) -> Mapping[str, StatementLine]:
-        """Return the lines about orders that the gateway has but that could still be sent, by order id."""
+        """Return the lines, by order id, about orders that could still be sent although the gateway has them."""
         by_id = {line.order_id: line for line in reversed(statement.lines) if self._line_outcome(line) is not None}
         suspects = {order_id: line for order_id, line in by_id.items() if first_order_id(order_id)}
         for clash in self._used_orders(by_id):
@@ -431,7 +425,7 @@ class StatementMatcher:
         }
 
     def _nearest_rows(self, unknown_ids: Collection[str]) -> Mapping[str, Sequence[RowState]]:
-        """Return the sent rows whose order ids resemble each unknown id."""
+        """Return, for each unknown id, the sent rows with similar order ids."""
         if not unknown_ids:
             return {}
         repaired = {order_id: repair_order_id(order_id) for order_id in unknown_ids}
@@ -448,7 +442,7 @@ class StatementMatcher:
         return {order_id: rows_by_id[key] for order_id, key in repaired.items() if key in rows_by_id}
 
     def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
-        """Return orders from this batch's earlier attempts, and orders from other batches, by order id."""
+        """Return the orders of this batch's earlier attempts and those of other batches, by order id."""
         earlier: dict[str, Clash] = {}
         elsewhere: dict[str, Clash] = {}
         for clash in self._used_orders(order_ids):
@@ -456,8 +450,8 @@ class StatementMatcher:
         return earlier, elsewhere
 
     def _read_line(self, line: StatementLine, row: RowState, evidence: str) -> _Reading:
-        if (sentence := money_mismatch(line, row, self._minor_units[row.currency])) is not None:
-            return _difference(line, sentence)
+        if (message := money_mismatch(line, row, self._minor_units[row.currency])) is not None:
+            return _difference(line, message)
         if line.answer == "":
             return _NoAction.WAITS
         resolution, time = self._stated_resolution(line), self._line_time(line)
@@ -472,21 +466,20 @@ class StatementMatcher:
     def _read_unsettled_line(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime, evidence: str
     ) -> _Reading:
-        """Read a line about the latest attempt of an unsettled row."""
         is_only = all(map(is_only_attempt, self._matching_candidates(line)))
         last_sent_at = self._latest_send_time(row)
         is_outdated = predates_attempt(self._first_reading.attempts, row.instruction, row.attempt)
-        sentence = attempt_mismatch(line, last_sent_at, time, is_only_attempt=is_only, predates_attempt=is_outdated)
-        if sentence is not None:
-            return _difference(line, sentence)
+        message = attempt_mismatch(line, last_sent_at, time, is_only_attempt=is_only, predates_attempt=is_outdated)
+        if message is not None:
+            return _difference(line, message)
         if resolution is None:  # the gateway has not decided yet
             return _NoAction.WAITS
         if resolution is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
                 return self._contradiction(line, row, say("not received"))
             quarantine = self._clock.quarantine(self._quarantine_h)
-            if (sentence := quarantine_message(row, quarantine, self._now())) is not None:
-                return _difference(line, sentence)
+            if (message := quarantine_message(row, quarantine, self._now())) is not None:
+                return _difference(line, message)
         # A row rejected by the gateway may be sent again immediately. If only a person says so, the quarantine applies.
         # So the file must be proven, and the line must have the gateway's own status and a time after that attempt.
         has_gateway_status = line.status is not None and match_attempt(time.stated, last_sent_at) is AttemptMatch.LATEST
@@ -497,14 +490,13 @@ class StatementMatcher:
     def _read_settled_line(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime
     ) -> _Reading:
-        """Read a line that confirms or contradicts a settled row."""
         if resolution is None:
             waiting_text = say("still being worked on")
             return _NoAction.AGREES if row.state is State.PAID else self._contradiction(line, row, waiting_text)
-        is_before = predates_attempt(self._first_reading.attempts, row.instruction, row.attempt) or (
+        is_earlier = predates_attempt(self._first_reading.attempts, row.instruction, row.attempt) or (
             match_attempt(time.times, self._latest_send_time(row)) is AttemptMatch.EARLIER
         )
-        is_other_attempt = is_before and not all(map(is_only_attempt, self._matching_candidates(line)))
+        is_other_attempt = is_earlier and not all(map(is_only_attempt, self._matching_candidates(line)))
         if is_other_attempt and resolution is not Resolution.PAID:
             return _NoAction.AGREES
         difference = self._contradiction(line, row, say(resolution.value.replace("-", " ")))
@@ -524,7 +516,7 @@ class StatementMatcher:
         return None if row.intended_at is None else latest_send_time(self._clock.last_comparison, row.intended_at)
 
     def _build_claim(self, line: StatementLine) -> Claim:
-        """Return a line as a claim, vouched for by the person who submits the statement."""
+        """Return a line as a claim that the person who submits the statement vouches for."""
         amount = None if line.amount is None else f"{line.amount:f}"
         return Claim(
             line.order_id,
@@ -546,11 +538,11 @@ class StatementMatcher:
         if line.answer == "" or (is_negative and line.order_id not in self._blocking_ids):
             return _NoAction.AGREES
         if is_negative or not any(candidate.sent_order_id for candidate in self._journal.candidates(line.order_id)):
-            sentence = say(
+            message = say(
                 "According to the journal, row {row} was never sent, but the statement says otherwise.",
                 row=clash.sheet_row,
             )
-            return _difference(line, f"{sentence} {say(DO_NOT_SEND)}")
+            return _difference(line, f"{message} {say(DO_NOT_SEND)}")
         return _difference(line, say(_EARLIER_REJECTED, order_id=line.order_id))
 
     def _stated_resolution(self, line: StatementLine) -> Resolution | StatementDifference | None:
@@ -559,8 +551,8 @@ class StatementMatcher:
             resolution = _RESOLUTION_BY_ANSWER.get(line.answer or "")
             if resolution is None and line.answer:
                 answers = ", ".join(_RESOLUTION_BY_ANSWER)
-                sentence = say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=answers)
-                return _difference(line, sentence)
+                message = say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=answers)
+                return _difference(line, message)
             return resolution
         outcome = self._words.get(line.status)
         if outcome is None:
@@ -569,16 +561,16 @@ class StatementMatcher:
 
     def _contradiction(self, line: StatementLine, row: RowState, stated: str) -> StatementDifference:
         state = state_label(display_state(row.state))
-        sentence = say(
+        message = say(
             "Row {row} is {state} in the journal and {said} in the statement.", row=row.row, state=state, said=stated
         )
         if row.state in {State.READY, State.REJECTED, State.REPLACED}:
-            sentence += f" {say(DO_NOT_SEND)}"
-        return _difference(line, sentence)
+            message += f" {say(DO_NOT_SEND)}"
+        return _difference(line, message)
 
 
-def _difference(line: StatementLine, sentence: str) -> StatementDifference:
-    return StatementDifference(line.line, line.order_id, sentence)
+def _difference(line: StatementLine, message: str) -> StatementDifference:
+    return StatementDifference(line.line, line.order_id, message)
 
 
 def _status_word(line: StatementLine) -> str:

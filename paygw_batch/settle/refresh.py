@@ -44,12 +44,12 @@ SILENT_ROUNDS = 3
 OPEN_STATES = frozenset({State.ACCEPTED, State.IN_DOUBT})
 
 Enquire = Callable[[ExpectedReply, str | None], Awaitable[EnquiryAnswer]]
-"""A function that asks about an order at the endpoint with this id, if known. It raises no network errors."""
+"""A function that asks about an order, at the endpoint with this id if known. It raises no network errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clocks that a refresh uses: monotonic, sleep and wall clock."""
+    """The clocks that a refresh uses: a monotonic one, a sleep function and the wall clock."""
 
     monotonic_s: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
@@ -105,7 +105,7 @@ class _LimitedEnquirer(ABC):
 
 
 class Refresh(_LimitedEnquirer):
-    """Asks about the rows of one batch in rounds. A `Refresh` can be run only once."""
+    """Asks about the rows of one batch, in rounds. Can be run only once."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Refresh(_LimitedEnquirer):
         self._stopping.set()
 
     async def run(self) -> RefreshResult:
-        """Ask until every row has a final state, time runs out, or the refresh is stopped."""
+        """Ask until every row has a final state, the time is up or the refresh is stopped."""
         started_s = self._clock.monotonic_s()
         while rows := self._open_rows():
             await self._ask_about_all(rows)
@@ -154,7 +154,7 @@ class Refresh(_LimitedEnquirer):
         return list(self._journal.rows(self._batch.number, states=OPEN_STATES))
 
     async def _ask_about_all(self, rows: Sequence[RowState]) -> None:
-        """Ask about every row once, in concurrent groups, and record new answers."""
+        """Ask about each row once, in concurrent groups, and record new answers."""
         reply_count = 0
         group_size = self._limits.concurrency
         for start in range(0, len(rows), group_size):
@@ -219,9 +219,9 @@ RETRY_AFTER_S = 5.0
 MAX_ENQUIRIES = 6
 """The maximum number of enquiries for one notification."""
 MAX_WAITING = 10_000
-"""The maximum number of orders waiting for an enquiry. Further orders are left to a person."""
+"""The maximum number of orders waiting for an enquiry. A person must handle any others."""
 REFUSAL_PAUSE_S = 60.0
-"""How long all enquiries pause after the gateway has refused one."""
+"""How long all enquiries pause after the gateway refuses one."""
 _FINDINGS_TO_CHECK = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})
 _EARLIEST_TIME = "0001-01-01T00:00:00.000Z"
 
@@ -231,7 +231,7 @@ def instructions_to_ask_about(
 ) -> Sequence[Candidate] | Deferral:
     """Return the instructions to ask about after an unproven claim, or a `Deferral` if one of them is in flight.
 
-    These are the instructions whose state is not final, or would change or be contradicted if the claim is true.
+    These are the instructions whose state is not final, or would change or be contradicted if the claim were true.
     """
     ruling = assess_claim(claim, candidates, words)
     if isinstance(ruling, Deferral):
@@ -273,7 +273,7 @@ class FollowUp(_LimitedEnquirer):
         self._queue_if_new(_QueuedClaim(claim))
 
     async def run(self, claims: Iterable[Claim] = ()) -> None:
-        """Ask until cancelled, starting with `claims`."""
+        """Ask about queued claims until cancelled, starting with `claims`."""
         for claim in claims:
             self.queue_claim(claim)
         async with asyncio.TaskGroup() as group:
@@ -285,10 +285,10 @@ class FollowUp(_LimitedEnquirer):
         if order_id is None or order_id in self._waiting:
             return
         if len(self._waiting) >= MAX_WAITING:
-            problem = say(
+            message = say(
                 "Too many unproven notifications are waiting, so not all of them will be checked with the gateway."
             )
-            self._echo_if_new(problem)
+            self._echo_if_new(message)
             return
         self._waiting.add(order_id)
         self._queue.put_nowait(queued)
@@ -315,19 +315,19 @@ class FollowUp(_LimitedEnquirer):
         self._queue_if_new(queued)
 
     async def _follow_claim(self, queued: _QueuedClaim) -> _QueuedClaim | None:
-        """Ask about a claim's order. Returns the claim if it must be asked about again, or None."""
+        """Ask about a claim's order. Returns the claim if it must be asked about again."""
         order_id = queued.claim.order_id or ""
         instructions = await asyncio.to_thread(self._find_instructions, order_id)
         candidates = instructions_to_ask_about(queued.claim, instructions, self._words)
         if isinstance(candidates, Deferral):
             return queued
-        all_answered = True
+        all_stored = True
         for candidate in candidates:
-            all_answered &= await self._ask_and_store(candidate, order_id)
-        return None if all_answered else replace(queued, enquiries=queued.enquiries + 1)
+            all_stored &= await self._ask_and_store(candidate, order_id)
+        return None if all_stored else replace(queued, enquiries=queued.enquiries + 1)
 
     async def _ask_and_store(self, candidate: Candidate, order_id: str) -> bool:
-        """Ask about one instruction, and store the answer. Returns False if no answer came or it changes nothing."""
+        """Ask about one instruction. Returns whether an answer that changes something was stored."""
         await self._clock.sleep(self._reserve_turn())
         now = timestamp(self._clock.now())
         expected = ExpectedReply(order_id, Decimal(candidate.amount), candidate.currency)

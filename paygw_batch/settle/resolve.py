@@ -55,7 +55,7 @@ def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
 def needs_second_person(state: State, resolution: Resolution) -> bool:
     """Return whether settling a row with this resolution needs a second person under `[approval]`.
 
-    It does if the row could then be sent again although its payee may still be paid for an earlier attempt.
+    It does if the row could then be sent again while its payee may still be paid for an earlier attempt.
     """
     is_open = state in {State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY}
     return is_open and resolution is not Resolution.PAID
@@ -77,7 +77,7 @@ def _latest_send_time(row_state: RowState, hold: Hold | None) -> str:
 def quarantine_message(
     row_state: RowState, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> str | None:
-    """Return a message if a row cannot be settled as not received yet, or None if it can."""
+    """Return a message if it is too early to settle a row as not received, or None."""
     end = quarantine_end(row_state, quarantine, hold)
     if end is None or now >= end:
         return None
@@ -109,9 +109,9 @@ def check_settlements(
             values = {"row": settlement.row, "state": state, "word": say(word)}
             problems.append(say("Row {row} is {state} and cannot be resolved as {word}.", **values))
         elif settlement.resolution is Resolution.NOT_RECEIVED and (
-            sentence := quarantine_message(row_state, quarantine, now(), holds.get(settlement.row))
+            message := quarantine_message(row_state, quarantine, now(), holds.get(settlement.row))
         ):
-            problems.append(sentence)
+            problems.append(message)
     if problems:
         raise UsageError(
             " ".join(problems),
@@ -138,8 +138,8 @@ def settle(
 ) -> None:
     """Record all settlements in one transaction, or none. The caller must have checked them.
 
-    `statement_note` and `order` say which statement or signed order the settlements come from. `standings` are the rows
-    returned by `check_settlements`, because the decisions are about those attempts. If None, the rows are read now.
+    `statement_note` and `order` give the statement or signed order that the settlements come from. `standings` are the
+    rows returned by `check_settlements`, because decisions are about those attempts. If None, the rows are read now.
     """
     at, digest = timestamp(now()), "" if order is None else order.sha256
     if standings is None:
@@ -166,18 +166,18 @@ def settle(
         raise _stale_rows_error(error, standings, row_states(journal, batch, standings)) from None
 
 
-def _stale_rows_error(error: StaleRows, before: Mapping[int, RowState], now: Mapping[int, RowState]) -> JournalError:
-    """Return an error that names the rows changed by an answer from the gateway, if any."""
-    stale_rows = [row for row in now if (now[row].state, now[row].attempt) != (before[row].state, before[row].attempt)]
+def _stale_rows_error(error: StaleRows, old: Mapping[int, RowState], new: Mapping[int, RowState]) -> JournalError:
+    """Return an error that lists the rows changed by an answer from the gateway, or `error` if there are none."""
+    stale_rows = [row for row in new if (new[row].state, new[row].attempt) != (old[row].state, old[row].attempt)]
     if not stale_rows:
         return error
-    states = {row: state_label(display_state(now[row].state)) for row in stale_rows}
-    sentences = [
+    states = {row: state_label(display_state(new[row].state)) for row in stale_rows}
+    messages = [
         say("Row {row} is now {state}, because the gateway's answer arrived at the same time.", row=row, state=state)
         for row, state in states.items()
     ]
     return StaleRows(
-        f"{' '.join(sentences)} {say('Nothing was settled.')}",
+        f"{' '.join(messages)} {say('Nothing was settled.')}",
         hint=say(
             "To see it, run `paygw-batch status BATCH --row {row}`. Then settle whatever is still open.",
             row=stale_rows[0],
@@ -199,7 +199,7 @@ _NOT_RELEASABLE = {
 def quarantined_rows(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowState]:
-    """Return the rows that only a person reported as rejected and that may not be released yet."""
+    """Return the rows that must not be released yet, because only a person reported them as rejected."""
     clock = JournalClock.read(journal, now())
     cutoff = clock.quarantine(quarantine_h).cutoff(clock.now)
     return {
@@ -210,7 +210,7 @@ def quarantined_rows(
 
 
 def waiting_message(row: RowState, quarantine: Quarantine) -> str:
-    """Return a message that says when a row that only a person reported as rejected can be released."""
+    """Return a message about when a row that only a person reported as rejected can be released."""
     end = quarantine_end(row, quarantine)
     return say(
         "A person, not the gateway, reported row {row} as rejected. It was sent at {intended_at} and could still be "
@@ -225,7 +225,7 @@ def waiting_message(row: RowState, quarantine: Quarantine) -> str:
 def check_releasable(
     journal: JournalReader, batch: BatchRecord, rows: Sequence[int], *, quarantine_h: float, now: Now
 ) -> None:
-    """Raise `UsageError` unless all `rows` may be released, people are not forgotten and the clock is plausible."""
+    """Raise `UsageError` unless all `rows` may be released, no people were forgotten and the clock is plausible."""
     require_people_not_forgotten(journal, batch)
     clock = JournalClock.read(journal, now())
     clock.require_plausible()
@@ -244,7 +244,7 @@ def check_releasable(
 
 
 def require_people_not_forgotten(journal: JournalReader, batch: BatchRecord) -> None:
-    """Raise `PeopleForgotten` if people in a batch were forgotten. Such a batch no longer has a sheet."""
+    """Raise `PeopleForgotten` if people in a batch were forgotten, because its sheet was then deleted."""
     if (first_forgetting := journal.first_forgetting(batch.number)) is not None:
         raise PeopleForgotten(
             say(

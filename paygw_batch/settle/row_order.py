@@ -1,7 +1,7 @@
 """Makes orders about rows in a batch. One person writes an order, others approve it, and it is carried out once.
 
-An order contains each row's latest attempt and state, and is valid until these change. People decide it. If it cites
-the gateway, the gateway's statement is read and verified again.
+An order contains each row's latest attempt and state, and is valid until these change. If it cites the gateway, the
+gateway's statement is read and verified again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,8 +51,8 @@ class Decision(NamedTuple):
     words: str = ""
 
     @classmethod
-    def from_settlement(cls, entry: Settlement) -> Self:
-        return cls(entry.row, RowAct(entry.resolution.value), entry.evidence, entry.basis, entry.words)
+    def from_settlement(cls, other: Settlement) -> Self:
+        return cls(other.row, RowAct(other.resolution.value), other.evidence, other.basis, other.words)
 
     @property
     def settlement(self) -> Settlement:
@@ -64,8 +64,8 @@ class OrderedRow(SignedPart):
     """A row in an order: the payment, its latest attempt, and the act.
 
     `order_id` and `sent_at`, the time of that attempt, are empty if nothing was sent. `hold` is the number of the
-    evidence that holds the row, or 0. Lifting a hold does not change the row's state, so this number ensures that
-    the order does not lift a later hold. `duplicate_of` is the earlier attempt that the row may duplicate, or 0.
+    evidence that holds the row, or 0. Lifting a hold does not change the row's state, so this number keeps the order
+    from lifting a later hold. `duplicate_of` is the earlier attempt that the row may duplicate, or 0.
     """
 
     row: int
@@ -98,7 +98,7 @@ class OrderedRow(SignedPart):
         return say("the gateway's, proven by its statement") if self.basis is Basis.GATEWAY else say("a person's")
 
     def consequence(self, quarantine: Quarantine, format_time: Callable[[str], str] = str) -> str:
-        """Describe whether and when the row can be paid again after the order is carried out."""
+        """Describe whether and when the row can be paid again once the order has been carried out."""
         if self.act is RowAct.RELEASE:
             if not self.duplicate_of:
                 return say("it will be sent again")
@@ -191,7 +191,7 @@ class RowOrder(Order):
         return any(row.basis is Basis.GATEWAY for row in self.content.rows)
 
     def require_confirmed_by(self, statement: Statement | None, match: Callable[[Statement], StatementMatch]) -> None:
-        """Raise `ApprovalError` unless the statement confirms the gateway's results that the order quotes."""
+        """Raise `ApprovalError` unless the statement confirms the results that the order attributes to the gateway."""
         if statement is None or statement.sha256 != self.content.statement_sha256:
             raise ApprovalError(
                 say(
@@ -226,10 +226,10 @@ class RowOrder(Order):
     def changes(self, actual: RowContent) -> Sequence[str]:
         current_rows = {row.row: row for row in actual.rows}
         changed_rows = [row for row in self.content.rows if current_rows.get(row.row) != row]
-        sentences = [_describe_change(row, current_rows.get(row.row)) for row in changed_rows[:_MAX_LISTED_CHANGES]]
+        lines = [_describe_change(row, current_rows.get(row.row)) for row in changed_rows[:_MAX_LISTED_CHANGES]]
         if (more_count := len(changed_rows) - _MAX_LISTED_CHANGES) > 0:
-            sentences.append(say_count(more_count, "and {count:,} more row", "and {count:,} more rows"))
-        return sentences or [say("the order is for another batch")]
+            lines.append(say_count(more_count, "and {count:,} more row", "and {count:,} more rows"))
+        return lines or [say("the order is for another batch")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class OrderInForce:
 def order_in_force(
     order: RowOrder, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str, endpoint: str
 ) -> OrderInForce:
-    """Return an approved, up-to-date order, else raise `ApprovalError`. Quarantine and clock are checked later."""
+    """Return an approved, up-to-date order, or raise `ApprovalError`. Quarantine and clock are checked later."""
     batch = find_order_batch(order, journal, endpoint)
     decided_by, signed_order = require_agreement(order, journal, policy, now, by=by)
     require_unchanged(order, current_content(order, journal, batch, endpoint))
@@ -252,7 +252,7 @@ def order_in_force(
 
 
 def find_order_batch(order: RowOrder, journal: JournalReader, endpoint: str) -> BatchRecord:
-    """Return an order's batch. Raises `ApprovalError` if this journal does not contain it."""
+    """Return an order's batch. Raises `ApprovalError` if the journal does not contain it."""
     require_same_journal(order, journal, endpoint)
     content = order.content
     batch = journal.batch(content.batch, operation=content.operation)
@@ -276,7 +276,7 @@ def row_content(
     statement: Statement | None = None,
     attempts: Mapping[int, int] | None = None,
 ) -> RowContent:
-    """Return the content of a new order, based on a person's decision or a `statement` and its `attempts`."""
+    """Return the content of a new order, based on a person's decision or on a `statement` and its `attempts`."""
     return RowContent(
         **_current_fields(journal, batch, decisions, endpoint),
         statement="" if statement is None else statement.name,

@@ -68,7 +68,7 @@ def require_enquiry_profile(settings: Settings) -> str:
 
 
 def refresh(job: SendJob, echo: Callable[[str], None], on_start: Callable[[Refresh], None]) -> RefreshResult:
-    """Ask the gateway about a batch's accepted and in-doubt rows. Passes the `Refresh` to `on_start`."""
+    """Ask the gateway about a batch's accepted rows and rows in doubt. Calls `on_start` with the `Refresh`."""
     return asyncio.run(_refresh(job, echo, on_start))
 
 
@@ -79,7 +79,7 @@ def refresh_all(
     echo: Callable[[str], None],
     on_start: Callable[[Refresh], None],
 ) -> Iterator[tuple[BatchRecord, RefreshResult]]:
-    """Ask once about every accepted or in-doubt row in all batches, and yield each batch's result."""
+    """Ask once about each row that is accepted or in doubt, and yield the result for each batch."""
     section = settings.status_enquiry.model_copy(update={"limit_min": 0.0})
     one_round_settings = settings.model_copy(update={"status_enquiry": section})
     for record in journal.batches():
@@ -126,7 +126,7 @@ async def run_follow_up(
 
 
 def _waiting_claims(settings: Settings) -> Sequence[Claim]:
-    """Return a claim for each order with an unproven notification waiting in the journal."""
+    """Return a claim for each order with an unproven notification in the journal."""
     if not journal_location(settings).may_exist():
         return []
     with open_journal_to_read(settings, must_be_known=True) as journal:
@@ -140,8 +140,8 @@ def _waiting_claims(settings: Settings) -> Sequence[Claim]:
 
 
 async def _refresh(job: SendJob, echo: Callable[[str], None], on_start: Callable[[Refresh], None]) -> RefreshResult:
-    section, dates = job.settings.status_enquiry, ClockComparer(utc_now)
-    async with _open_enquiry_client(job.settings, job.gateway, job.batch.operation, dates, echo) as enquire:
+    section, clocks = job.settings.status_enquiry, ClockComparer(utc_now)
+    async with _open_enquiry_client(job.settings, job.gateway, job.batch.operation, clocks, echo) as enquire:
         refresh_run = Refresh(
             job.journal,
             job.batch,
@@ -154,13 +154,13 @@ async def _refresh(job: SendJob, echo: Callable[[str], None], on_start: Callable
         )
         on_start(refresh_run)
         result = await refresh_run.run()
-    dates.record_in(job.journal)
+    clocks.record_in(job.journal)
     return result
 
 
 @asynccontextmanager
 async def _open_enquiry_client(
-    settings: Settings, gateway: GatewayAccess, operation_name: str, dates: ClockComparer, echo: Callable[[str], None]
+    settings: Settings, gateway: GatewayAccess, operation_name: str, clocks: ClockComparer, echo: Callable[[str], None]
 ) -> AsyncIterator[Enquire]:
     """Yield a function that asks the gateway about orders of one operation."""
     signer, runtime, words = gateway.signing.signer, system_runtime(), settings.words()
@@ -180,7 +180,7 @@ async def _open_enquiry_client(
             nonce, timestamp_s = runtime.nonce(), int(runtime.now().timestamp())
             request = await enquirer.prepare(expected, endpoint_id=endpoint_id, nonce=nonce, timestamp_s=timestamp_s)
             reply = await client.ask(request)
-            dates.observe_reply(reply)
+            clocks.observe_reply(reply)
             return parse_answer(reply, expected, words, operation, not_found=not_found, now=utc_now())
 
         yield enquire
@@ -194,8 +194,8 @@ class SecondPersonRequired(ApprovalError):
 class RequestedStatement:
     """A statement that the person `by` wants to carry out. Their `words` are shown before the evidence.
 
-    `as_of` is the time of lines without a time. With `matching_only`, matching lines are carried out even if others do
-    not match. With `again`, a file may be carried out for the same batch a second time.
+    `as_of` is the time of lines that have none. With `matching_only`, matching lines are carried out even if others do
+    not match. With `again`, a file may be carried out for the same batch again.
     """
 
     statement: Statement
@@ -215,7 +215,7 @@ class RequestedStatement:
         return [replace(settlement, words=words) for settlement in settlements] if words else settlements
 
     def reuse_message(self, journal: JournalReader, record: BatchRecord) -> str:
-        """Return a message that the file was already carried out for the batch, or an empty string if it was not."""
+        """Return a message if the file was already carried out for the batch, or an empty string."""
         uses = [use for use in journal.carried_out_statements(record.batch) if use.sha256 == self.statement.sha256]
         if not uses:
             return ""
@@ -224,9 +224,9 @@ class RequestedStatement:
 
     def require_first_use(self, journal: JournalReader, record: BatchRecord) -> None:
         """Raise `UsageError` if the file was already carried out for the batch and `again` is not set."""
-        if (sentence := self.reuse_message(journal, record)) and not self.again:
+        if (message := self.reuse_message(journal, record)) and not self.again:
             raise UsageError(
-                f"{sentence} {say('Nothing was changed.')}",
+                f"{message} {say('Nothing was changed.')}",
                 hint=say(
                     "A file can be applied only once. To apply it again, use --again. Each line must still be about "
                     "the latest attempt."
@@ -248,8 +248,8 @@ class StatementResult:
 class SettleChoice:
     """A resolution that a person may choose, starting at `open_from` if it is set.
 
-    `needs_two` is set if a second person must agree. `again_from` is the time from which the row may be sent again. It
-    is empty if the row may be sent again immediately or never.
+    `needs_two` is set if a second person must agree. `again_from` is when the row may be sent again, or empty if it may
+    be sent again immediately or never.
     """
 
     resolution: Resolution
@@ -313,7 +313,7 @@ def carry_out_statement(
     request: RequestedStatement,
     show: Callable[[StatementMatch, int], None],
 ) -> StatementResult:
-    """Settle rows by a statement, and hold unsent orders if the gateway already has them.
+    """Settle rows by a statement, and hold unsent orders that the gateway already has.
 
     `show` is called before rows are settled, with the comparison and the number of held orders.
     """
@@ -330,7 +330,7 @@ def carry_out_statement(
     check_one_person_suffices(settings, journal, record, settlements)
     statement, attempts = request.statement, tuple(sorted(match.attempts.items()))
     note = StatementNote(record.batch, statement.name, statement.sha256, request.by, attempts=attempts)
-    # Workers and other people keep working in the meantime. A row that was resent since then was not compared.
+    # Workers and other people keep working in the meantime. A row that has since been resent was not compared.
     settle(journal, record, settlements, by=request.by, now=utc_now, statement_note=note, standings=match.standings)
     return StatementResult(match, settlements, held_count)
 
@@ -338,7 +338,7 @@ def carry_out_statement(
 def hold_blocked_orders(
     settings: Settings, journal: Journal, record: BatchRecord, request: RequestedStatement, match: StatementMatch
 ) -> int:
-    """Hold unsent orders that a statement says the gateway already has. Returns their number."""
+    """Hold unsent orders that the gateway already has according to a statement. Returns their number."""
     if not match.blocking:
         return 0
     matcher = _statement_matcher(settings, journal, record, request)
@@ -440,11 +440,11 @@ def _statement_matcher(
 
 
 def rows_needing_order(
-    settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
+    settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
 ) -> Sequence[int]:
     """Return the rows of `settlements` that one person may not settle without an order."""
     if approval_policy(settings) is None:
         return []
-    states = row_states(journal, batch, {entry.row for entry in settlements})
+    states = row_states(journal, record, {entry.row for entry in settlements})
     pairs = ((entry, states.get(entry.row)) for entry in settlements)
     return [entry.row for entry, row in pairs if row is not None and needs_second_person(row.state, entry.resolution)]

@@ -43,7 +43,7 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class StatementProof(StrEnum):
-    """How a statement is proven to be the gateway's, or why it is not. A person vouches for an unproven statement."""
+    """How a statement is proven to be from the gateway, or why not. A person vouches for an unproven one."""
 
     SIGNED = "signed"
     FOLDER = "folder"
@@ -89,12 +89,12 @@ def proof_message(proof: StatementProof) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SignedStatements:
-    """Proves a statement by a valid signature next to it, in a file such as `statement.csv.sig`."""
+    """Proves a statement by a valid signature in a file next to it, such as `statement.csv.sig`."""
 
     verifies: Callable[[bytes, bytes], bool]
 
     def find_proof(self, file: Path, content: bytes) -> StatementProof:
-        """Return a statement's proof. Raises `SheetError` if its signature does not match."""
+        """Return how a statement is proven. Raises `SheetError` if its signature does not match."""
         signature_file = file.with_name(f"{file.name}{SIGNATURE_SUFFIX}")
         signature = _read_signature(signature_file)
         if signature is None:
@@ -117,21 +117,20 @@ class TransferFolder:
     path: Path
 
     def find_proof(self, file: Path, content: bytes) -> StatementProof:
-        """Return whether a file with the same name and content in the folder proves a statement, or why not."""
+        """Return how a file with the same name and content in the folder proves a statement, or why not."""
         try:
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return StatementProof.OPEN_FOLDER
         try:
-            status = os.fstat(folder)
             if self.problem() is not None:
                 return StatementProof.OPEN_FOLDER
-            return _prove_by_folder_file(folder, status.st_uid, file.name, content)
+            return _prove_by_folder_file(folder, os.fstat(folder).st_uid, file.name, content)
         finally:
             os.close(folder)
 
     def problem(self) -> str | None:
-        """Return why the folder proves nothing, or None if only its owner can add files."""
+        """Return why the folder proves nothing, or None if only its owner can add files to it."""
         try:
             folder_status = self.path.lstat()
             statuses = [folder.stat() for folder in (self.path.parent.resolve(), *self.path.parent.resolve().parents)]
@@ -159,7 +158,7 @@ StatementRule = SignedStatements | TransferFolder
 
 
 def _prove_by_folder_file(folder: int, owner: int, name: str, content: bytes) -> StatementProof:
-    """Return the proof by the folder's file `name`. Only `owner` may write it, and it must have no other link."""
+    """Return the proof by the file `name` in a folder. Only `owner` may write to it, and it must have no other link."""
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -200,10 +199,10 @@ _TIME = re.compile(
 )
 _EARLIEST_OFFSET = timedelta(hours=14)
 _LATEST_OFFSET = timedelta(hours=12)
-"""The offsets from UTC of the time zones in which a date begins first and ends last."""
+"""The UTC offsets of the time zones where a date begins first and ends last."""
 _MILLISECOND = timedelta(milliseconds=1)
 TIME_EXAMPLES = "2026-11-20T14:05:00Z, 2026-11-20T17:05:00+03:00 or 2026-11-20"
-"""Examples of the accepted formats of a time."""
+"""Examples of the accepted time formats."""
 _CELL_HINT = mark("Ask for the statement as CSV, or with these cells as text.")
 WORKBOOK_SIGNATURE = b"PK\x03\x04"
 """The first bytes of every workbook. A CSV file cannot begin with them."""
@@ -221,9 +220,9 @@ class TimeSpan:
 
 
 def parse_time_span(text: str) -> TimeSpan | None:
-    """Parse a stated time. Returns None if it is unclear.
+    """Parse a time in a statement. Returns None if it is unclear.
 
-    Accepts ISO 8601 with a zone, to the minute or finer, or a date, which may be in any time zone.
+    Accepts ISO 8601 with a time zone, to the minute or finer, or a date, which may be in any time zone.
     """
     try:
         if _DATE.fullmatch(text):
@@ -249,7 +248,7 @@ def workbook_lines(
 ) -> Iterator[tuple[int, Sequence[str]]]:
     """Yield the header and each non-empty line below it, with their row numbers. All have the same number of cells.
 
-    Raises `StatementError` unless exactly one visible worksheet has a header, or if a cell's value was lost.
+    Raises `StatementError` if a cell's value was lost, or unless exactly one visible worksheet has a header.
     """
     our_columns = _column_by_heading(aliases)
 
@@ -272,15 +271,15 @@ def workbook_lines(
     if doubtful_cell := next((cell for cell in content.doubts if cell[1] <= len(headings)), None):
         row, _, _, value = doubtful_cell
         cell = {"file": file, "row": row, "value": value}
-        sentence = say("{file}, row {row}: {value} is a formula without a value, or a number that lost digits.", **cell)
-        raise StatementError(sentence, hint=say(_CELL_HINT))
+        message = say("{file}, row {row}: {value} is a formula without a value, or a number that lost digits.", **cell)
+        raise StatementError(message, hint=say(_CELL_HINT))
     if (warnings := display_warnings(content)).height:
-        sentence = say(
+        message = say(
             "{file}, row {row}: a cell is hidden, struck through or shown with a different value in the spreadsheet.",
             file=file,
             row=warnings["row"][0] or content.header.number,
         )
-        raise StatementError(sentence, hint=say(_CELL_HINT))
+        raise StatementError(message, hint=say(_CELL_HINT))
     yield content.header.number, headings
     for number, *cells in content.rows_below([str(index) for index in range(len(headings))]).fill_null("").iter_rows():
         if any(cell.strip() for cell in cells):
@@ -297,9 +296,9 @@ def _worksheet_error(file: str, worksheets: Sequence[str]) -> StatementError:
     return _columns_error(say("{file} has no worksheet with the columns order_id, amount and currency.", file=file))
 
 
-def _columns_error(sentence: str) -> StatementError:
+def _columns_error(message: str) -> StatementError:
     return StatementError(
-        sentence,
+        message,
         hint=say("Map the gateway's headings to columns under `[statement.columns]` in the configuration."),
         for_terminal=True,
     )
@@ -318,17 +317,17 @@ HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The columns of a statement, each with its recognised headings.
 
-`status` contains the gateway's words, and `answer` a person's. `time` is when the line was true, and `sent_at` when its
-attempt was sent, as in the question list.
+`status` contains the gateway's words, and `answer` a person's. `time` is when the line was true, and `sent_at` is when
+its attempt was sent, as in the question list.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StatementLine:
-    """One line of a statement, about one order. `amount` is None if `amount_text` is not an amount.
+    """A line in a statement, about one order. `amount` is None if `amount_text` is not an amount.
 
     Either `status` (the gateway's own word) or `answer` (`paid`, `rejected`, `not-received`, or empty if unanswered) is
-    set, and the other is None. `time` and `sent_at` are as written, or empty if missing.
+    set, and the other is None. `time` and `sent_at` are as written, or empty.
     """
 
     line: int
@@ -418,7 +417,7 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
 
 
 def _column_by_heading(aliases: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the column for each known heading (folded)."""
+    """Return the column for each recognised heading, in folded form."""
     columns = {fold_heading(heading): name for name, headings in HEADINGS.items() for heading in headings}
     return columns | {fold_heading(heading): name for heading, name in aliases.items()}
 
@@ -426,7 +425,7 @@ def _column_by_heading(aliases: Mapping[str, str]) -> Mapping[str, str]:
 def _statement_lines(
     rows: Iterator[tuple[int, Sequence[str]]], aliases: Mapping[str, str], file: str
 ) -> Iterator[StatementLine]:
-    """Yield the lines below the header, the first of `rows`. Their values are cleaned like those of a sheet."""
+    """Yield the lines below the header, which is the first of `rows`. Values are cleaned like those of a sheet."""
     positions = _column_positions(next(rows)[1], aliases, file)
     rows_below = list(rows)
     columns = {name: [cells[position] for _, cells in rows_below] for name, position in positions.items()}
@@ -465,20 +464,20 @@ def _column_positions(headings: Sequence[str], aliases: Mapping[str, str], file:
             positions[name] = position
     missing = [name for name in _REQUIRED_COLUMNS if name not in positions]
     if missing:
-        sentence = say("{file} has no column {missing}.", file=file, missing=", ".join(missing))
+        message = say("{file} has no column {missing}.", file=file, missing=", ".join(missing))
     elif ("status" in positions) == ("answer" in positions):
-        sentence = say(
+        message = say(
             "{file} must have either a column called status (the gateway's own words) or a column called answer (paid, "
             "rejected or not-received).",
             file=file,
         )
     else:
         return positions
-    raise _columns_error(sentence)
+    raise _columns_error(message)
 
 
 def statement_to_json(statement: Statement) -> str:
-    # `default=str` is for `Decimal`, the only type here that JSON lacks.
+    # `default=str` is for `Decimal`, the only type used that JSON lacks.
     return json.dumps(asdict(statement), default=str, ensure_ascii=False)
 
 
@@ -499,7 +498,7 @@ def statement_rule(settings: Settings) -> StatementRule | None:
 
 
 def statement_key(settings: Settings) -> PublicKey:
-    """Load the key of the gateway's statements. Raises `ConfigurationError` for an unusable or a person's key."""
+    """Load the key that signs statements. Raises `ConfigurationError` if it is unusable or belongs to a person."""
     path, name = settings.evidence.statement_key, "[evidence] statement_key"
     if path is None:
         raise ConfigurationError(say("{name} is not set.", name=name))
@@ -525,13 +524,13 @@ def statement_key(settings: Settings) -> PublicKey:
 
 
 def load_statement(settings: Settings, file: Path) -> Statement:
-    """Load a statement with its proof. Raises `SheetError` if it cannot be read."""
+    """Load a statement and check its proof. Raises `SheetError` if it cannot be read."""
     rule = statement_rule(settings)
     return read_statement(file, settings.statement.columns, encoding=settings.sheet.encoding, rule=rule)
 
 
 def statement_with_digest(settings: Settings, name: str, sha256: str, folders: Iterable[Path]) -> Statement | None:
-    """Return the statement with this name and digest from `folders` or the transfer's folder, or None."""
+    """Return the statement with this name and digest from `folders` or the transfer folder, or None."""
     transfer_folder, file_name = settings.evidence.folder, Path(name).name
     for folder in (*folders, *(() if transfer_folder is None else (transfer_folder,))):
         file = folder / file_name

@@ -177,9 +177,9 @@ def send(
                 progress.set_total(due_count)
 
             return asyncio.run(_WorkerRun(job, run, on_counts).follow(start_following))
-    comparer = ClockComparer(utc_now)
-    end = send_rows(job, due_count, progress, on_start, comparer, wait_for_room=wait_for_room)
-    comparer.record_in(job.journal)
+    clocks = ClockComparer(utc_now)
+    end = send_rows(job, due_count, progress, on_start, clocks, wait_for_room=wait_for_room)
+    clocks.record_in(job.journal)
     process_arrivals(job.settings, job.journal, progress.echo)
     return end
 
@@ -249,7 +249,7 @@ def send_rows(
     due_count: int,
     progress: Progress,
     on_start: OnStart,
-    comparer: ClockComparer,
+    clocks: ClockComparer,
     *,
     wait_for_room: WaitForRoom | None = None,
 ) -> RunEnd:
@@ -267,7 +267,7 @@ def send_rows(
                     await wait_for_room()
                 return await prepare(attempts)
 
-            return await _run_engine(job, prepare_with_room, journal, progress, on_start, comparer, gate)
+            return await _run_engine(job, prepare_with_room, journal, progress, on_start, clocks, gate)
 
     gate = job.journal.gate()
     with (
@@ -292,7 +292,7 @@ async def _run_engine(
     journal: EngineJournal,
     progress: Progress,
     on_start: OnStart,
-    comparer: ClockComparer,
+    clocks: ClockComparer,
     gate: Gate | None,
 ) -> RunEnd:
     gateway, submission, words = job.settings.gateway, job.settings.submission, job.settings.words()
@@ -306,8 +306,8 @@ async def _run_engine(
     )
 
     def classify_reply(reply: RawReply | TransportFault, expected: ExpectedReply) -> Verdict:
-        comparer.observe_reply(reply)
-        return comparer.stop_if_clock_is_slow(classify(reply, expected, words, operation, now=utc_now()))
+        clocks.observe_reply(reply)
+        return clocks.stop_if_clock_is_slow(classify(reply, expected, words, operation, now=utc_now()))
 
     async with job.gateway.transport as transport:
         engine = Engine(
