@@ -1,4 +1,4 @@
-"""The people who prepare and approve, and their keys: private ones in PEM files (Ed25519), public ones as one line.
+"""People who prepare and approve, and their keys: private ones in PEM files (Ed25519), public ones in one line.
 
 A person is a name with all its keys. Names that look alike count as one name, and two people cannot share a key.
 A key in a token (RFC 7512) is Ed25519 or P-256; a passkey's key is P-256, RSA or Ed25519.
@@ -47,7 +47,7 @@ MAKE_KEY_COMMAND = "openssl genpkey -algorithm ed25519 -out approval.pem"
 MIN_RSA_BITS = 2048
 MAX_RSA_BITS = 8192
 RSA_EXPONENT = 65537
-"""The exponent of keys made by authenticators. Small exponents have led to forged signatures elsewhere."""
+"""The exponent of keys made by authenticators. Small exponents have enabled forged signatures elsewhere."""
 
 _PEM = re.compile(rb"\s*-----BEGIN PUBLIC KEY-----(.*)-----END PUBLIC KEY-----\s*", re.DOTALL)
 PersonKey = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
@@ -71,7 +71,7 @@ class PublicKey:
 
     @property
     def is_file_key(self) -> bool:
-        """Whether the private half may be in a file rather than in a passkey or token."""
+        """Whether the private half may be in a file, not in a passkey or token."""
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey)
 
     @property
@@ -106,13 +106,13 @@ class PublicKey:
 
 
 def encode_public_key(key: PersonKey) -> PublicKey:
-    """Convert a key to its canonical encoding."""
+    """Return a key in its canonical encoding."""
     return PublicKey(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalKey:
-    """A person's private key and its public half. `_sign` uses the private key or the token that contains it."""
+    """A person's key pair. `_sign` uses the private key or the token that contains it."""
 
     public: PublicKey
     _sign: Callable[[bytes], bytes] = field(repr=False)
@@ -186,7 +186,7 @@ def parse_canonical_key(text: str) -> PublicKey | None:
 
 
 KeysByName = Mapping[str, str | Sequence[str]]
-"""The configured public keys of people: one or several for each name."""
+"""The configured public keys: one or several for each name."""
 _PUBLIC_KEY_HINT = (
     "It is the line between BEGIN and END of `openssl pkey -in approval.pem -pubout`, or the line that the console "
     "shows when a passkey is made."
@@ -201,7 +201,7 @@ _INVISIBLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person's keys for preparing and approving. Without a key yet, a listed person can do nothing."""
+    """A person and their keys for preparing and approving. Someone listed without a key can do nothing yet."""
 
     name: str
     maker_keys: tuple[PublicKey, ...]
@@ -241,7 +241,7 @@ class People:
 
 
 def normalise_name(name: str) -> str:
-    """Normalise case, Unicode form, spaces and invisible characters, so that names that look alike are equal."""
+    """Normalise case, Unicode form, spaces and invisible characters, so that names that look alike become equal."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_BLANKS)
     visible = [c for c in folded if c.isspace() or (unicodedata.category(c)[0] != "C" and c not in _INVISIBLE)]
     return " ".join(unicodedata.normalize("NFC", "".join(visible)).split())
@@ -317,7 +317,7 @@ _HINTS = {
     KeyProblem.KEY_MISSING: mark("Correct --key. The vendor's tool creates a key in the token."),
     KeyProblem.SEVERAL_KEYS: mark("Add the id of the right key to --key, for example `id=%01`."),
 }
-"""Hints to use instead of those about the gateway's key, which has different settings."""
+"""Hints that replace those for the gateway's key, which has different settings."""
 
 
 def load_person_key(key: Path, passphrase: bytes | None, module: str | None) -> ApprovalKey:
@@ -368,7 +368,7 @@ def _person_key_error(error: KeyUnusable) -> ConfigurationError:
 MAX_CLIENT_DATA_BYTES = 4096
 _HASH_BYTES = 32
 _AUTHENTICATOR_DATA_BYTES = _HASH_BYTES + 1 + 4
-"""The length of the relying party's hash, the flags and the counter. Authenticators send more only on request."""
+"""The size of the relying party's hash, the flags and the counter. Authenticators send more only if asked."""
 _USER_PRESENT, _USER_VERIFIED, _BACKUP_ELIGIBLE, _BACKED_UP = 0x01, 0x04, 0x08, 0x10
 _HAS_MORE_DATA = 0x40 | 0x80
 """The flags for a new key and for extensions, which we do not request."""

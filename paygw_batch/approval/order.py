@@ -1,7 +1,7 @@
 """Checks orders (their journal, approvals and validity) and makes orders to forget people.
 
 An order describes the state of everything that it changes. Before it is carried out, the description is built again and
-compared. Carrying it out changes the state, so it works only once. An order to forget people lists the payments whose
+compared. Carrying it out changes the state, so this works only once. An order to forget people lists the payments whose
 payees are forgotten, but no names.
 """
 
@@ -45,7 +45,7 @@ class Order(SignedDocument):
 
     @abstractmethod
     def changes(self, actual: Any) -> Sequence[str]:
-        """Describe how the order differs from `actual`, the content that the same order would have now."""
+        """Describe how the order differs from `actual`, the content that it would have if made now."""
 
 
 def require_same_journal(order: Order, journal: JournalReader, endpoint: str) -> None:
@@ -66,7 +66,7 @@ def require_same_journal(order: Order, journal: JournalReader, endpoint: str) ->
 def require_agreement(
     order: Order, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
-    """Return who decided, and the order to store. Raises `ApprovalError` if it is withdrawn or lacks approvals."""
+    """Return who decided, and the order to store. Raises `ApprovalError` if it was withdrawn or lacks approvals."""
     require_not_withdrawn(order, journal.withdrawals())
     signatures = require_signatures(order, policy, now)
     approvers, digest = ", ".join(person.name for person in signatures.valid), order.digest()
@@ -76,7 +76,7 @@ def require_agreement(
 
 
 def require_unchanged(order: Order, actual: Any) -> None:
-    """Raise `ApprovalError` if the same order made now would have different content."""
+    """Raise `ApprovalError` if the same order would now have different content."""
     if actual != order.content:
         changes = "; ".join(order.changes(actual))
         raise ApprovalError(
@@ -89,7 +89,7 @@ NOTHING_FORGOTTEN = mark("Nobody was forgotten.")
 
 
 class ForgottenBatch(SignedPart):
-    """A batch in which people are forgotten, with the number of their rows. Its whole sheet is removed."""
+    """A batch in which people are forgotten, and the number of their rows. Its sheet is removed."""
 
     batch: str
     operation: str

@@ -1,7 +1,7 @@
 """Builds and checks plans. A plan states exactly what to pay. Its maker signs it, and others approve it.
 
-A plan names the endpoint, the journal and the batch, with totals, findings and a digest of all instructions. It can
-open one batch, only once. Signing and approving are in `signed_document.py`.
+A plan contains the endpoint, the journal, the batch, its totals, findings and a digest of all instructions. It can open
+one batch, only once. `signed_document.py` signs and approves plans.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from paygw_batch.sheet.model import Validated
 FIRST_RUN = "payee.first_run"
 COMPARED_BATCH = "payee.compared"
 ACCOUNTS_FIRST_PAID = "payee.known_since"
-"""The code of a finding about rows whose accounts were first paid on the same day."""
+"""The code of rows whose accounts were first paid on the same day."""
 ALREADY_SENT = "payee.sent_before"
 """The code of a row in an earlier batch, which is not sent again."""
 CORRECTED = "cell.mended"
@@ -44,13 +44,13 @@ CORRECTED = "cell.mended"
 REASSIGNED_HEADING = "column.meant"
 """The code of a heading that a person reassigned to another column."""
 NAMED_ENCODING = "sheet.encoding"
-"""The code of a finding about a sheet's encoding, if a person had to choose it."""
+"""The code of a sheet's encoding, if a person chose it."""
 SPELLED_COLUMN = "sheet.spelling"
 """The code of texts whose meaning a person chose. `value` is the first text, and `rows` lists all rows."""
 WORKSHEET = "sheet.worksheet"
 """The code of the worksheet (`value`) that is paid, if the workbook has several."""
 OTHER_WORKSHEET = "sheet.other_worksheet"
-"""The code of a worksheet (`value`) that is not paid. `people` is its number of rows, if it lists payees."""
+"""The code of a worksheet (`value`) that is not paid. `people` is the number of rows, if it lists payees."""
 _ROWS_AT_ONCE = 100_000
 
 
@@ -124,7 +124,7 @@ class PlanFinding(SparsePart):
 
     @property
     def values(self) -> tuple[object, ...]:
-        """Every value except the message, so that findings are equal in any language."""
+        """Every value except the message, for comparing findings in different languages."""
         return tuple(getattr(self, name) for name in type(self).model_fields if name != "message")
 
 
@@ -140,13 +140,13 @@ class PlanDocument(SignedDocument):
     content: PlanContent
     findings: list[PlanFinding]
     people: str
-    """Everyone who is paid, as CSV with the columns `PEOPLE_COLUMNS`."""
+    """All people who are paid, as CSV with the columns `PEOPLE_COLUMNS`."""
     answered: list[str] = []  # noqa: RUF012 - pydantic copies it
     """The keys of the questions that the maker answered (`OpenQuestion.key`). The findings show all of them."""
     against: str = ""
     """An extra batch that the maker compared the sheet with, or empty."""
     language: str = ENGLISH
-    """The language of the findings, which are recomputed in the same language."""
+    """The language of the findings, also used when they are computed again."""
 
     def model_post_init(self, _: object, /) -> None:
         """Raise `ValueError` unless `people` matches its digest in the content."""
@@ -158,7 +158,7 @@ class PlanDocument(SignedDocument):
 
     @property
     def code(self) -> str:
-        """The code that two people compare by phone. Signing does not change it."""
+        """A code that two people can compare by phone. Signing does not change it."""
         return group_digits(payout_code(self))
 
 
@@ -178,7 +178,7 @@ class PlanApproval:
 
 
 NO_APPROVAL = PlanApproval("", ())
-"""The value if no approval is required."""
+"""The approval of a batch that needs none."""
 
 
 def build_content_and_people(
@@ -190,7 +190,7 @@ def build_content_and_people(
     journal_id: str,
     minor_units: Mapping[str, int],
 ) -> tuple[PlanContent, str]:
-    """Return the content of a sheet's plan and the list of its people. `known` rows are not sent."""
+    """Return the content of a sheet's plan, and the list of its people. `known` rows are not sent."""
     known_rows = {row.row for row in known}
     digest, known_digest, lines = hashlib.sha256(), hashlib.sha256(), []
     sums: Counter[str] = Counter()
@@ -227,7 +227,7 @@ def _csv_bytes(frame: pl.DataFrame) -> bytes:
 
 
 def _people_csv(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping[str, int]) -> str:
-    """Return the people paid by `instructions` as CSV with the columns `PEOPLE_COLUMNS`."""
+    """Return the people paid by `instructions`, as CSV with the columns `PEOPLE_COLUMNS`."""
     names = rows.select("row", name=pl.col("account_name").fill_null(""))
     digits = pl.col("currency").replace_strict(minor_units, return_dtype=pl.Int64, default=0)
     factor = pl.lit(10, pl.Int64).pow(digits)
@@ -253,7 +253,7 @@ def build_plan(
 ) -> PlanDocument:
     """Build an unsigned plan, with findings in the current language.
 
-    `people` is the list whose digest is in the content. `answered` lists the keys of the questions that the maker
+    `people` is the list whose digest the content contains. `answered` lists the keys of the questions that the maker
     answered. `against` is an extra batch that the sheet was compared with.
     """
     return PlanDocument(
@@ -271,18 +271,18 @@ def build_plan(
 
 
 def payout_code(document: PlanDocument) -> str:
-    """Return the 16 hex digits that two people compare: a digest of all payments and findings."""
+    """Return the 16 hex digits that two people can compare: a digest of all payments and findings."""
     covered = document.model_dump_json(exclude={"document", "made_at", "maker", "signature", "approvals"})
     return hashlib.sha256(f"{document.document} code\n{covered}".encode()).hexdigest()[:16]
 
 
 def payments_sha256(content: PlanContent) -> str:
-    """Return the SHA-256 (hex) of a plan's payments, which is used to find other plans for the same payments."""
+    """Return the SHA-256 (hex) of a plan's payments, for finding other plans with the same payments."""
     return hashlib.sha256(content.model_dump_json().encode()).hexdigest()
 
 
 def needs_approval(content: PlanContent, policy: ApprovalPolicy) -> bool:
-    """Return whether a batch needs approval because of its sum in any currency."""
+    """Return whether a batch needs approval because of its sum in one of its currencies."""
     return any(
         Decimal(amount) >= policy.from_amount.get(currency, Decimal(0)) for currency, amount in content.totals.items()
     )
@@ -332,10 +332,10 @@ def require_same_content(document: PlanDocument, content: PlanContent) -> None:
 
 
 def require_same_findings(document: PlanDocument, recomputed: Sequence[PlanFinding], *, asked: Sequence[str]) -> None:
-    """Raise `ApprovalError` unless a plan has exactly the `recomputed` findings in the same order.
+    """Raise `ApprovalError` unless a plan has exactly the `recomputed` findings, in the same order.
 
     The order matters, because people read only the first of many findings. `asked` lists the keys of the sheet's
-    questions. The maker must have answered exactly these.
+    questions, and the maker must have answered exactly these.
     """
     if tuple(recomputed) == tuple(document.findings) and document.answered == list(asked):
         return

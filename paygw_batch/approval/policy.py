@@ -21,7 +21,7 @@ from paygw_batch.settings.configuration import Settings
 
 
 def approval_policy(settings: Settings) -> ApprovalPolicy | None:
-    """Return any approval policy. Raises `ConfigurationError` if people conflict or nothing could be approved."""
+    """Return the approval policy, if any. Raises `ConfigurationError` if people conflict or no approval is possible."""
     section = settings.approval
     if not section.approvers:
         return None
@@ -54,7 +54,7 @@ def configured_people(settings: Settings) -> People:
 
 
 def require_maker(key: PublicKey, policy: ApprovalPolicy, hint: str) -> Person:
-    """Return the maker with this `key`. Raises `ApprovalError` if there is none."""
+    """Return the maker who holds `key`. Raises `ApprovalError` if there is none."""
     maker = policy.people.find_maker(key)
     if maker is None:
         raise ApprovalError(say("The configuration does not list this key under makers."), hint=hint)
@@ -71,7 +71,7 @@ MAX_CHARS = 2_000
 
 
 def identify_person(name: str | None) -> str:
-    """Return the login of this process's account (not from the environment), after any `name`."""
+    """Return the login name of this process's user (not from the environment), after any `name`."""
     try:
         login = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -80,7 +80,7 @@ def identify_person(name: str | None) -> str:
 
 
 def require_line(text: str, name: str) -> str:
-    """Strip `text`, and return it. Raises `UsageError` if it is empty, too long or not a single line."""
+    """Return `text` without surrounding spaces. Raises `UsageError` if it is empty, too long or several lines."""
     line = text.strip()
     if not line or not line.isprintable() or len(line) > MAX_CHARS:
         raise UsageError(
@@ -94,7 +94,7 @@ def require_line(text: str, name: str) -> str:
 
 
 def load_sandbox_key(settings: Settings, name: str) -> ApprovalKey | None:
-    """Return a person's sandbox key, or None if there is none or the gateway is real."""
+    """Return a person's sandbox key, if there is one and the gateway is the sandbox."""
     folder = settings.console.sandbox_keys
     if folder is None or not settings.uses_sandbox:
         return None

@@ -40,12 +40,12 @@ MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 CLOCK_SKEW = timedelta(minutes=5)
 """How far an approver's clock may be ahead of ours."""
 MAX_SIGNING_TIME = timedelta(minutes=10)
-"""The maximum time between showing a text to a passkey's owner and signing it."""
+"""The maximum time between showing a text to a passkey's owner and the owner signing it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPolicy:
-    """Who may prepare and approve, and which sums need approval.
+    """Who may prepare and approve payouts, and which sums need approval.
 
     A batch needs approval if its sum in any currency reaches `from_amount`, or if the currency is not listed there. A
     settlement after which a row could be paid again always needs approval.
@@ -60,7 +60,7 @@ class ApprovalPolicy:
 
 
 class SignedPart(BaseModel):
-    """A part of a signed document. It is frozen and strict: an unknown key is an error."""
+    """A part of a signed document. It is frozen and strict: unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -74,7 +74,7 @@ class SparsePart(SignedPart):
 
 
 Signature = str | PasskeySignature
-"""A signature by a passkey, or by another key (in base64)."""
+"""A signature by a passkey, or by another key in base64."""
 
 
 class Approval(SignedPart):
@@ -91,11 +91,11 @@ class SignedDocument(SignedPart):
     noun: ClassVar[str]
     """The document's name in a sentence."""
     placeholder: ClassVar[str]
-    """The placeholder for its file in a command."""
+    """The placeholder for its file in commands."""
     nothing_done: ClassVar[str]
-    """The assurance that nothing was done, shown in errors."""
+    """A message that nothing was done, shown in errors."""
     renewal_hint: ClassVar[str]
-    """A hint on how to make another document."""
+    """A hint about how to make a new document."""
 
     document: str
     content: Any
@@ -106,7 +106,7 @@ class SignedDocument(SignedPart):
     approvals: list[Approval]
 
     def signed_text(self) -> bytes:
-        """Return the text that the maker signs: every value except signature and approvals."""
+        """Return the text that the maker signs: every value except the signature and approvals."""
         return encode_signed_text(self.document, self.model_dump(exclude={"signature", "approvals"}))
 
     def digest(self) -> str:
@@ -133,13 +133,13 @@ Document = TypeVar("Document", bound=SignedDocument)
 
 
 def encode_signed_text(domain: str, body: Mapping[str, object]) -> bytes:
-    """Encode the text to sign: the kind of document (`domain`) and its values."""
+    """Encode the text to sign: the kind of document (`domain`) and the values in `body`."""
     return f"{domain}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """A document's maker, its valid approvals by person, and the problems with the others."""
+    """A document's maker, its valid approvals by person, and the problems with its other approvals."""
 
     maker: Person
     valid: Mapping[Person, Approval]
@@ -151,7 +151,7 @@ def sign_document(document: Document, key: ApprovalKey) -> Document:
 
 
 def sign_by_passkey(unsigned: Document, signature: PasskeySignature, policy: ApprovalPolicy) -> Document:
-    """Add the maker's passkey signature to a document. Raises `ApprovalError` if it is not valid."""
+    """Add the maker's passkey signature to a document. Raises `ApprovalError` if the signature is not valid."""
     document = unsigned.model_copy(update={"signature": signature})
     _verify_maker(document, policy)
     return document
@@ -173,7 +173,7 @@ class ApprovalText:
 def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPolicy, now: datetime) -> ApprovalText:
     """Return the text that the owner of `key` signs to approve the document now.
 
-    Raises `ApprovalError` if the document was changed, if its maker is unknown, or if the owner may not approve it.
+    Raises `ApprovalError` if the document was changed, its maker is unknown or the owner may not approve it.
     """
     maker = _verify_maker(document, policy)
     owner = policy.people.find_owner(key)
@@ -196,16 +196,16 @@ def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPoli
 
 
 def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: datetime) -> Document:
-    """Approve a document, replacing an approval by the same person. Raises `ApprovalError` like `approval_text`."""
+    """Approve a document, replacing any approval by the same person. Raises `ApprovalError` as in `approval_text`."""
     to_sign = approval_text(document, key.public, policy, now)
     approval = Approval(key=key.public.text, approved_at=to_sign.approved_at, signature=key.sign(to_sign.text))
     return _add_approval(document, approval, policy)
 
 
 def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalPolicy, now: datetime) -> Document:
-    """Add a recent passkey approval, replacing one by the same person. Raises `ApprovalError` if it is not valid."""
+    """Add a recent passkey approval, replacing any by the same person. Raises `ApprovalError` if it is not valid."""
     approver: Person | str = say("is not dated")
-    if _is_time(approval.approved_at):
+    if _has_time_zone(approval.approved_at):
         approver = _find_approver(approval, document, _verify_maker(document, policy), policy, now)
     if isinstance(approver, Person) and datetime.fromisoformat(approval.approved_at) < now - MAX_SIGNING_TIME:
         approver = say("was started at {approved_at}, which is too long ago", approved_at=approval.approved_at)
@@ -228,20 +228,20 @@ def verify_signatures(document: SignedDocument, policy: ApprovalPolicy, now: dat
     """Verify all signatures of a document. Raises `ApprovalError` if the maker's signature is not valid."""
     maker = _verify_maker(document, policy)
     valid: dict[Person, Approval] = {}
-    flaws = []
+    problems = []
     for approval in document.approvals:
         person = _find_approver(approval, document, maker, policy, now)
         if isinstance(person, Person):
             valid.setdefault(person, approval)
         else:
-            flaws.append(
+            problems.append(
                 say("the approval by {name} {problem}", name=owner_name(approval.key, policy.people), problem=person)
             )
-    return Signatures(maker, valid, flaws)
+    return Signatures(maker, valid, problems)
 
 
 def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
-    """Verify all signatures. Raises `ApprovalError` if there are too few approvals or the date is in the future."""
+    """Verify all signatures. Raises `ApprovalError` for too few approvals or a date in the future."""
     signatures = verify_signatures(document, policy, now)
     if datetime.fromisoformat(document.made_at) > now + CLOCK_SKEW:
         raise ApprovalError(
@@ -327,7 +327,7 @@ def _verify_maker(document: SignedDocument, policy: ApprovalPolicy) -> Person:
 
 
 def is_valid_signature(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
-    """Return whether `key` signed exactly `text`, directly or as a passkey on a page of `party`."""
+    """Return whether `key` signed exactly `text`, either directly or as a passkey on a page of `party`."""
     if isinstance(signature, str):
         return key.has_signed(text, signature)
     return party is not None and is_valid_assertion(key, signature, text, party)
@@ -336,7 +336,7 @@ def is_valid_signature(key: PublicKey, text: bytes, signature: Signature, party:
 def _find_approver(
     approval: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
 ) -> Person | str:
-    """Return the person who approved, or the reason why the approval is not valid."""
+    """Return the person who approved, or why the approval is not valid."""
     key = parse_canonical_key(approval.key)
     if key is not None and policy.people.find_owner(key) == maker:
         return say("is from the maker of the {noun}", noun=say(document.noun))
@@ -358,7 +358,7 @@ def _find_approver(
 
 
 def read_document(path: Path, *kinds: type[Document], data: bytes | None = None) -> Document:
-    """Read a document of one of `kinds` from `data` or else from a file. Raises `ApprovalError` if it is unreadable."""
+    """Read a document of one of `kinds` from `data`, or else from a file. Raises `ApprovalError` if it is invalid."""
     noun = say(kinds[0].noun) if len(kinds) == 1 else say("plan or order")
     hint = f"{say(kinds[0].nothing_done)} {say(kinds[0].renewal_hint)}"
     try:
@@ -366,8 +366,8 @@ def read_document(path: Path, *kinds: type[Document], data: bytes | None = None)
             data = read_regular(path, MAX_DOCUMENT_BYTES)
     except OSError as error:
         reason = say(error.strerror or "unknown reason").lower()
-        sentence = say("The {noun} {path} cannot be read: {reason}.", noun=noun, path=path, reason=reason)
-        raise ApprovalError(sentence, hint=hint) from None
+        message = say("The {noun} {path} cannot be read: {reason}.", noun=noun, path=path, reason=reason)
+        raise ApprovalError(message, hint=hint) from None
     kinds_by_name = {kind.model_fields["document"].default: kind for kind in kinds}
     try:
         kind_name = _DocumentKind.model_validate_json(data).document
@@ -383,14 +383,14 @@ def read_document(path: Path, *kinds: type[Document], data: bytes | None = None)
             )
         document = kinds_by_name[kind_name].model_validate_json(data)
         for time_text in (document.made_at, *(approval.approved_at for approval in document.approvals)):
-            if not _is_time(time_text):
+            if not _has_time_zone(time_text):
                 raise ValueError(time_text)  # noqa: TRY301 (handled like any unreadable document)
     except (ValueError, KeyError):
         raise ApprovalError(say("{name} is not a valid {noun}.", name=path.name, noun=noun), hint=hint) from None
     return document
 
 
-def _is_time(text: str) -> bool:
+def _has_time_zone(text: str) -> bool:
     try:
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
@@ -398,8 +398,6 @@ def _is_time(text: str) -> bool:
 
 
 class _DocumentKind(BaseModel):
-    """The kind of document that a file claims to be."""
-
     model_config = ConfigDict(extra="ignore", strict=True)
 
     document: str | None = None
