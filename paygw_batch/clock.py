@@ -5,12 +5,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 SIGNAL_CHECK_INTERVAL_S = 1.0
-"""How often a waiting main thread wakes up, to handle a signal that the system delivered to another thread."""
+"""How often a waiting main thread wakes up to handle signals that the system delivered to another thread."""
 
 Now = Callable[[], datetime]
-"""Returns the time of the wall clock, in UTC."""
+"""A function that returns the wall clock's time in UTC."""
 ElapsedS = Callable[[], float]
-"""Returns seconds from a clock that cannot be set, and that also runs while the machine sleeps."""
+"""A function that returns the seconds of a clock that cannot be set and that runs while the machine sleeps."""
 
 _ELAPSED_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -32,9 +32,9 @@ def format_local_minute(time: str | None) -> str:
 
 
 def elapsed_s() -> float:
-    """Return the seconds since a fixed moment, including time for which the machine slept.
+    """Return the seconds since a fixed moment, including the time that the machine slept.
 
-    Do not use `time.monotonic` for this: it stops while Linux sleeps, so that an old intent would look recent.
+    `time.monotonic` cannot be used, because it stops while Linux sleeps, so an old intent would look recent.
     """
     return time.clock_gettime(_ELAPSED_CLOCK)
 

@@ -1,4 +1,4 @@
-"""Registers the extras: optional packages with their own commands, health checks and libraries.
+"""Lists and loads the extras: optional packages with their own commands, health checks and libraries.
 
 The core never imports an extra directly. It loads the modules listed here when they are needed.
 """
@@ -31,16 +31,16 @@ COMMANDS: Mapping[str, str] = {
 RUN_HOOK_MODULES = ("notices.delivery",)
 """The modules with run hooks. `begin(settings, environ)` is called when a run begins, and returns its end hook."""
 HEALTH_MODULES = ("notices.health",)
-"""Modules whose `checks(settings, environ)` yields health checks for `doctor`."""
+"""The modules whose `checks(settings, environ)` yields health checks for `doctor`."""
 
 
 def has_extra(name: str) -> bool:
-    """Return whether this installation includes the extra that a module belongs to."""
+    """Return whether this installation includes the extra that contains a module."""
     return find_spec(f"{__package__}.{name.partition('.')[0]}") is not None
 
 
 def extra(name: str) -> ModuleType:
-    """Import a module of an extra. Raises `UsageError` if this installation does not include the extra."""
+    """Import a module from an extra. Raises `UsageError` if this installation does not include the extra."""
     if not has_extra(name):
         raise UsageError(
             say("This copy of the program is incomplete: {folder} is missing.", folder=name.partition(".")[0]),
@@ -60,7 +60,7 @@ IMAGE = "PAYGW_IMAGE"
 def install_command(extra: str) -> str:
     """Return the command that adds `extra` to this installation: a checkout, a wheel or the container image.
 
-    It never installs this program from a package index, because anyone could own its name there.
+    It never installs this program from a package index, because anyone could have taken its name there.
     """
     if IMAGE in os.environ:
         return "docker build -t paygw-batch ."

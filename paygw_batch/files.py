@@ -1,6 +1,6 @@
-"""Checks which files may be written, and writes them atomically and readable only by their owner.
+"""Checks which files may be written, and writes them atomically, readable only by their owner.
 
-`check_outputs` checks all files before a command sends anything or reads a long sheet. `atomic_file` writes them.
+`check_outputs` checks all files before a command sends anything or reads a long sheet. `atomic_file` writes a file.
 """
 
 import errno
@@ -22,11 +22,11 @@ from paygw_batch.language import say
 class Output:
     """A file to be written.
 
-    `named` is how messages refer to the file. `is_ours` recognises a file that this program wrote, which may be
-    replaced. If it is None, no existing file is replaced. Whether a `needed` file can be written is checked in advance.
+    `label` is its name in messages. `is_ours` recognises files that this program wrote, which may be replaced. If None, no
+    existing file is replaced. Whether a `needed` file can be written is checked in advance.
     """
 
-    named: str
+    label: str
     path: Path
     is_ours: Callable[[Path], bool] | None = None
     needed: bool = True
@@ -34,7 +34,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class ProtectedFile:
-    """A file that no output may overwrite, and its description (`the sheet`).
+    """A file that no output may overwrite, and its description (such as "the sheet").
 
     With `has_neighbours`, files in the same directory whose names extend its name (`-wal`, `.lock`) are protected too.
     With `is_directory`, every file in the directory is protected, except `exceptions`.
@@ -47,20 +47,20 @@ class ProtectedFile:
     exceptions: Sequence[Path] = ()
 
     def is_overwritten_by(self, path: Path) -> bool:
-        """Return whether writing to `path` would overwrite this file, under any name or link."""
+        """Return whether writing to `path`, or to its target if it is a link, would overwrite this file."""
         if self.is_directory:
             resolved = _resolve_path(path)  # an exception may be a link to a protected file
             is_exception = any(resolved == _resolve_path(file.parent) / file.name for file in self.exceptions)
             return not is_exception and any(_is_same_file(parent, self.path) for parent in resolved.parents)
         if _is_same_file(path, self.path):
             return True
-        console_path, other_path = _resolve_path(self.path), _resolve_path(path)
-        if not _is_same_file(console_path.parent, other_path.parent):
+        own_path, other_path = _resolve_path(self.path), _resolve_path(path)
+        if not _is_same_file(own_path.parent, other_path.parent):
             return False
         # Compare names, because the files may not exist yet. Ignore case, as some file systems do.
-        own_name, other_name = console_path.name.casefold(), other_path.name.casefold()
+        own_name, other_name = own_path.name.casefold(), other_path.name.casefold()
         if other_name == own_name:
-            return not console_path.exists() and not other_path.exists()
+            return not own_path.exists() and not other_path.exists()
         extends_name = other_name.startswith((f"{own_name}-", f"{own_name}.", f".{own_name}."))
         return self.has_neighbours and extends_name
 
@@ -71,7 +71,7 @@ def check_outputs(outputs: Sequence[Output], protected_files: Sequence[Protected
     Other existing files are replaced only if they are empty, if this program wrote them, or with `force`.
     """
     for index, output in enumerate(outputs):
-        values = {"named": output.named, "path": output.path}
+        values = {"named": output.label, "path": output.path}
         for protected_file in protected_files:
             if protected_file.is_overwritten_by(output.path):
                 raise OutputError(
@@ -81,7 +81,7 @@ def check_outputs(outputs: Sequence[Output], protected_files: Sequence[Protected
         for other in outputs[:index]:
             if ProtectedFile("", other.path).is_overwritten_by(output.path):
                 raise OutputError(
-                    say("{named} and {other} are the same file, {path}.", **values, other=other.named),
+                    say("{named} and {other} are the same file, {path}.", **values, other=other.label),
                     hint=say("Choose two different files."),
                 )
         if output.needed:
@@ -101,7 +101,7 @@ def check_outputs(outputs: Sequence[Output], protected_files: Sequence[Protected
 
 
 def check_writable(path: Path) -> None:
-    """Raise `OutputError` if a file at `path` cannot be written. Call it before anything is sent."""
+    """Raise `OutputError` if a file at `path` cannot be written. Call this before anything is sent."""
     try:
         _require_regular_file(path)
         with tempfile.TemporaryFile(dir=path.parent, prefix=".paygw-"):
@@ -111,7 +111,7 @@ def check_writable(path: Path) -> None:
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
-    """Return at most the first `max_bytes` of a file. Raises `OSError`, also for anything but a regular file."""
+    """Return the first `max_bytes` of a file. Raises `OSError` if it cannot be read or is not a regular file."""
     with open(path, "rb", opener=open_nonblocking) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file")
@@ -119,7 +119,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def read_head(path: Path, max_bytes: int) -> bytes:
-    """Return the beginning of a file, or no bytes if it cannot be read."""
+    """Return the first `max_bytes` of a file, or nothing if it cannot be read."""
     try:
         return read_regular(path, max_bytes)
     except OSError:
@@ -168,7 +168,7 @@ def replacement_file(path: Path, *, only_new: bool = False) -> Iterator[IO[bytes
 
 
 def create_temporary_file(path: Path) -> Path:
-    """Create an empty file (mode 0600) beside `path`, for the caller to write and rename. Raises `OSError`."""
+    """Create an empty file (mode 0600) next to `path`, for the caller to write and rename. Raises `OSError`."""
     descriptor, temporary = _create_part_file(path)
     os.close(descriptor)
     return temporary
@@ -218,14 +218,14 @@ def build_output_error(path: Path, error: Exception) -> OutputError:
 
 
 def open_nonblocking(path: str, flags: int) -> int:
-    """Open a file without waiting, even if it is a pipe without a writer. For use as the `opener` of `open`."""
+    """Open a file without blocking, even if it is a pipe without a writer. For use as the `opener` of `open`."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _can_replace(output: Output) -> bool:
     try:
         status = output.path.stat()
-    except OSError:  # it does not exist, or cannot be written either
+    except OSError:  # it does not exist or cannot be inspected, so writing it will report the error
         return True
     return output.is_ours is not None and (status.st_size == 0 or output.is_ours(output.path))
 

@@ -1,4 +1,4 @@
-"""Forgets the personal data of old payments or of one person, as decided by one person or by a signed order."""
+"""Forgets the personal data in old payments or about one person, as decided by a person or a signed order."""
 
 import glob
 import re
@@ -24,7 +24,7 @@ from paygw_batch.show.next_step import order_steps
 from paygw_batch.show.remittance import build_payee
 
 _MAX_PAYMENTS = 100_000
-"""The maximum number of a person's payments to search."""
+"""The maximum number of payments found for one person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Forgotten:
 
 
 def forget_cutoff(settings: Settings, date_text: str | None) -> str:
-    """Return the date before which people are forgotten, as given or derived from `[retention] years`.
+    """Return the date before which people are forgotten, either as given or from `[retention] years`.
 
     Raises `UsageError` if there is neither, or if the text is not a date in the past.
     """
@@ -101,7 +101,7 @@ def draft_forget_order(
 def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
     """Forget the people in a signed order, once.
 
-    If the order was carried out before, only removes their remaining data from the journal's log.
+    If the order has already been carried out, only removes their remaining data from the journal's log.
     """
     if is_recorded(journal, order):
         no_payments = ForgettablePayments(order.content.before, {}, ())
@@ -122,7 +122,7 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
 
 
 def remaining_files(journal: JournalReader, payments: ForgettablePayments) -> Sequence[Path]:
-    """Return files that may still name forgotten people: the sheets of their batches, and outputs beside them."""
+    """Return files that may still name forgotten people: the sheets of their batches, and outputs next to them."""
     paths: dict[Path, None] = {}
     for record in journal.batches():
         if record.number in payments.batches and record.sheet_path:
@@ -138,11 +138,11 @@ def _payments_to_person(settings: Settings, journal: JournalReader, search_text:
     spellings = frozenset(number_forms(search_text, numbers)) if is_number(search_text) else frozenset[str]()
     payments = journal.find_payments(search, limit=_MAX_PAYMENTS)
     matching = [payment for payment in payments if _is_payment_to(payment, search_text, spellings)]
-    people = {build_payee(payment.form, payment.fields).number for payment in matching}
-    if len(people) > 1 and not spellings:
+    payee_numbers = {build_payee(payment.form, payment.fields).number for payment in matching}
+    if len(payee_numbers) > 1 and not spellings:
         raise UsageError(
             say_count(
-                len(people),
+                len(payee_numbers),
                 "{count:,} number belongs to the name {typed!r}.",
                 "{count:,} numbers belong to the name {typed!r}.",
                 typed=search_text,

@@ -21,7 +21,7 @@ _context_separator: ContextVar[str] = ContextVar("thousands sign", default="")
 
 
 class _ProcessLanguage:
-    """Holds the language of this process, which applies unless the context has another."""
+    """The language of this process, which applies unless the context has another one."""
 
     name = ENGLISH
 
@@ -47,7 +47,7 @@ def set_language(name: str) -> None:
 def language_context(name: str) -> Iterator[None]:
     """Set the language for the current context only, such as one request to a server.
 
-    Numbers are formatted for that language, even inside `thousands_separator`, because a plan is compared by its text.
+    Numbers are formatted for that language, even inside `thousands_separator`, because plans are compared as text.
     """
     _catalogue(name)
     language_token, separator_token = _context_language.set(name), _context_separator.set("")
@@ -78,7 +78,7 @@ def say(template: str, /, **values: object) -> str:
 
 
 def say_count(count: int, singular: str, plural: str | None = None, /, **values: object) -> str:
-    """Translate the message for `count` things. `{count}` is their number. `values` fill the other placeholders.
+    """Translate a message about `count` things. `count` fills `{count}`, and `values` fill the other placeholders.
 
     Without `plural`, English uses `singular` for every count. Other languages may still have several forms.
     """
@@ -124,7 +124,7 @@ def spreadsheet_separators() -> tuple[str, str]:
 
 
 def localise_number(text: str) -> str:
-    """Replace the separators in a number such as `1,234.50` with the ones that the context and language use."""
+    """Replace the separators in a number such as `1,234.50` with those of the context and language."""
     thousands, decimals = _context_separator.get() or gettext(THOUSANDS), spreadsheet_separators()[0]
     return text.translate({ord(_ENGLISH_SEPARATOR): thousands, ord("."): decimals})
 

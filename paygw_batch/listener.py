@@ -28,11 +28,11 @@ from paygw_batch.web_server import LocalServer, bounded_protocol, listen_on_loop
 MAX_DISCARDED_BYTES = 32 * 1024 * 1024
 """How much of an oversized body is read and discarded, so that the sender can still receive the reply."""
 MAX_UNREADABLE_BYTES = 4096
-"""How many bytes of the query and of the body of an unreadable notification are stored."""
+"""How many bytes of an unreadable notification's query and body are stored, each."""
 MAX_STORED_UNREADABLE = 1000
 """The maximum number of unreadable notifications that a listener stores. Later ones are only counted."""
 BURST_S = 10
-"""A burst may contain as many requests as arrive in this time at the average rate."""
+"""A burst may contain as many requests as arrive in this many seconds at the average rate."""
 
 _log = logging.getLogger(__name__)
 _METHODS = frozenset({"GET", "POST"})
@@ -51,10 +51,6 @@ _RESPONSES = {
 }
 
 
-def _ignore_claim(_claim: Claim) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of a listener. `rate_per_s` is an average rate of requests. Bursts are limited by `BURST_S`."""
@@ -68,8 +64,8 @@ class ListenerApp:
 
     `read_claim` returns the claim in a notification, or the reason if it cannot be read. `store` stores an encoded
     notification durably, or raises `JournalError`. `header` names the header with the signature or hash. `counts`
-    counts replies by HTTP status, and "kept" and "unreadable" notifications. `follow_up` is called with each stored,
-    unproven claim.
+    counts replies by HTTP status, and "kept" and "unreadable" notifications. `follow_up` is called with each unproven
+    claim that was stored.
     """
 
     def __init__(
@@ -84,19 +80,15 @@ class ListenerApp:
         header: str | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self.follow_up: Callable[[Claim], None] = _ignore_claim
-        self._path = path.encode()
-        self._read_claim = read_claim
-        self._store_durably = store
-        self._limits = limits
-        self._now = now
-        self._header = header
-        self._monotonic_s = monotonic_s
+        self.follow_up: Callable[[Claim], None] = lambda _claim: None
+        self._path, self._header, self._limits = path.encode(), header, limits
+        self._read_claim, self._store_durably = read_claim, store
+        self._now, self._monotonic_s = now, monotonic_s
         self._allowed_requests = limits.rate_per_s * BURST_S
         self._refilled_s = monotonic_s()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request. A request whose sender disconnects before its end gets no reply."""
+        """Serve a request. If the sender disconnects before its end, there is no reply."""
         try:
             status = await self._serve(Request(scope, receive))
         except ClientDisconnect:
@@ -166,7 +158,7 @@ class ListenerApp:
 
 
 async def _read_body(request: Request, limit: int) -> bytes | None:
-    """Return the body of a request. Discards a body longer than `limit` bytes, and returns None."""
+    """Return the body of a request, or None if it is longer than `limit` bytes."""
     body, length = b"", 0
     async for chunk in request.stream():
         length += len(chunk)
@@ -178,7 +170,7 @@ async def _read_body(request: Request, limit: int) -> bytes | None:
 
 
 class GroupedWriter:
-    """Writes notifications in a separate thread. One call of `store_all` writes all that are waiting."""
+    """Writes notifications in a separate thread. Each call of `store_all` writes all that are waiting."""
 
     def __init__(self, store_all: Callable[[Sequence[str]], None]) -> None:
         self._store_all = store_all
@@ -211,7 +203,7 @@ _BACKLOG = 2048
 
 
 async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, on_ready: Callable[[int], None]) -> None:
-    """Serve the listener until SIGINT or SIGTERM, and then shut it down cleanly.
+    """Serve the listener until SIGINT or SIGTERM, then shut it down cleanly.
 
     Port 0 means any free port. `on_ready` is called with the actual port once the server listens. A connection carries
     one request, and ends within `client_timeout_s` seconds. Raises `ConfigurationError` if the port cannot be used.

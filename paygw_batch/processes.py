@@ -24,7 +24,7 @@ INHERITED_VARIABLES = frozenset(
         *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"),
     }
 )
-"""The environment variables that a child process may need: paths of programs and files, and the language."""
+"""The environment variables that a child process may need: paths, and the language."""
 
 _PR_SET_DUMPABLE = 4
 
@@ -35,9 +35,9 @@ def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ())
 
 
 def python_command(program: str) -> list[str] | None:
-    """Return a command that runs the source code `program` in Python, with the import path of this process.
+    """Return a command that runs the Python code `program` with the import path of this process.
 
-    Returns None in a frozen or embedding program, whose executable is not Python.
+    Returns None in a frozen or embedding program, because its executable is not Python.
     """
     name = Path(sys.executable or "").name
     if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
@@ -60,7 +60,7 @@ def forbid_core_dumps(*, for_good: bool) -> None:
 
 
 GC_THRESHOLD = 50_000
-"""The number of new objects after which garbage is collected. A run seldom reaches it."""
+"""The number of new objects after which garbage is collected. Most runs stay below it."""
 
 
 @contextmanager

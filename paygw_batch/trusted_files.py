@@ -15,7 +15,7 @@ _MAX_SECRET_BYTES = 64 * 1024
 
 
 class OtherUsers(Enum):
-    """What other users may do with a file. Each value has the forbidden mode bits and the chmod mode to remove them."""
+    """What other users may do with a file. Each value has forbidden mode bits and the chmod mode that clears them."""
 
     MAY_READ = (stat.S_IWGRP | stat.S_IWOTH, "go-w")
     MAY_NOTHING = (stat.S_IRWXG | stat.S_IRWXO, "600")
@@ -23,7 +23,7 @@ class OtherUsers(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """The content of a file, and the error if the file cannot be trusted."""
+    """A file's content, and an error if the file cannot be trusted."""
 
     content: bytes
     trust_error: ConfigurationError | None
@@ -32,9 +32,8 @@ class CheckedFile:
 def read_and_check_access(path: Path, name: str, users: OtherUsers, *, max_bytes: int) -> CheckedFile:
     """Return the first `max_bytes` of a file, and an error if other users can access it.
 
-    The file must belong to this user or root. So other users who can write to its directory cannot replace it with a
-    file of their own. Raises `ConfigurationError`, with `name` for the file, if it cannot be read or is not a regular
-    file.
+    The file must belong to this user or root, so other users who can write to its directory cannot replace it with
+    their own. Raises `ConfigurationError`, which calls the file `name`, if it cannot be read or is not a regular file.
     """
     try:
         with open(path, "rb", opener=open_nonblocking) as stream:
@@ -58,7 +57,7 @@ def read_and_check_access(path: Path, name: str, users: OtherUsers, *, max_bytes
 def _access_error(
     path: Path, name: str, status: os.stat_result, users: OtherUsers, problem: str
 ) -> ConfigurationError | None:
-    """Return an error if the owner of a file or directory is another user, or if its mode is forbidden (`problem`)."""
+    """Return an error if a file or directory belongs to another user, or if its mode is forbidden (`problem`)."""
     forbidden, mode = users.value
     if status.st_uid not in {os.geteuid(), 0}:
         return ConfigurationError(

@@ -1,4 +1,4 @@
-"""Serves applications over HTTP on loopback, with the settings that all our servers share."""
+"""Serves applications over HTTP on loopback, with settings shared by all our servers."""
 
 import asyncio
 import logging
@@ -66,14 +66,14 @@ class LocalServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def end(self) -> None:
-        """Stop the server without waiting for its next tick. May be called from any thread."""
+        """Stop the server without waiting for its next tick. Can be called from any thread."""
         self.should_exit = True
         if self._loop is not None:
             with suppress(RuntimeError):  # the event loop is already closed
                 self._loop.call_soon_threadsafe(self._end_requested.set)
 
     async def main_loop(self) -> None:
-        """Serve until `end` is called. The base class would notice that only at its next tick."""
+        """Serve until `end` is called. The base class would notice it only at its next tick."""
         self._loop = asyncio.get_running_loop()
         ticks = 0
         while not await self.on_tick(ticks):
@@ -101,7 +101,7 @@ class LocalServer(uvicorn.Server):
 
 
 def bounded_protocol(limit_s: float, *, heads_only: bool = False) -> type[asyncio.Protocol]:
-    """Return a protocol class that closes each connection after `limit_s` seconds, even if bytes still arrive.
+    """Return a protocol class that closes each connection after `limit_s` seconds, even if data is still arriving.
 
     With `heads_only`, the limit applies only to the head of each request.
     """
