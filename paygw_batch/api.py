@@ -59,6 +59,7 @@ from paygw_batch.show.outputs import OutputGuard, OutputKind, RequestedOutput
 from paygw_batch.show.remittance import build_payee
 from paygw_batch.submit.approvals import newest_shared_plan, require_in_force, share_plan
 from paygw_batch.submit.background_run import BackgroundRun, RowOutcome, RunHandle, WorkerOutcomes
+from paygw_batch.submit.notices import discard_message
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.results import BatchResult, batch_result
 from paygw_batch.submit.send import send
@@ -98,23 +99,23 @@ __all__ = [
 ]
 
 _HOLDER = "a Python program"
-"""How messages in other processes describe this one while it holds the journal."""
+"""How other processes describe this one in messages while it holds the journal."""
 _NO_CONVERSATION = Conversation()
 
 
 class Conclusion(StrEnum):
-    """The possible results of a batch, most serious first. Each has the name of an exit code of the commands."""
+    """The possible results of a batch, most serious first. Each is named like an exit code of the commands."""
 
     PERSON_NEEDED = "person_needed"
-    """A row is in doubt, or evidence contradicts the journal. Never pay such a row by other means."""
+    """A row is in doubt, or evidence contradicts the journal. Never pay such a row in another way."""
     STOPPED_EARLY = "stopped_early"
     """The run stopped early while rows were still ready. Run it again later."""
     INTERRUPTED = "interrupted"
     """The run was interrupted while rows were still ready. Run it again to continue."""
     SOME_REJECTED = "some_rejected"
-    """The batch is finished, but some rows are rejected, returned, or invalid and left out."""
+    """The batch is finished, but some rows were rejected, returned, or left out as invalid."""
     DONE = "done"
-    """Every row is accepted or paid."""
+    """All rows are accepted or paid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Finished(_Result):
     - `message`: the result in words, and what to do next.
     - `states`: the number of rows in each state. `totals`: exact sums as text, by currency and then by state.
     - `known`: the number of rows already in the journal. `sent`: the number that this run may have sent.
-    - `reconciliation`: a line for every row of the sheet, with the columns of the reconciliation file.
+    - `reconciliation`: a line for each row in the sheet, with the columns of the reconciliation file.
     - `warnings`: as in `Refused`, or empty if no sheet was read.
     - `notes`: messages about the run for a person to read.
     """
@@ -188,7 +189,7 @@ class Checked(_Result):
 class WaitingRow(_Result):
     """A row that needs attention.
 
-    It has needed attention since `since`. `order_id` is that of the last attempt, or None if there was none.
+    `since` is when it began to need attention. `order_id` is that of the last attempt, or None if there was none.
     """
 
     row: int
@@ -205,7 +206,7 @@ class WaitingRow(_Result):
 
 @dataclass(frozen=True, slots=True)
 class BatchState(_Result):
-    """The state of a batch in the journal. `needs_person` lists all rows that need attention."""
+    """The state of a batch in the journal. `needs_person` contains all rows that need attention."""
 
     conclusion: Conclusion
     message: str
@@ -220,7 +221,7 @@ class BatchState(_Result):
 
 @dataclass(frozen=True, slots=True)
 class Planned(_Result):
-    """A plan written to the file `path`. It has `approvals` of the `needed` approvals."""
+    """A plan written to the file `path`, which has `approvals` of the `needed` approvals."""
 
     path: Path
     batch: str
@@ -240,7 +241,7 @@ class ArrowTable(Protocol):
 
 
 SheetLike: TypeAlias = pl.DataFrame | pl.LazyFrame | ArrowTable | Path | str
-"""A frame (lazy frames are collected) or the path of a file."""
+"""A data frame (a lazy one is collected) or the path of a file."""
 
 Result: TypeAlias = Refused | Finished
 """The result of a run. Errors that stop a run are raised as `PaygwError`."""
@@ -263,8 +264,8 @@ class SheetReading(TypedDict, total=False):
 class SheetChoices(SheetReading, total=False):
     """Options for reading a sheet, and decisions about it.
 
-    `repeats_meant` allows a sheet to repeat a recent batch under other order ids, or to pay the same payee twice.
-    `new_payees` lists payees who may be new although the reference was used before.
+    `repeats_meant` allows a sheet to repeat a recent batch under other order ids, or to pay a payee twice. `new_payees`
+    lists payees who may be new although the reference has been used before.
     """
 
     skip_invalid: bool
@@ -288,7 +289,7 @@ class Payouts:
         environ: Mapping[str, str] | None = None,
         allow_core_dumps: bool = False,
     ) -> None:
-        """Read the configuration file `config`. `environ` may override settings, and defaults to `os.environ`.
+        """Read the configuration file `config`. `environ`, by default `os.environ`, may override its settings.
 
         Core dumps of this process are disabled unless `allow_core_dumps` is set. They would contain secrets and
         personal data.
@@ -315,8 +316,8 @@ class Payouts:
         """Return a run that starts or continues the sheet's batch. The run is a context manager.
 
         `expected` contains the control totals that the sheet must have. `plan` is the approved plan, if one is
-        required. `by` is the name of the person who decides, which is recorded with their login. With `wait`, the run
-        waits for another run to finish. `stop_on` lists signals that stop this run.
+        required. `by` is the name of the person who decides, recorded with their login. With `wait`, the run waits for
+        another run to finish. `stop_on` lists signals that stop this run.
 
         Entering the run raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and
         similar errors, before anything is sent.
@@ -363,7 +364,7 @@ class Payouts:
         )
 
     def resume(self, batch: str, *, wait: bool = False, stop_on: Iterable[signal.Signals] = ()) -> Run:
-        """Return a run that continues a batch without its sheet. `batch` is the batch's id, or a prefix of that id."""
+        """Return a run that continues a batch without its sheet. `batch` is the batch's id or a prefix of it."""
         return self._continue_batch(batch, lambda _job: None, wait=wait, stop_on=stop_on)
 
     def retry(
@@ -375,9 +376,9 @@ class Payouts:
         wait: bool = False,
         stop_on: Iterable[signal.Signals] = (),
     ) -> Run:
-        """Return a run that releases rejected rows (only `rows`, unless None) and then sends all due rows.
+        """Return a run that releases rejected rows (all if `rows` is None) and then sends all due rows.
 
-        Entering the run raises `UsageError`, and releases no row, if one of `rows` must not be released.
+        Entering the run raises `UsageError` and releases no row if one of `rows` must not be released.
         """
         decider, chosen_rows = identify_person(by), None if rows is None else tuple(rows)
 
@@ -389,27 +390,27 @@ class Payouts:
     def resolve(
         self, batch: str, rows: Sequence[int], resolution: Resolution, evidence: str, *, by: str | None = None
     ) -> BatchState:
-        """Settle rows on one person's decision, and return the state of the batch.
+        """Settle rows by one person's decision, and return the state of the batch.
 
         Raises `UsageError` and settles no row if one of `rows` must not be settled. Raises `ApprovalError` if two
         people must decide.
         """
         decider, evidence_line = identify_person(by), require_line(evidence, "evidence")
         settlements = [Settlement(row, resolution, evidence_line) for row in rows]
-        with open_journal_for_run(self._settings, _HOLDER, _discard_note) as journal:
+        with open_journal_for_run(self._settings, _HOLDER, discard_message) as journal:
             record = self._find_payout_batch(journal, batch)
             settle_by_decision(self._settings, journal, record, settlements, decider)
             return self._batch_state(journal, record)
 
     def refresh(self, batch: str, *, wait: bool = False) -> BatchState:
-        """Ask the gateway about accepted rows and rows in doubt, and return the state of the batch.
+        """Ask the gateway about rows that are accepted or in doubt, and return the state of the batch.
 
         Do not call this inside an event loop. Raises `ConfigurationError` unless `[status_enquiry]` is configured.
         """
         require_enquiry_profile(self._settings)
         find = partial(self._find_payout_batch, batch=batch)
-        with open_batch_to_continue(self._settings, _HOLDER, find, self._environ, _discard_note, wait=wait) as job:
-            refresh(job, _discard_note, lambda _refresh: None)
+        with open_batch_to_continue(self._settings, _HOLDER, find, self._environ, discard_message, wait=wait) as job:
+            refresh(job, discard_message, lambda _refresh: None)
             return self._batch_state(job.journal, job.batch)
 
     def status(self, batch: str) -> BatchState:
@@ -432,7 +433,7 @@ class Payouts:
         passphrase: bytes | None = None,
         **options: Unpack[SheetChoices],
     ) -> Planned | Refused:
-        """Write a payment plan for the sheet to `out`, signed with the maker's `key`, for others to approve."""
+        """Write a plan for the sheet to `out`, signed with the maker's `key`, for others to approve."""
         source, choices = self._source_and_choices(sheet, options)
         file, policy = _require_path(out, "out"), require_policy(self._settings)
         maker = load_person_key(_require_path(key, "key"), passphrase, self._environ.get(MODULE_VARIABLE))
@@ -568,10 +569,6 @@ def _build_refused(sheet: RefusedSheet) -> Refused:
     return Refused(message, defects, warnings)
 
 
-def _discard_note(_note: str) -> None:
-    """Discard a note, in calls that have no way to show it."""
-
-
 def _build_waiting_row(row: RowState, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
     amount = from_minor(row.minor, minor_units=minor_units[row.currency])
     payee = build_payee(payment.form, payment.fields)
@@ -644,7 +641,7 @@ def _sheet_path(sheet: SheetLike, name: str | None) -> Path:
 
 
 def _require_path(path: Path | str, name: str) -> Path:
-    """Return `path`. Raises `UsageError` if it is empty, because Python would then use the current directory."""
+    """Return `path` as a path. Raises `UsageError` if it is empty, which would mean the current directory."""
     if not str(path).strip() or "\0" in str(path):
         raise UsageError(say("{what} is not a path: {path!r}.", what=name, path=str(path)), hint=say("Give its path."))
     return Path(path)

@@ -1,8 +1,8 @@
 """Defines the exceptions, each of which means that the program cannot continue.
 
-The docstring of an exception is its default message, `hint` is what a person should do next, and `exit_code` is the
-exit code of the program. Expected failures after which the program continues are values, never exceptions: a defect in
-a row, the outcome of a request, a transport fault. No message may contain a secret or personal data.
+An exception's docstring is its default message, `hint` is what a person should do next, and `exit_code` is the exit
+code of the program. Expected failures after which the program continues are values, never exceptions: a defect in a
+row, the outcome of a request, a transport fault. No message may contain a secret or personal data.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class PaygwError(Exception):
         self, message: str | None = None, *, hint: str | None = None, option: str = "", for_terminal: bool | None = None
     ) -> None:
         self.option = option
-        """The option of `submit` that lets the sheet through, if any. A cover note may set it too."""
+        """The option of `submit` that lets the sheet through, if any. A cover note can also set it."""
         self.message = message or say((type(self).__doc__ or "").strip().splitlines()[0])
         self.hint = say(self.default_hint) if hint is None else hint
         is_for_terminal = bool(option) or (self.for_terminal if for_terminal is None else for_terminal)
@@ -191,9 +191,9 @@ class HolderKind(StrEnum):
     RUN = "run"
     """A run, which keeps the lock until it ends."""
     LISTENER = "listener"
-    """A listener, which takes the lock briefly whenever it records notifications."""
+    """A listener, which takes the lock only briefly, to record notifications."""
     STARTING = "starting"
-    """A process that has the lock but has not written its kind yet."""
+    """A process that holds the lock but has not written its kind yet."""
     WORKER = "worker"
     """A worker, which sends rows for commands and takes the lock only briefly."""
 

@@ -22,8 +22,8 @@ from paygw_batch.language import say
 class Output:
     """A file to be written.
 
-    `label` is its name in messages. `is_ours` recognises files that this program wrote, which may be replaced. If None, no
-    existing file is replaced. Whether a `needed` file can be written is checked in advance.
+    `label` is its name in messages. `is_ours` recognises files that this program wrote, which may be replaced. If it is
+    None, no existing file is replaced. Whether a `needed` file can be written is checked in advance.
     """
 
     label: str
