@@ -28,11 +28,11 @@ _MAX_PAYMENTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
-    """The payments whose payees were forgotten, and the log pages that may still contain their personal data."""
+class ForgetResult:
+    """The payments whose payees were forgotten, and where the journal may still contain their personal data."""
 
-    chosen: ForgettablePayments
-    old_pages: RemainingData
+    selection: ForgettablePayments
+    remaining_data: RemainingData
 
 
 def forget_cutoff(settings: Settings, date_text: str | None) -> str:
@@ -79,14 +79,14 @@ def _quarantine_bounds(settings: Settings, journal: JournalReader) -> tuple[str,
     return clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now), recent
 
 
-def forget_by_one_person(settings: Settings, journal: Journal, payments: ForgettablePayments, by: str) -> Forgotten:
+def forget_by_one_person(settings: Settings, journal: Journal, payments: ForgettablePayments, by: str) -> ForgetResult:
     """Forget people on one person's decision. Raises `ApprovalError` if two people must decide."""
     if approval_policy(settings) is not None:
         raise ApprovalError(
             say("[approval] is configured, so two people must decide who is forgotten."),
             hint=f"{say(NOTHING_FORGOTTEN)} {order_steps('forget')}",
         )
-    return Forgotten(payments, journal.forget(payments, by=by, at=timestamp(utc_now())))
+    return ForgetResult(payments, journal.forget(payments, by=by, at=timestamp(utc_now())))
 
 
 def draft_forget_order(
@@ -98,14 +98,14 @@ def draft_forget_order(
     return build_forget_order(journal, payments, endpoint=settings.endpoint(), maker=maker, now=utc_now())
 
 
-def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
+def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> ForgetResult:
     """Forget the people in a signed order, once.
 
     If the order has already been carried out, only removes their remaining data from the journal's log.
     """
     if is_recorded(journal, order):
         no_payments = ForgettablePayments(order.content.before, {}, ())
-        return Forgotten(no_payments, journal.forget(no_payments, by=by, at=timestamp(utc_now())))
+        return ForgetResult(no_payments, journal.forget(no_payments, by=by, at=timestamp(utc_now())))
     cutoff, recent = _quarantine_bounds(settings, journal)
     payments, decision, signed_order = verify_forget_order(
         order,
@@ -118,7 +118,7 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
         recent=recent,
     )
     at = timestamp(utc_now())
-    return Forgotten(payments, journal.forget(payments, by=decision, at=at, order=signed_order))
+    return ForgetResult(payments, journal.forget(payments, by=decision, at=at, order=signed_order))
 
 
 def remaining_files(journal: JournalReader, payments: ForgettablePayments) -> Sequence[Path]:

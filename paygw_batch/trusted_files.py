@@ -18,7 +18,7 @@ class OtherUsers(Enum):
     """What other users may do with a file. Each value has forbidden mode bits and the chmod mode that clears them."""
 
     MAY_READ = (stat.S_IWGRP | stat.S_IWOTH, "go-w")
-    MAY_NOTHING = (stat.S_IRWXG | stat.S_IRWXO, "600")
+    NO_ACCESS = (stat.S_IRWXG | stat.S_IRWXO, "600")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def read_and_check_access(path: Path, name: str, users: OtherUsers, *, max_bytes
         ) from None
     if content is None:
         raise ConfigurationError(say("{name} is not a file.", name=name))
-    is_secret = users is OtherUsers.MAY_NOTHING
+    is_secret = users is OtherUsers.NO_ACCESS
     risk = say("accessible to users other than its owner") if is_secret else say("writable by other users")
     trust_error = _access_error(path, name, status, users, say("{name} is {what}.", name=name, what=risk))
     return CheckedFile(content, trust_error)

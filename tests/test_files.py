@@ -114,7 +114,7 @@ def test_private_file_is_read_as_trusted(secret: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "others", "hint"),
     [
-        *((0o640, OtherUsers.MAY_NOTHING, "chmod 600"), (0o604, OtherUsers.MAY_NOTHING, "chmod 600")),
+        *((0o640, OtherUsers.NO_ACCESS, "chmod 600"), (0o604, OtherUsers.NO_ACCESS, "chmod 600")),
         *((0o660, OtherUsers.MAY_READ, "chmod go-w"), (0o646, OtherUsers.MAY_READ, "chmod go-w")),
     ],
 )
@@ -145,4 +145,4 @@ def test_irregular_or_large_file_is_refused_immediately(tmp_path: Path, secret: 
             read_trusted_file(path, "it", OtherUsers.MAY_READ)
     secret.write_bytes(b"x" * 65_537)
     with pytest.raises(ConfigurationError, match="too large to be a key"):
-        read_trusted_file(secret, "it", OtherUsers.MAY_NOTHING)
+        read_trusted_file(secret, "it", OtherUsers.NO_ACCESS)

@@ -127,7 +127,7 @@ class ApprovalKey:
 
 def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
     """Load an Ed25519 key from a PEM file. Raises `ConfigurationError` if it is unusable or accessible to others."""
-    pem = read_trusted_file(path, say("The key {path}", path=path), OtherUsers.MAY_NOTHING)
+    pem = read_trusted_file(path, say("The key {path}", path=path), OtherUsers.NO_ACCESS)
     try:
         key = load_pem_private_key(pem, passphrase if b"ENCRYPTED" in pem else None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

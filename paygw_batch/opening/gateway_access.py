@@ -90,7 +90,7 @@ def load_passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | N
 
 
 def _read_private_file(setting: str, file: Path, *, check_access: bool = True) -> bytes:
-    source = read_and_check_access(file, f"{setting} {file}", OtherUsers.MAY_NOTHING, max_bytes=_MAX_SECRET_BYTES)
+    source = read_and_check_access(file, f"{setting} {file}", OtherUsers.NO_ACCESS, max_bytes=_MAX_SECRET_BYTES)
     if source.trust_error is not None and check_access:
         raise source.trust_error
     # Windows editors start a file with an invisible byte order mark, which is not part of the secret.

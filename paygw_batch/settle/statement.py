@@ -91,7 +91,7 @@ def proof_message(proof: StatementProof) -> str:
 class SignedStatements:
     """Proves a statement by a valid signature in a file next to it, such as `statement.csv.sig`."""
 
-    verifies: Callable[[bytes, bytes], bool]
+    verify: Callable[[bytes, bytes], bool]
 
     def find_proof(self, file: Path, content: bytes) -> StatementProof:
         """Return how a statement is proven. Raises `SheetError` if its signature does not match."""
@@ -99,7 +99,7 @@ class SignedStatements:
         signature = _read_signature(signature_file)
         if signature is None:
             return StatementProof.NO_SIGNATURE
-        if any(self.verifies(candidate, content) for candidate in _decode_signature(signature)):
+        if any(self.verify(candidate, content) for candidate in _decode_signature(signature)):
             return StatementProof.SIGNED
         raise SheetError(
             say("{signature} is not the gateway's signature of {name}.", signature=signature_file.name, name=file.name),

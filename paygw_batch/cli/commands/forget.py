@@ -11,7 +11,7 @@ from paygw_batch.cli.options import output_guard, settings_for, wait_option
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import hold_journal
 from paygw_batch.errors import UsageError
-from paygw_batch.forget_people import Forgotten, choose_payments, forget_by_one_person, remaining_files
+from paygw_batch.forget_people import ForgetResult, choose_payments, forget_by_one_person, remaining_files
 from paygw_batch.journal import ForgettablePayments, JournalReader, RemainingData
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.opening.open_journal import open_journal_to_read
@@ -111,9 +111,9 @@ def selection_as_json(journal: JournalReader, selection: ForgettablePayments) ->
     }
 
 
-def report_forgotten(screen: Screen, journal: JournalReader, result: Forgotten) -> Summary:
+def report_forgotten(screen: Screen, journal: JournalReader, result: ForgetResult) -> Summary:
     """Show the batches whose payees were forgotten, and files that may still name them. Return the summary."""
-    selection = result.chosen
+    selection = result.selection
     show_selection(screen, journal, selection)
     for path in remaining_files(journal, selection):
         screen.say(say("This file may contain their data. Delete it yourself: {path}", path=path))
@@ -121,7 +121,7 @@ def report_forgotten(screen: Screen, journal: JournalReader, result: Forgotten) 
         screen.say(say("Also delete backups of the journal and any other copies of its files."))
     message = say("The payees of {payments} have been forgotten.", payments=_describe_selection(selection))
     code = ExitCode.DONE
-    match result.old_pages:
+    match result.remaining_data:
         case RemainingData.NOWHERE:
             pass
         case RemainingData.IN_DATABASE:
@@ -137,5 +137,5 @@ def report_forgotten(screen: Screen, journal: JournalReader, result: Forgotten) 
                 "program, then run this command again."
             )
         case _:
-            assert_never(result.old_pages)
+            assert_never(result.remaining_data)
     return Summary(code, message, rows=selection.instructions, extra=selection_as_json(journal, selection))

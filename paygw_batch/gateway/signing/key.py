@@ -505,7 +505,7 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     An unneeded passphrase is ignored. Raises `ConfigurationError` if the file is missing, accessible to other users or
     not an RSA private key in PEM, if the key is too short, or if the passphrase is wrong.
     """
-    pem = read_trusted_file(path, say("The private key {path}", path=path), OtherUsers.MAY_NOTHING)
+    pem = read_trusted_file(path, say("The private key {path}", path=path), OtherUsers.NO_ACCESS)
     key = _load_key(path, pem, passphrase or None)
     if not isinstance(key, RSAPrivateKey):
         raise ConfigurationError(

@@ -168,7 +168,7 @@ def order_carried_out_does_nothing() -> None:
 
     def careless(settings: Any, journal: Any, order: Any, by: str) -> Any:
         if is_recorded(journal, order):
-            return forget_people.Forgotten(ForgettablePayments(order.content.before, {}, ()), RemainingData.NOWHERE)
+            return forget_people.ForgetResult(ForgettablePayments(order.content.before, {}, ()), RemainingData.NOWHERE)
         return forget_by_order(settings, journal, order, by)
 
     forget_by_order = forget_people.forget_by_order
