@@ -106,7 +106,6 @@ class PublicKey:
 
 
 def encode_public_key(key: PersonKey) -> PublicKey:
-    """Return a key in its canonical encoding."""
     return PublicKey(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
@@ -224,11 +223,9 @@ class People:
         return next((person for person in self.listed if key in person.keys), None)
 
     def find_maker(self, key: PublicKey) -> Person | None:
-        """Return the person who may prepare with this key."""
         return next((person for person in self.listed if key in person.maker_keys), None)
 
     def find_approver(self, key: PublicKey) -> Person | None:
-        """Return the person who may approve with this key."""
         return next((person for person in self.listed if key in person.approver_keys), None)
 
     @property

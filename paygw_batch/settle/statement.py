@@ -384,14 +384,13 @@ def read_statement(
 
 def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[tuple[int, Sequence[str]]]:
     """Yield the header and each non-empty line below it, with their row numbers."""
-    columns = _column_by_heading(aliases)
-    rows = first_lines(data)
-    headers = [(row, delimiter, unguard_names(cells)) for row in rows for delimiter, cells in row.cells_by_delimiter]
-    if not headers:
+    columns, rows = _column_by_heading(aliases), first_lines(data)
+    candidates = [(row, delimiter, unguard_names(cells)) for row in rows for delimiter, cells in row.cells_by_delimiter]
+    if not candidates:
         raise StatementError(say("{name} is empty.", name=file))
-    start, delimiter, names = max(headers, key=lambda header: sum(fold_heading(name) in columns for name in header[2]))
-    yield start.row, names
-    reader = csv.reader(io.StringIO(data[start.offset :].decode(), newline=""), delimiter=delimiter, strict=True)
+    header, delimiter, names = max(candidates, key=lambda line: sum(fold_heading(name) in columns for name in line[2]))
+    yield header.row, names
+    reader = csv.reader(io.StringIO(data[header.offset :].decode(), newline=""), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
             if not any(cell.strip() for cell in cells):
@@ -403,14 +402,14 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
                     say(
                         "{file}, line {line_num} has {cells} fields, but the header has {headings}.",
                         file=file,
-                        line_num=start.row + reader.line_num,
+                        line_num=header.row + reader.line_num,
                         cells=len(cells),
                         headings=len(names),
                     )
                 )
-            yield start.row + reader.line_num, cells[: len(names)]
+            yield header.row + reader.line_num, cells[: len(names)]
     except csv.Error as error:
-        line_num = start.row + reader.line_num
+        line_num = header.row + reader.line_num
         raise StatementError(
             say("{file}, line {line_num}: this is not CSV ({error}).", file=file, line_num=line_num, error=error)
         ) from None

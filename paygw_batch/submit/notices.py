@@ -34,7 +34,6 @@ def notice_recipients(settings: Settings, occasion: Occasion) -> list[str]:
 
 
 def has_notice_recipients(settings: Settings) -> bool:
-    """Return whether any notice has a recipient."""
     return settings.notices.has_webhook or bool(settings.notices.recipients())
 
 
@@ -86,7 +85,7 @@ def add_notices(settings: Settings, notices: Sequence[NewNotice], echo: Echo = d
 
 
 def add_key_expiry_notice(settings: Settings, key: SigningKey, echo: Echo) -> None:
-    """Write one notice when the private key expires soon, and one when it has expired."""
+    """Write a notice when the private key expires soon, and another when it has expired."""
     days = key.custody.days_left(utc_now().date())
     if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
         return
@@ -96,7 +95,7 @@ def add_key_expiry_notice(settings: Settings, key: SigningKey, echo: Echo) -> No
 
 
 def add_disk_notice(settings: Settings, free_bytes: int, echo: Echo) -> None:
-    """Write a notice that the journal's disk lacks room for a run, at most once a day."""
+    """Write a notice that the journal's disk lacks space for a run, at most once a day."""
     host, today = platform.node(), utc_now().date().isoformat()
     data = {"what": "disk", "host": replace_invalid_characters(host), "free_bytes": free_bytes}
     _add_notice(settings, Occasion.RUNS_OUT, f"disk {today} {data['host']}", data, echo)
