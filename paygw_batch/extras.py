@@ -32,6 +32,8 @@ RUN_HOOK_MODULES = ("notices.delivery",)
 """The modules with run hooks. `begin(settings, environ)` is called when a run begins, and returns its end hook."""
 HEALTH_MODULES = ("notices.health",)
 """The modules whose `checks(settings, environ)` yields health checks for `doctor`."""
+IMAGE = "PAYGW_IMAGE"
+"""The environment variable that marks the container image. The image has every extra, so nothing is installed in it."""
 
 
 def has_extra(name: str) -> bool:
@@ -51,10 +53,6 @@ def extra(name: str) -> ModuleType:
 
 def extras(names: tuple[str, ...]) -> Iterator[ModuleType]:
     yield from (extra(name) for name in names if has_extra(name))
-
-
-IMAGE = "PAYGW_IMAGE"
-"""The environment variable that marks the container image. The image has every extra, so nothing is installed in it."""
 
 
 def install_command(extra: str) -> str:

@@ -33,6 +33,9 @@ MAX_STORED_UNREADABLE = 1000
 """The maximum number of unreadable notifications that a listener stores. Later ones are only counted."""
 BURST_S = 10
 """A burst may contain as many requests as arrive in this many seconds at the average rate."""
+MAX_CONNECTIONS = 512
+MAX_HEAD_BYTES = 16 * 1024
+_BACKLOG = 2048
 
 _log = logging.getLogger(__name__)
 _METHODS = frozenset({"GET", "POST"})
@@ -195,11 +198,6 @@ class GroupedWriter:
         async with self._write_lock:
             group, self._waiting, self._write_task = self._waiting, [], None
             await asyncio.get_running_loop().run_in_executor(self._thread, self._store_all, group)
-
-
-MAX_CONNECTIONS = 512
-MAX_HEAD_BYTES = 16 * 1024
-_BACKLOG = 2048
 
 
 async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, on_ready: Callable[[int], None]) -> None:

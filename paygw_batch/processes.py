@@ -27,6 +27,9 @@ INHERITED_VARIABLES = frozenset(
 """The environment variables that a child process may need: paths, and the language."""
 
 _PR_SET_DUMPABLE = 4
+_CPU_INFO = Path("/proc/cpuinfo")
+GC_THRESHOLD = 50_000
+"""The number of new objects after which garbage is collected. Most runs stay below it."""
 
 
 def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ()) -> dict[str, str]:
@@ -59,10 +62,6 @@ def forbid_core_dumps(*, for_good: bool) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-GC_THRESHOLD = 50_000
-"""The number of new objects after which garbage is collected. Most runs stay below it."""
-
-
 @contextmanager
 def gc_relaxed() -> Iterator[None]:
     """Collect garbage less often inside the block: only after `GC_THRESHOLD` new objects."""
@@ -72,9 +71,6 @@ def gc_relaxed() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*threshold)
-
-
-_CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)

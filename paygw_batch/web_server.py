@@ -15,6 +15,9 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
 
 LOOPBACK = "127.0.0.1"
+_TICK_S = 0.1
+"""The interval at which uvicorn does its housekeeping, such as updating the date in responses."""
+_TICKS_PER_DAY = 864_000
 
 # Without this handler, uvicorn's warnings would go to standard error, and they may quote a request.
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())
@@ -35,11 +38,6 @@ def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = ""
             else say("Cannot listen on {address}:{port}: {reason}.", **values),
             hint=hint or say("Choose another port: --port N."),
         ) from None
-
-
-_TICK_S = 0.1
-"""The interval at which uvicorn does its housekeeping, such as updating the date in responses."""
-_TICKS_PER_DAY = 864_000
 
 
 class LocalServer(uvicorn.Server):

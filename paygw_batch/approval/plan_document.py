@@ -52,6 +52,7 @@ WORKSHEET = "sheet.worksheet"
 OTHER_WORKSHEET = "sheet.other_worksheet"
 """The code of a worksheet (`value`) that is not paid. `people` is the number of rows, if it lists payees."""
 _ROWS_AT_ONCE = 100_000
+PEOPLE_COLUMNS = ("row", "name", "account", "currency", "amount")
 
 
 class PlanContent(SignedPart):
@@ -160,9 +161,6 @@ class PlanDocument(SignedDocument):
     def code(self) -> str:
         """A code that two people can compare by phone. Signing does not change it."""
         return group_digits(payout_code(self))
-
-
-PEOPLE_COLUMNS = ("row", "name", "account", "currency", "amount")
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,6 @@ _EARLIER_REJECTED = mark(
     "{order_id} is an earlier attempt. The journal shows it as rejected, but the statement does not. The payee may be "
     "paid twice. Stop and ask the gateway."
 )
-
-
 DO_NOT_SEND = mark("The payee may have the money. Do not send it again. Ask the gateway.")
 
 

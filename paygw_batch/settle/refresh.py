@@ -41,6 +41,16 @@ EARLY_PERIOD_S = 300.0
 LATE_INTERVAL_S = 60.0
 SILENT_ROUNDS = 3
 """The number of consecutive rounds without a reply after which a refresh gives up."""
+RETRY_AFTER_S = 5.0
+"""The delay before asking again after a missing or inconclusive answer."""
+MAX_ENQUIRIES = 6
+"""The maximum number of enquiries for one notification."""
+MAX_WAITING = 10_000
+"""The maximum number of orders waiting for an enquiry. A person must handle any others."""
+REFUSAL_PAUSE_S = 60.0
+"""How long all enquiries pause after the gateway refuses one."""
+_FINDINGS_TO_CHECK = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})
+_EARLIEST_TIME = "0001-01-01T00:00:00.000Z"
 OPEN_STATES = frozenset({State.ACCEPTED, State.IN_DOUBT})
 
 Enquire = Callable[[ExpectedReply, str | None], Awaitable[EnquiryAnswer]]
@@ -212,18 +222,6 @@ class Refresh(_LimitedEnquirer):
         await asyncio.wait({sleep, stopping}, return_when=asyncio.FIRST_COMPLETED)
         for task in (sleep, stopping):
             task.cancel()
-
-
-RETRY_AFTER_S = 5.0
-"""The delay before asking again after a missing or inconclusive answer."""
-MAX_ENQUIRIES = 6
-"""The maximum number of enquiries for one notification."""
-MAX_WAITING = 10_000
-"""The maximum number of orders waiting for an enquiry. A person must handle any others."""
-REFUSAL_PAUSE_S = 60.0
-"""How long all enquiries pause after the gateway refuses one."""
-_FINDINGS_TO_CHECK = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})
-_EARLIEST_TIME = "0001-01-01T00:00:00.000Z"
 
 
 def instructions_to_ask_about(

@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 MAX_WAITING_OUTCOMES = 1_000
 """Signing pauses when this many outcomes are waiting."""
+_ROWS_PER_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,9 +367,6 @@ class BackgroundRun(Generic[T]):
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-
-_ROWS_PER_PAGE = 500
 
 
 class WorkerOutcomes:

@@ -15,6 +15,11 @@ from paygw_batch.sheet.findings import build_findings
 from paygw_batch.sheet.model import Validated
 from paygw_batch.submit.open_questions import WHOLE_SHEET, OpenQuestion
 
+MAX_LISTED_ROWS = 20
+"""The maximum number of rows listed in a warning about one batch."""
+_COMPARED_COLUMNS = ("row", "client_orderid", "content", "payee", "currency", "minor")
+"""The columns of an instruction that are compared with the journal."""
+
 
 @dataclass(slots=True)
 class SheetComparison:
@@ -110,10 +115,6 @@ def compare_sheet(
     return comparison
 
 
-_COMPARED_COLUMNS = ("row", "client_orderid", "content", "payee", "currency", "minor")
-"""The columns of an instruction that are compared with the journal."""
-
-
 class ComparisonMemory:
     """Caches a comparison until something is written to the journal."""
 
@@ -147,10 +148,6 @@ def select_rows(frame: pl.DataFrame, numbers: Sequence[int]) -> pl.DataFrame:
 def exclude_rows(frame: pl.DataFrame, numbers: Iterable[int]) -> pl.DataFrame:
     excluded = pl.Series(list(numbers), dtype=pl.UInt32)
     return frame.filter(~pl.col("row").is_in(excluded.implode())) if excluded.len() else frame
-
-
-MAX_LISTED_ROWS = 20
-"""The maximum number of rows listed in a warning about one batch."""
 
 
 def split_look_alikes(

@@ -38,9 +38,12 @@ WHOLE_SHEET = 0
 """The row number of a finding about the whole sheet."""
 _MAX_COMPARED = 200
 """If more people are missing, only identical names are matched, not similar ones."""
+_MAX_NAMED = 20
+"""The maximum number of people named in a refusal."""
 _LINE_SCHEMA = {"row": pl.UInt32, "valid": pl.Boolean} | dict.fromkeys(
     ("client_orderid", "country", "currency", "amount", "account_name", "account_number", "phone"), pl.String
 )
+_OUR_COLUMNS = frozenset({*_LINE_SCHEMA, "purpose", "error_code", "message"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +88,6 @@ class OpenQuestion:
         """Return the error to raise if the answer was no or nobody could be asked."""
         messages = [self.message, *(message for _, _, _, message in self.people[:_MAX_NAMED])]
         return OpenSheetQuestion(self.code, " ".join(messages), hint=self.hint, option=self.option)
-
-
-_MAX_NAMED = 20
-"""The maximum number of people named in a refusal."""
 
 
 def repeat_question(batches: Iterable[RepeatedBatch], row_count: int) -> OpenQuestion | None:
@@ -148,9 +147,6 @@ def sheet_payment_lines(validated: Validated) -> pl.DataFrame:
 def _lines_with_own_texts(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     empty = pl.DataFrame(schema=_LINE_SCHEMA)
     return pl.concat(payment_lines(rows).with_columns(own=own_texts(rows)) for rows in chain([empty], parts))
-
-
-_OUR_COLUMNS = frozenset({*_LINE_SCHEMA, "purpose", "error_code", "message"})
 
 
 def own_texts(rows: pl.DataFrame) -> pl.Series:

@@ -52,6 +52,14 @@ from paygw_batch.submit.changes import Change, Comparison, compare_with_past
 from paygw_batch.submit.compare_sheet import ComparisonMemory
 from paygw_batch.submit.plan import LookBack, Plan, plan_submission
 
+_PAID_OR_ACCEPTED = frozenset({State.PAID, State.ACCEPTED})
+_PAYEE_COLUMNS = (
+    pl.col("account_name").fill_null("").alias("name"),
+    pl.coalesce("account_number", "phone").fill_null("").alias("account"),
+    *(pl.col(name).fill_null("") for name in ("amount", "currency")),
+)
+"""The columns of a finding about the payment of a row."""
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -350,14 +358,6 @@ def _shorten(text: str | None) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
-_PAYEE_COLUMNS = (
-    pl.col("account_name").fill_null("").alias("name"),
-    pl.coalesce("account_number", "phone").fill_null("").alias("account"),
-    *(pl.col(name).fill_null("") for name in ("amount", "currency")),
-)
-"""The columns of a finding about the payment of a row."""
-
-
 def _warning_findings(plan: Plan) -> list[PlanFinding]:
     payees = plan.validated.rows.select("row", *_PAYEE_COLUMNS)
     warnings = plan.all_warnings.select("row", "column", "value", "code", "message")
@@ -383,9 +383,6 @@ def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFindin
         )
         for line in lines.iter_rows(named=True)
     ]
-
-
-_PAID_OR_ACCEPTED = frozenset({State.PAID, State.ACCEPTED})
 
 
 def _change_findings(
