@@ -61,8 +61,7 @@ class ProtectedFile:
         own_name, other_name = own_path.name.casefold(), other_path.name.casefold()
         if other_name == own_name:
             return not own_path.exists() and not other_path.exists()
-        extends_name = other_name.startswith((f"{own_name}-", f"{own_name}.", f".{own_name}."))
-        return self.has_neighbours and extends_name
+        return self.has_neighbours and other_name.startswith((f"{own_name}-", f"{own_name}.", f".{own_name}."))
 
 
 def check_outputs(outputs: Sequence[Output], protected_files: Sequence[ProtectedFile], *, force: bool = False) -> None:

@@ -135,8 +135,7 @@ class ListenerApp:
         return 400 if isinstance(claim_or_reason, str) else 200
 
     def _build_notification(self, request: IncomingRequest, claim_or_reason: Claim | str) -> Notification:
-        is_read = isinstance(claim_or_reason, Claim)
-        max_bytes = self._limits.max_body_bytes if is_read else MAX_UNREADABLE_BYTES
+        max_bytes = self._limits.max_body_bytes if isinstance(claim_or_reason, Claim) else MAX_UNREADABLE_BYTES
         return Notification(
             received_at=self._now(),
             method=request.method,

@@ -99,6 +99,4 @@ def load_sandbox_key(settings: Settings, name: str) -> ApprovalKey | None:
     if folder is None or not settings.uses_sandbox:
         return None
     path = folder / f"{name}.pem"
-    if path.parent != folder or not path.exists():
-        return None
-    return load_approval_key(path, None)
+    return load_approval_key(path, None) if path.parent == folder and path.exists() else None

@@ -142,9 +142,6 @@ def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: 
         require_unused(document, journal)
 
 
-_PLAN_CODE = re.compile(r"[0-9a-f]{16}")
-
-
 def require_in_force(settings: Settings, document: SignedDocument) -> None:
     """Raise `DocumentWithdrawn` if the journal records the withdrawal of a document. Does nothing without a journal."""
     try:
@@ -168,7 +165,7 @@ def parse_plan_code(settings: Settings, path: Path) -> str | None:
     if settings.journal.url is None:
         return None
     code = re.sub(r"[ -]", "", str(path)).lower()
-    return code if _PLAN_CODE.fullmatch(code) and not path.exists() else None
+    return code if re.fullmatch(r"[0-9a-f]{16}", code) and not path.exists() else None
 
 
 def share_plan(

@@ -41,12 +41,7 @@ class SheetComparison:
     own_ids: dict[int, str] = field(default_factory=dict)
 
     @property
-    def has_results(self) -> bool:
-        """Whether any row was found in the journal."""
-        return any(self._results)
-
-    @property
-    def _results(self) -> tuple[list[Any], ...]:
+    def results(self) -> tuple[list[Any], ...]:
         return self.known, self.amended, self.conflicts, self.respelled, self.look_alikes, self.rewritten
 
     def for_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
@@ -62,7 +57,7 @@ class SheetComparison:
         )
 
     def sort(self) -> None:
-        for entries in self._results:
+        for entries in self.results:
             entries.sort(key=attrgetter("row"))
 
     def add(
@@ -129,11 +124,10 @@ class ComparisonMemory:
         operation = validated.sheet.operation
         key = (operation, journal.head())  # read before the rows, so a later write invalidates the cache
         instructions = pl.concat(part.instructions.select(_COMPARED_COLUMNS) for part in validated.parts())
-        comparison = SheetComparison()
-        changed = instructions
+        comparison, changed = SheetComparison(), instructions
         if key == self._key and since >= self._since:
             changed = instructions.join(self._instructions, on=_COMPARED_COLUMNS, how="anti", maintain_order="left")
-            unchanged_rows = set(instructions["row"]) - set(changed["row"]) if self._comparison.has_results else set()
+            unchanged_rows = set(instructions["row"]) - set(changed["row"]) if any(self._comparison.results) else set()
             comparison = self._comparison.for_rows(unchanged_rows, since)
         comparison.add(changed, journal, operation, lambda _clash: False, since)
         comparison.sort()

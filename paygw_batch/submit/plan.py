@@ -326,8 +326,7 @@ class _PaymentRun:
     def questions(self, validated: Validated, comparison: SheetComparison) -> Iterator[OpenQuestion]:
         if self.payments is None or (rows := sheet_payment_lines(validated)).is_empty():
             return
-        sent_rows = {row.row for row in comparison.known if row.state is not State.READY}
-        due = set(rows["row"]) - sent_rows
+        due = set(rows["row"]) - {row.row for row in comparison.known if row.state is not State.READY}
         if (repeat := repeated_payee_question(rows, due)) is not None:
             yield repeat
         if self.past is not None and (question := self.past.question(rows, self.payments["order_id"], due)) is not None:

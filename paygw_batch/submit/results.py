@@ -73,8 +73,7 @@ def default_output_path(sheet: Path, name: str) -> Path:
 def handover_summary(job: SendJob) -> Summary:
     """Return the summary of a batch that workers will send or are already sending."""
     summary = replace(batch_summary(job.journal, job.batch), known=job.known)
-    ready_count = summary.states.get("ready", 0)
-    if not ready_count:
+    if not (ready_count := summary.states.get("ready", 0)):
         return summary
     message = say_count(
         ready_count,

@@ -227,8 +227,7 @@ def disk_space_problem(settings: Settings, row_count: int) -> str | None:
     if settings.journal.url is not None:
         return None
     needed_bytes = row_count * _JOURNAL_BYTES_PER_ROW + min(row_count * _LOG_BYTES_PER_ROW, _MAX_LOG_BYTES)
-    free = free_bytes(settings)
-    if free >= needed_bytes:
+    if (free := free_bytes(settings)) >= needed_bytes:
         return None
     return say(
         "The journal's disk has {free:.1f} MiB free, but these rows need about {needed:.1f} MiB. Nothing was sent. "
