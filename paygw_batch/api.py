@@ -295,7 +295,7 @@ class Payouts:
         personal data.
         """
         if not allow_core_dumps:
-            forbid_core_dumps(for_good=False)
+            forbid_core_dumps(permanent=False)
         self._environ = dict(os.environ if environ is None else environ)
         flags = {} if journal is None else {("journal", "path"): str(_require_path(journal, "journal").absolute())}
         self._config = _require_path(config, "config")

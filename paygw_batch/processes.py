@@ -50,14 +50,14 @@ def python_command(program: str) -> list[str] | None:
     return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path!r}; {program}"]
 
 
-def forbid_core_dumps(*, for_good: bool) -> None:
+def forbid_core_dumps(*, permanent: bool) -> None:
     """Forbid core dumps of this process, which would contain the private key and personal data.
 
-    With `for_good`, the process cannot allow them again. A system that pipes dumps to a program ignores the limit, so
+    With `permanent`, the process cannot allow them again. A system that pipes dumps to a program ignores the limit, so
     on Linux the process is also marked as not dumpable.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if permanent else hard))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 

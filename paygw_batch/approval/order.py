@@ -63,7 +63,7 @@ def require_same_journal(order: Order, journal: JournalReader, endpoint: str) ->
     require_journal_id(order, journal.head().journal_id, say(order.nothing_done))
 
 
-def require_agreement(
+def require_approved(
     order: Order, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
     """Return who decided, and the order to store. Raises `ApprovalError` if it was withdrawn or lacks approvals."""
@@ -173,7 +173,7 @@ def verify_forget_order(
     `cutoff` and `recent` are as in `JournalReader.forgettable_payments`.
     """
     require_same_journal(order, journal, endpoint)
-    decided_by, signed_order = require_agreement(order, journal, policy, now, by=by)
+    decided_by, signed_order = require_approved(order, journal, policy, now, by=by)
     content = order.content
     numbers = content.instructions or None
     payments = journal.forgettable_payments(numbers, before=content.before, cutoff=cutoff, recent=recent)

@@ -260,7 +260,7 @@ def cli(
 
 def run() -> None:
     """Run the command and exit with its exit code."""
-    forbid_core_dumps(for_good=True)
+    forbid_core_dumps(permanent=True)
     # Set before polars is loaded. By default, its allocator keeps freed memory for half a second. A tenth of a second
     # lowers peak memory use for a large sheet, but zero would cost a third of the run time in page faults.
     os.environ.setdefault("_RJEM_MALLOC_CONF", POLARS_ALLOCATOR)

@@ -32,9 +32,9 @@ from paygw_batch.show.summary import ExitCode, RunFailed, Summary, worst_code
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.results import (
     ResultFiles,
-    continued_summary,
     default_output_path,
     handover_summary,
+    ongoing_summary,
     summary_after_run,
     write_results,
 )
@@ -145,7 +145,7 @@ def _send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen, runs: 
     if job.choices.sent_by is BatchSender.WORKERS_LATER:
         return handover_summary(job)
     if end.is_under_way and end.interrupted:
-        return continued_summary(job)
+        return ongoing_summary(job)
     summary = reconcile(job.settings, job.rules, job.journal, job.batch, files, screen, end, known_count=job.known)
     if interruption.is_signalled:  # the signal arrived while the results were written
         return replace(summary, exit_code=worst_code({summary.exit_code, ExitCode.INTERRUPTED}))

@@ -54,7 +54,7 @@ from paygw_batch.sheet.write.rejects import write_marked_workbook
 from paygw_batch.submit.compare_sheet import ComparisonMemory, exclude_rows
 from paygw_batch.submit.open_questions import QUESTION_CODES, OpenQuestion
 from paygw_batch.submit.plan import Plan
-from paygw_batch.submit.submission import Conversation, PreparedPlan, Submission, draft_plan, plan_sheet
+from paygw_batch.submit.submission import Conversation, DraftPlan, Submission, draft_plan, plan_sheet
 
 _MAX_EARLIER_PAYOUTS = 50
 """Maximum number of earlier payouts considered when a new sheet is read."""
@@ -289,7 +289,7 @@ def _check_against_journal(
         submission.require_complete()
         prepared = draft_plan(submission, journal, Conversation(), maker_key)
         # Keep an identical draft, because replacing it would invalidate forms that show it.
-        if isinstance(prepared, PreparedPlan) and not _is_same_plan(prepared.document, folder.draft):
+        if isinstance(prepared, DraftPlan) and not _is_same_plan(prepared.document, folder.draft):
             folder.write_draft(prepared.document)
     columns, head = operation_columns(PAYOUT), sheet.frame.head(HEADER_ROWS)
     headings = {name: sheet.headers.get(name) or column_label(name) for name in columns}

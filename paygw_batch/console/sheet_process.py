@@ -60,7 +60,7 @@ def run_within_limits(
 
 def limit_this_process() -> Settings:
     """Limit the resources of this process, which is about to read an upload. Return its settings."""
-    forbid_core_dumps(for_good=True)
+    forbid_core_dumps(permanent=True)
     os.umask(0o077)
     set_language(os.environ.get("PAYGW_LANG", ENGLISH))
     config, journal = sys.argv[1:3]

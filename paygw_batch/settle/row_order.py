@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from paygw_batch.approval.approval_keys import PublicKey
-from paygw_batch.approval.order import Order, require_agreement, require_same_journal, require_unchanged
+from paygw_batch.approval.order import Order, require_approved, require_same_journal, require_unchanged
 from paygw_batch.approval.signed_document import ApprovalPolicy, SignedPart
 from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import SignedOrder
@@ -246,7 +246,7 @@ def order_in_force(
 ) -> OrderInForce:
     """Return an approved, up-to-date order, or raise `ApprovalError`. Quarantine and clock are checked later."""
     batch = find_order_batch(order, journal, endpoint)
-    decided_by, signed_order = require_agreement(order, journal, policy, now, by=by)
+    decided_by, signed_order = require_approved(order, journal, policy, now, by=by)
     require_unchanged(order, current_content(order, journal, batch, endpoint))
     return OrderInForce(batch, decided_by, signed_order)
 

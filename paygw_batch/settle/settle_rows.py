@@ -51,7 +51,7 @@ from paygw_batch.settle.row_order import (
     row_content,
     unsigned_order,
 )
-from paygw_batch.settle.statement import TIME_EXAMPLES, Statement, TimeSpan, parse_time_span, statement_with_digest
+from paygw_batch.settle.statement import TIME_EXAMPLES, Statement, TimeSpan, find_statement, parse_time_span
 
 
 def require_enquiry_profile(settings: Settings) -> str:
@@ -383,7 +383,7 @@ def carry_out_order(
     in_force = order_in_force(order, journal, policy, utc_now(), by=by, endpoint=endpoint)
     if order.cites_gateway:
         content = order.content
-        statement = statement_with_digest(settings, content.statement, content.statement_sha256, folders)
+        statement = find_statement(settings, content.statement, content.statement_sha256, folders)
         order.require_confirmed_by(
             statement,
             lambda current: compare_statement(settings, journal, in_force.batch, RequestedStatement(current, by)),

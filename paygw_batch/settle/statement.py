@@ -528,7 +528,7 @@ def load_statement(settings: Settings, file: Path) -> Statement:
     return read_statement(file, settings.statement.columns, encoding=settings.sheet.encoding, rule=rule)
 
 
-def statement_with_digest(settings: Settings, name: str, sha256: str, folders: Iterable[Path]) -> Statement | None:
+def find_statement(settings: Settings, name: str, sha256: str, folders: Iterable[Path]) -> Statement | None:
     """Return the statement with this name and digest from `folders` or the transfer folder, or None."""
     transfer_folder, file_name = settings.evidence.folder, Path(name).name
     for folder in (*folders, *(() if transfer_folder is None else (transfer_folder,))):

@@ -81,14 +81,14 @@ _SENT_HEADINGS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class DifferenceGroup:
-    """The differences of one kind from earlier payments. `words` names the kind, in the singular or plural."""
+    """The differences of one kind from earlier payments. `label` names the kind, in the singular or plural."""
 
-    words: str
+    label: str
     findings: Sequence[PlanFinding]
 
     @property
     def heading(self) -> str:
-        return f"{format_number(len(self.findings))} {self.words}"
+        return f"{format_number(len(self.findings))} {self.label}"
 
 
 @dataclass(frozen=True, slots=True)

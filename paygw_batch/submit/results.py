@@ -84,7 +84,7 @@ def handover_summary(job: SendJob) -> Summary:
     return replace(summary, exit_code=ExitCode.DONE, message=message)
 
 
-def continued_summary(job: SendJob) -> Summary:
+def ongoing_summary(job: SendJob) -> Summary:
     """Return the summary of a batch that workers are still sending. Its reconciliation is written later."""
     summary = batch_summary(job.journal, job.batch)
     return replace(summary, exit_code=ExitCode.INTERRUPTED, known=job.known, is_under_way=True)

@@ -195,7 +195,7 @@ def _count_states(plan: Plan, journal: JournalReader) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedPlan:
+class DraftPlan:
     """A plan, and the document that its maker will sign."""
 
     plan: Plan
@@ -209,7 +209,7 @@ def draft_plan(
     maker: PublicKey,
     *,
     against: str | None = None,
-) -> PreparedPlan | RefusedSheet:
+) -> DraftPlan | RefusedSheet:
     """Draft an unsigned plan for a sheet, which is also compared with the batch `against`. Writes nothing."""
     now = utc_now()
     plan = plan_sheet(submission, journal, as_of=now)
@@ -230,7 +230,7 @@ def draft_plan(
         answered=[question.key for question in plan.questions],
         against=against_batch,
     )
-    return PreparedPlan(plan, document)
+    return DraftPlan(plan, document)
 
 
 def planned_content(submission: Submission, plan: Plan, journal: JournalReader) -> tuple[PlanContent, str]:

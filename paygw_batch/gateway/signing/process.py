@@ -31,7 +31,7 @@ Sign = Callable[[str], str]
 
 def main() -> None:
     """Sign until the input ends. Stop signals are ignored, because the parent process closes the input."""
-    forbid_core_dumps(for_good=True)
+    forbid_core_dumps(permanent=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     source, out = sys.stdin.buffer, sys.stdout.buffer

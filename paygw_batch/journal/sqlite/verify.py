@@ -111,7 +111,7 @@ def _check_in_process(command: Sequence[str], path: Path, end: Link) -> Iterator
 
 def report_soundness() -> None:
     """Check the journal named on standard input. If it is sound, print the hash of the fact named there."""
-    forbid_core_dumps(for_good=True)
+    forbid_core_dumps(permanent=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles the interrupt and ends this process
     path, seq = json.loads(sys.stdin.read())
     with closing(connect(Path(path), write=False)) as connection:

@@ -496,7 +496,7 @@ BUGS: Mapping[str, Bug] = {
     "the index of forgotten payees is not made again": bug(
         patch(sqlite_journal, "rebuild_payee_index", do_nothing), "I18 error"
     ),
-    "an order to forget counts without its approvals": bug(lax(order, "require_agreement", needed=1), "I12", 158),
+    "an order to forget counts without its approvals": bug(lax(order, "require_approved", needed=1), "I12", 158),
     "float amounts": bug(journal(FloatJournal), "I4 error", 7),
     "the last row never comes up": bug(around(SqliteJournal, "due", skip_last_row), "I3"),
     "a changed row taken for known": bug(around(SqliteJournal, "compare", ignore_changes), "I7 I1 error"),
