@@ -265,7 +265,7 @@ class _NoAction(Enum):
     WAITS = "the gateway has not decided or answered yet"
 
 
-_Reading = Settlement | StatementDifference | _NoAction
+_LineResult = Settlement | StatementDifference | _NoAction
 
 
 class StatementMatcher:
@@ -306,34 +306,34 @@ class StatementMatcher:
         kind = "Proven statement" if self._is_proven else "Statement"
         evidence = f"{kind} {statement.name} (SHA-256 {statement.sha256[:16]})"
         nearest_rows = self._nearest_rows({*counts} - {"", *rows, *earlier, *elsewhere, *blocking})
-        readings: list[_Reading] = []
+        results: list[_LineResult] = []
         for line in statement.lines:
             if not line.order_id:
-                readings.append(_difference(line, say("The line has no order id.")))
+                results.append(_difference(line, say("The line has no order id.")))
             elif counts[line.order_id] > 1:
                 order_values = {"order_id": line.order_id, "times": counts[line.order_id]}
                 message = say("The statement has {times} lines for {order_id}. Which one is right?", **order_values)
-                readings.append(_difference(line, message))
+                results.append(_difference(line, message))
             elif line.order_id in shared and len(self._matching_candidates(line)) > 1:
-                readings.append(_difference(line, say(_TWO_OPERATIONS, order_id=line.order_id)))
+                results.append(_difference(line, say(_TWO_OPERATIONS, order_id=line.order_id)))
             elif (row := rows.get(line.order_id)) is not None:
-                readings.append(self._read_line(line, row, evidence))
+                results.append(self._read_line(line, row, evidence))
             elif line.order_id in earlier:
-                readings.append(self._read_earlier_line(line, earlier[line.order_id]))
+                results.append(self._read_earlier_line(line, earlier[line.order_id]))
             elif candidates := nearest_rows.get(line.order_id):
-                readings.append(_difference(line, nearest_order_question(line, candidates, self._minor_units)))
+                results.append(_difference(line, nearest_order_question(line, candidates, self._minor_units)))
             else:
                 clash, is_blocking = elsewhere.get(line.order_id), line.order_id in blocking
                 mismatch = order_mismatch(line.order_id, clash, is_blocking=is_blocking)
-                readings.append(_difference(line, mismatch) if mismatch else _NoAction.ELSEWHERE)
-        settlements = [reading for reading in readings if isinstance(reading, Settlement)]
+                results.append(_difference(line, mismatch) if mismatch else _NoAction.ELSEWHERE)
+        settlements = [result for result in results if isinstance(result, Settlement)]
         settled_rows = {settlement.row for settlement in settlements}
         return StatementMatch(
             settlements=settlements,
-            differences=[reading for reading in readings if isinstance(reading, StatementDifference)],
-            agreeing=readings.count(_NoAction.AGREES),
-            elsewhere=readings.count(_NoAction.ELSEWHERE),
-            waiting=readings.count(_NoAction.WAITS),
+            differences=[result for result in results if isinstance(result, StatementDifference)],
+            agreeing=results.count(_NoAction.AGREES),
+            elsewhere=results.count(_NoAction.ELSEWHERE),
+            waiting=results.count(_NoAction.WAITS),
             unsettled_rows=[row for row in rows_in_doubt if row.row not in settled_rows],
             blocking=list(blocking.values()),
             attempts=self._resendable_attempts(rows.values(), {**earlier, **elsewhere}, blocking),
@@ -447,7 +447,7 @@ class StatementMatcher:
             (earlier if clash.batch == self._batch.batch else elsewhere)[clash.client_orderid] = clash
         return earlier, elsewhere
 
-    def _read_line(self, line: StatementLine, row: RowState, evidence: str) -> _Reading:
+    def _read_line(self, line: StatementLine, row: RowState, evidence: str) -> _LineResult:
         if (message := money_mismatch(line, row, self._minor_units[row.currency])) is not None:
             return _difference(line, message)
         if line.answer == "":
@@ -463,7 +463,7 @@ class StatementMatcher:
 
     def _read_unsettled_line(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime, evidence: str
-    ) -> _Reading:
+    ) -> _LineResult:
         is_only = all(map(is_only_attempt, self._matching_candidates(line)))
         last_sent_at = self._latest_send_time(row)
         is_outdated = predates_attempt(self._first_reading.attempts, row.instruction, row.attempt)
@@ -487,7 +487,7 @@ class StatementMatcher:
 
     def _read_settled_line(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime
-    ) -> _Reading:
+    ) -> _LineResult:
         if resolution is None:
             waiting_text = say("still being worked on")
             return _NoAction.AGREES if row.state is State.PAID else self._contradiction(line, row, waiting_text)
@@ -527,7 +527,7 @@ class StatementMatcher:
             attempts=self._first_reading.attempts,
         )
 
-    def _read_earlier_line(self, line: StatementLine, clash: Clash) -> _Reading:
+    def _read_earlier_line(self, line: StatementLine, clash: Clash) -> _LineResult:
         """Read a line about an earlier, rejected attempt, or about a row that was never sent."""
         resolution = self._stated_resolution(line)
         if isinstance(resolution, StatementDifference):

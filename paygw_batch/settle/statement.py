@@ -47,11 +47,11 @@ class StatementProof(StrEnum):
 
     SIGNED = "signed"
     FOLDER = "folder"
-    UNASKED = "unasked"
+    NOT_CONFIGURED = "unasked"
     NO_SIGNATURE = "no_signature"
-    ELSEWHERE = "elsewhere"
-    OTHER_FILE = "other_file"
-    OPEN_FOLDER = "open_folder"
+    NOT_IN_FOLDER = "elsewhere"
+    UNSAFE_FILE = "other_file"
+    UNSAFE_FOLDER = "open_folder"
 
     @property
     def is_proven(self) -> bool:
@@ -63,20 +63,20 @@ _PROOF_MESSAGES = {
     StatementProof.FOLDER: mark(
         "The statement counts as the gateway's word, because it is in the gateway's transfer folder."
     ),
-    StatementProof.UNASKED: mark(
+    StatementProof.NOT_CONFIGURED: mark(
         "The statement counts as a person's word, because no proof of statements is configured."
     ),
     StatementProof.NO_SIGNATURE: mark(
         "The statement counts as a person's word, because there is no signature next to it."
     ),
-    StatementProof.ELSEWHERE: mark(
+    StatementProof.NOT_IN_FOLDER: mark(
         "The statement counts as a person's word, because it is not in the gateway's transfer folder."
     ),
-    StatementProof.OTHER_FILE: mark(
+    StatementProof.UNSAFE_FILE: mark(
         "The statement counts as a person's word, because its file in the gateway's transfer folder is a link, has a "
         "second name, does not belong to the folder's owner, or can be changed by others."
     ),
-    StatementProof.OPEN_FOLDER: mark(
+    StatementProof.UNSAFE_FOLDER: mark(
         "The statement counts as a person's word, because the gateway's transfer folder, or a folder above it, is a "
         "link or can be changed by others."
     ),
@@ -121,10 +121,10 @@ class TransferFolder:
         try:
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            return StatementProof.OPEN_FOLDER
+            return StatementProof.UNSAFE_FOLDER
         try:
             if self.problem() is not None:
-                return StatementProof.OPEN_FOLDER
+                return StatementProof.UNSAFE_FOLDER
             return _prove_by_folder_file(folder, os.fstat(folder).st_uid, file.name, content)
         finally:
             os.close(folder)
@@ -162,15 +162,15 @@ def _prove_by_folder_file(folder: int, owner: int, name: str, content: bytes) ->
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
-        return StatementProof.ELSEWHERE
+        return StatementProof.NOT_IN_FOLDER
     except OSError:
-        return StatementProof.OTHER_FILE
+        return StatementProof.UNSAFE_FILE
     with os.fdopen(handle, "rb") as stream:
         status = os.fstat(handle)
         is_own = stat.S_ISREG(status.st_mode) and status.st_uid == owner and status.st_nlink == 1
         if not is_own or status.st_mode & _WRITABLE_BY_OTHERS:
-            return StatementProof.OTHER_FILE
-        return StatementProof.FOLDER if stream.read(len(content) + 1) == content else StatementProof.ELSEWHERE
+            return StatementProof.UNSAFE_FILE
+        return StatementProof.FOLDER if stream.read(len(content) + 1) == content else StatementProof.NOT_IN_FOLDER
 
 
 def _read_signature(path: Path) -> bytes | None:
@@ -348,7 +348,7 @@ class Statement:
     name: str
     sha256: str
     lines: Sequence[StatementLine]
-    proof: StatementProof = StatementProof.UNASKED
+    proof: StatementProof = StatementProof.NOT_CONFIGURED
 
 
 def read_statement(
@@ -371,7 +371,7 @@ def read_statement(
             say("{name} is larger than {mib} MiB.", name=path.name, mib=MAX_STATEMENT_BYTES // 2**20),
             hint=say("Split it by day."),
         )
-    proof = StatementProof.UNASKED if rule is None else rule.find_proof(path, data)
+    proof = StatementProof.NOT_CONFIGURED if rule is None else rule.find_proof(path, data)
     if data.startswith(WORKBOOK_SIGNATURE):
         rows = workbook_lines(data, path.name, MAX_STATEMENT_BYTES, aliases)
     else:

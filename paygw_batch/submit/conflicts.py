@@ -171,7 +171,7 @@ class _Conflict:
                 else mark("To pay {currency} {more} more, pay that amount in a separate payment run.")
             )
             yield say(template, currency=new.currency, more=format_amount(f"{more:f}"))
-        person, other = (build_payee(one.form, one.fields).person for one in (new, earlier))
+        person, other = (build_payee(payment.form, payment.fields).person for payment in (new, earlier))
         if self.has_own_id and all(mine != theirs for mine, theirs in zip(person, other, strict=True)):
             yield say("Only if this row pays another person altogether, give it its own id instead.")
 

@@ -216,8 +216,8 @@ def release_rejected_rows(
     countries = {tally.country for tally in journal.tallies(batch.number) if tally.state in sendable_states}
     require_complete(settings, job.rules, countries)
     now = utc_now()
-    # A row that only a person reported as rejected may still be paid until its quarantine ends. The journal therefore
-    # releases no such row sent after `cutoff`.
+    # A row that only a person reported as rejected may still be paid until its quarantine ends, so the journal does not
+    # release such a row if it was sent after `cutoff`.
     quarantine = JournalClock.read(journal, now).quarantine(quarantine_h)
     released_count = journal.release(
         batch.number,

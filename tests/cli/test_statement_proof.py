@@ -295,7 +295,7 @@ def test_statement_owned_by_other_user_proves_nothing(tmp_path: Path, monkeypatc
         return os.stat_result((*about[:4], about.st_uid + is_file, *about[5:]))
 
     monkeypatch.setattr(os, "fstat", by_another)
-    assert rule.find_proof(file, b"x") is StatementProof.OTHER_FILE
+    assert rule.find_proof(file, b"x") is StatementProof.UNSAFE_FILE
 
 
 def lose_reply_of_company(program: Program, evidence: str = SIGNED) -> str:

@@ -46,7 +46,7 @@ def line(order_id: str = "ORD-2", status: str | None = "approved", number: int =
     return StatementLine(number, order_id, exact, amount, currency, *said)
 
 
-def statement(*lines: StatementLine, proof: StatementProof = StatementProof.UNASKED) -> Statement:
+def statement(*lines: StatementLine, proof: StatementProof = StatementProof.NOT_CONFIGURED) -> Statement:
     return Statement("day.csv", SHA, lines, proof)
 
 
@@ -169,7 +169,7 @@ def test_rows_missing_from_statement_stay_unsettled() -> None:
     assert match(sent_journal(OutcomeKind.ACCEPTED)).unsettled_rows == []
 
 
-@pytest.mark.parametrize("proof", [StatementProof.UNASKED, StatementProof.SIGNED])
+@pytest.mark.parametrize("proof", [StatementProof.NOT_CONFIGURED, StatementProof.SIGNED])
 def test_resolving_as_not_received_waits_for_quarantine(proof: StatementProof) -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
     answer = statement(line(answer="not-received", time="2026-11-21T08:30:00Z"), proof=proof)
