@@ -80,7 +80,7 @@ def identify_person(name: str | None) -> str:
 
 
 def require_line(text: str, name: str) -> str:
-    """Return `text` without surrounding spaces. Raises `UsageError` if it is empty, too long or several lines."""
+    """Return `text` without surrounding spaces. Raises `UsageError` if it is empty, too long or has several lines."""
     line = text.strip()
     if not line or not line.isprintable() or len(line) > MAX_CHARS:
         raise UsageError(

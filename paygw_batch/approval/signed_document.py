@@ -74,7 +74,7 @@ class SparsePart(SignedPart):
 
 
 Signature = str | PasskeySignature
-"""A signature by a passkey, or by another key in base64."""
+"""A signature by a passkey, or by another key (in base64)."""
 
 
 class Approval(SignedPart):

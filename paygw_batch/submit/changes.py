@@ -466,7 +466,7 @@ class _ChangeFinder:
                     yield self._build_change(UNUSUAL_AMOUNT, line, value - (before or Decimal(0)), payment)
 
     def new_payees(self) -> Iterator[Change]:
-        """Yield a change for each payee whose account and name were both never paid before."""
+        """Yield a change for each payee whose account and name are both new."""
         lines = self._units.join(self._past.matches, on="unit", how="anti", maintain_order="left")
         for line in lines.iter_rows(named=True):
             yield self._build_change(NEW_PAYEE, line, line["due"], NO_PAYMENT)

@@ -154,7 +154,7 @@ def split_look_alikes(
 
 
 def warnings_by_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
-    """Return one warning (`DEFECT_SCHEMA`) for each batch, at row 0, that lists the rows like rows of the batch."""
+    """Return one warning (`DEFECT_SCHEMA`) for each batch, at row 0, with the rows that resemble its rows."""
     by_batch: dict[str, list[LookAlike]] = defaultdict(list)
     for look_alike in look_alikes:
         by_batch[look_alike.batch].append(look_alike)

@@ -280,10 +280,7 @@ class UsedReference:
         )
 
     def _people_findings(self, new: pl.DataFrame, missing: pl.DataFrame) -> Sequence[tuple[int, str, str, str]]:
-        """Return a finding for each new person, with any similar missing person, and each other missing person.
-
-        A new person is also compared with people who have the same name and are still in the sheet.
-        """
+        """Return a finding for each new person, with any similar or identical earlier name, and each missing person."""
         by_name = {normalise_spelling(line["name"]): line for line in missing.iter_rows(named=True)}
         namesakes = {
             normalise_spelling(line["name"]): line for line in self.lines.iter_rows(named=True) if line["name"]

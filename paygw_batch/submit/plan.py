@@ -221,10 +221,7 @@ def open_planned_batch(
 
 
 def _batch_parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
-    """Check the parts of a batch against the contract and yield them.
-
-    Errors, such as one for a changed sheet, are raised inside the journal's transaction, so nothing is stored.
-    """
+    """Check and yield a batch's parts. Errors are raised inside the journal's transaction, so nothing is stored."""
     pager = Pager()
     known_rows = [row.row for row in plan.known]
     for part in plan.validated.parts():
@@ -266,11 +263,8 @@ def _reject_respelled_reference(validated: Validated, journal: JournalReader) ->
 
 
 def _derived_reference(validated: Validated) -> str | None:
-    """Return the reference from which a sheet's order ids were derived, or None if it has its own ids.
-
-    Either all order ids in a sheet are derived or none are, so the first row decides.
-    """
-    for part in validated.parts():
+    """Return the reference from which a sheet's order ids were derived, or None if it has its own ids."""
+    for part in validated.parts():  # either all order ids are derived or none are, so the first row decides
         for order_id in part.instructions["client_orderid"].head(1):
             return derived_reference(order_id)
     return None

@@ -247,12 +247,11 @@ def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecor
     now = utc_now()
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     cutoff = quarantine.cutoff(now)
-    quarantine_ends = {
-        row.row: quarantine_end(row, quarantine)
+    release_times = {
+        row.row: timestamp(end)
         for row in rejected[:limit]
-        if is_in_quarantine(row.quarantined_since, cutoff)
+        if is_in_quarantine(row.quarantined_since, cutoff) and (end := quarantine_end(row, quarantine)) is not None
     }
-    release_times = {row: timestamp(time) for row, time in quarantine_ends.items() if time is not None}
     return RejectedRows(rejected[:limit], release_times, len(rejected) > limit)
 
 
