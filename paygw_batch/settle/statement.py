@@ -158,7 +158,7 @@ StatementRule = SignedStatements | TransferFolder
 
 
 def _prove_by_folder_file(folder: int, owner: int, name: str, content: bytes) -> StatementProof:
-    """Return the proof by the file `name` in a folder. Only `owner` may write to it, and it must have no other link."""
+    """Return what the file `name` in a folder proves. Only `owner` may write to it, and it must have no other link."""
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:

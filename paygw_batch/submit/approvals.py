@@ -132,7 +132,7 @@ def _find_readable_plan(
 
 
 def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:
-    """Record a withdrawal, even during a run. Raises `ApprovalError` if the document is used or for another journal."""
+    """Record a withdrawal, even during a run. Raises `ApprovalError` for a used document or another journal."""
     with open_journal_to_read(settings, must_be_known=True) as journal:
         require_journal_id(document, journal.head().journal_id, say("Nothing was withdrawn."))
         require_unused(document, journal)

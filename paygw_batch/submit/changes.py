@@ -112,10 +112,10 @@ def compare_with_past(
 ) -> Comparison:
     """Compare a sheet's rows (`Validated.rows`) with the payments of `batches`, listed oldest first.
 
-    Rows in `sent` were sent before, so they cause no changes, but their payees do not count as missing.
-    `against` adds the differences from another batch, without removing any. An amount is unusual if it changed by more
-    than `share`. Only people paid in the sheet's countries can be missing, and only from `against` or from a batch that
-    paid at least half of the sheet's people.
+    Rows in `sent` were sent before, so they cause no changes, but their payees do not count as missing. `against` adds
+    the differences from another batch, without removing any. An amount is unusual if it changed by more than `share`.
+    Only people paid in the sheet's countries can be missing, and only from `against` or from a batch that paid at least
+    half of the sheet's people.
     """
     is_sent = pl.col("row").is_in(list(sent))
     # Unsent rows come first, so that the first row of a unit is one to send, if it has any.
@@ -267,19 +267,15 @@ class _PastPayments:
         empty = payment_rows(_EMPTY_PAGE).with_columns(batch=pl.lit(0, pl.Int64))
         rows = pl.concat([empty.select(*keys, "value", "name", "account"), *frames])
         pairs = units.select("unit", "payee", "person").unique()
-        by_name = pairs.join(rows.select("person", "batch").unique(), on="person")
-        by_account = pairs.join(rows.select("payee", "batch").unique(), on="payee")
-        both = [by_name.with_columns(by_name=pl.lit(value=True)), by_account.with_columns(by_name=pl.lit(value=False))]
-        matches = (
-            pl.concat([frame.select("unit", "batch", "by_name") for frame in both])
-            .group_by("unit", "batch")
-            .agg(pl.col("by_name").any())
+        by_name = pairs.join(rows.select("person", "batch").unique(), on="person").select("unit", "batch", by_name=True)
+        by_account = pairs.join(rows.select("payee", "batch").unique(), on="payee").select(
+            "unit", "batch", by_name=False
         )
+        matches = pl.concat([by_name, by_account]).group_by("unit", "batch").agg(pl.col("by_name").any())
         overlaps = matches.group_by("batch").agg(overlap=pl.len().cast(pl.UInt32))
         approved = [number for number in overlaps["batch"] if _is_approved(journal, number)]
         batches = overlaps.join(_distances(units, matches, rows), on="batch", how="left").with_columns(
-            pl.col("distance").fill_null(float("inf")),
-            is_approved=pl.col("batch").is_in(approved),
+            pl.col("distance").fill_null(float("inf")), is_approved=pl.col("batch").is_in(approved)
         )
         return _PastPayments(
             {record.number: record for record in records}, rows, matches, batches.match_to_schema(_BATCH_SCHEMA)

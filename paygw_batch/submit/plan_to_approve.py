@@ -269,7 +269,7 @@ def sent_before(document: PlanDocument) -> Sequence[tuple[str, Sequence[PlanFind
 
 
 def warning_groups(document: PlanDocument) -> Sequence[WarningGroup]:
-    """Return all other warnings by kind: those about the whole sheet first, then rare kinds before common ones."""
+    """Return the remaining warnings by kind: those about the whole sheet first, then rare kinds before common ones."""
     by_code: dict[str, list[PlanFinding]] = {}
     for finding in document.findings:
         if finding.code not in _NOT_WARNINGS and finding.code not in _DOUBLE_PAYMENTS:
