@@ -107,15 +107,9 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
         no_payments = ForgettablePayments(order.content.before, {}, ())
         return ForgetResult(no_payments, journal.forget(no_payments, by=by, at=timestamp(utc_now())))
     cutoff, recent = _quarantine_bounds(settings, journal)
+    policy, endpoint = require_policy(settings), settings.endpoint()
     payments, decision, signed_order = verify_forget_order(
-        order,
-        journal,
-        require_policy(settings),
-        utc_now(),
-        by=by,
-        endpoint=settings.endpoint(),
-        cutoff=cutoff,
-        recent=recent,
+        order, journal, policy, utc_now(), by=by, endpoint=endpoint, cutoff=cutoff, recent=recent
     )
     at = timestamp(utc_now())
     return ForgetResult(payments, journal.forget(payments, by=decision, at=at, order=signed_order))

@@ -428,14 +428,9 @@ def _check_settlements(
 def _statement_matcher(
     settings: Settings, journal: JournalReader, record: BatchRecord, request: RequestedStatement
 ) -> StatementMatcher:
+    words, units, quarantine_h = settings.words(), minor_units_by_currency(), settings.submission.quarantine_h
     return StatementMatcher(
-        journal,
-        record,
-        words=settings.words(),
-        minor_units=minor_units_by_currency(),
-        quarantine_h=settings.submission.quarantine_h,
-        now=utc_now,
-        as_of=request.as_of,
+        journal, record, words=words, minor_units=units, quarantine_h=quarantine_h, now=utc_now, as_of=request.as_of
     )
 
 

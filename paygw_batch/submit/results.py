@@ -48,14 +48,9 @@ def summary_after_run(
     journal: JournalReader, batch: BatchRecord, totals: BatchTotals, end: RunEnd, *, known_count: int = 0
 ) -> Summary:
     """Return the summary of a batch after a run, from the totals of its reconciliation."""
+    messages, holds = journal.messages(batch.number), journal.holds(batch.number)
     summary = build_summary(
-        batch,
-        totals.states,
-        totals.totals,
-        journal.messages(batch.number),
-        journal.holds(batch.number),
-        stop_reason=end.stop_reason,
-        interrupted=end.interrupted,
+        batch, totals.states, totals.totals, messages, holds, stop_reason=end.stop_reason, interrupted=end.interrupted
     )
     return replace(summary, known=known_count, sent_this_run=end.sent, is_under_way=end.is_under_way)
 

@@ -221,15 +221,8 @@ def draft_plan(
     against_batch = "" if against is None else find_batch(journal, against).batch
     findings = plan_findings(submission, plan, journal, against=against_batch)
     content, people = planned_content(submission, plan, journal)
-    document = build_plan(
-        content,
-        findings,
-        maker,
-        now,
-        people=people,
-        answered=[question.key for question in plan.questions],
-        against=against_batch,
-    )
+    answered = [question.key for question in plan.questions]
+    document = build_plan(content, findings, maker, now, people=people, answered=answered, against=against_batch)
     return DraftPlan(plan, document)
 
 
@@ -342,15 +335,8 @@ def _edit_findings(source: SheetSource, headers: Mapping[str, str]) -> Iterator[
     for edit in sorted(corrections.edits, key=lambda edit: (edit.row, edit.column)):
         if edit.row in left_out_rows:
             continue
-        yield PlanFinding(
-            row=edit.row,
-            code=CORRECTED,
-            column=headers.get(edit.column) or edit.column,
-            value=_shorten(edit.was),
-            becomes=_shorten(edit.now),
-            by=edit.by,
-            at=edit.at,
-        )
+        column, was, now = headers.get(edit.column) or edit.column, _shorten(edit.was), _shorten(edit.now)
+        yield PlanFinding(row=edit.row, code=CORRECTED, column=column, value=was, becomes=now, by=edit.by, at=edit.at)
 
 
 def _shorten(text: str | None) -> str:
@@ -408,14 +394,9 @@ def _change_findings(
         raise UsageError(say("--against {against} names this sheet's own batch.", against=against))
     if not past:
         return [PlanFinding(row=0, code=FIRST_RUN)]
+    sent = {row.row for row in plan.sent_before}
     result = compare_with_past(
-        validated.rows,
-        journal,
-        past,
-        against=extra_batch,
-        share=share,
-        minor_units=minor_units,
-        sent={row.row for row in plan.sent_before},
+        validated.rows, journal, past, against=extra_batch, share=share, minor_units=minor_units, sent=sent
     )
     return [_overlap_finding(result), *map(_change_finding, result.changes), *_known_since_findings(result)]
 

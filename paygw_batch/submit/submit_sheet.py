@@ -76,15 +76,9 @@ def submit_sheet(
     refusal = ask_questions(submission, plan, journal, conversation, answered=plan_approval.answered)
     if refusal is not None:
         return refusal
+    path, by = submission.sheet, choices.decided_by
     batch = open_planned_batch(
-        plan,
-        journal,
-        source.rules,
-        sheet_path=submission.sheet,
-        now=utc_now,
-        by=choices.decided_by,
-        approved=plan_approval,
-        is_answered=True,
+        plan, journal, source.rules, sheet_path=path, now=utc_now, by=by, approved=plan_approval, is_answered=True
     )
     return send(SendJob(source.settings, source.rules, gateway, journal, batch, plan.known_row_count, choices), plan)
 
