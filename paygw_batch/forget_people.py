@@ -164,8 +164,7 @@ def _normalise(text: str) -> str:
 
 
 def _instruction_number(journal: JournalReader, payment: FoundPayment) -> int:
-    record = journal.batch(payment.batch, operation=payment.operation)
-    if record is None:
+    if (record := journal.batch(payment.batch, operation=payment.operation)) is None:
         raise InternalError("a payment was found in a batch that the journal does not have")
     (row,) = journal.rows(record.number, numbers={payment.row})
     return row.instruction

@@ -250,8 +250,7 @@ def build_people(makers: KeysByName, approvers: KeysByName) -> People:
     keys_by_name: dict[str, dict[str, tuple[PublicKey, ...]]] = {}
     for section, members in (("makers", makers), ("approvers", approvers)):
         for name, key_texts in members.items():
-            normal_name = normalise_name(name)
-            if not normal_name:
+            if not (normal_name := normalise_name(name)):
                 raise ConfigurationError(
                     say("A name in [approval.{section}] is empty.", section=section),
                     hint=say("Enter the name of the person who holds the key."),
@@ -270,8 +269,7 @@ def build_people(makers: KeysByName, approvers: KeysByName) -> People:
 
 def _parse_keys(section: str, name: str, texts: str | Sequence[str]) -> Iterator[PublicKey]:
     for text in [texts] if isinstance(texts, str) else texts:
-        key = parse_public_key(text)
-        if key is None:
+        if (key := parse_public_key(text)) is None:
             raise ConfigurationError(
                 say(
                     "approval.{section}.{name} is not a person's public key (Ed25519, P-256, or RSA of at least 2048 "
@@ -339,8 +337,7 @@ def _load_token_key(uri: str, module: str | None, pin: str | None) -> ApprovalKe
         key = token_key.load_person_token_key(token_key.TokenLocation(address, Path(module), pin))
     except KeyUnusable as error:
         raise _person_key_error(error) from None
-    public_key = parse_der_public_key(key.public)
-    if public_key is None:
+    if (public_key := parse_der_public_key(key.public)) is None:
         raise _person_key_error(KeyUnusable(uri, KeyProblem.WRONG_KIND))
 
     def sign(data: bytes) -> bytes:

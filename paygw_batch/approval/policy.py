@@ -38,8 +38,7 @@ def relying_party(settings: Settings) -> RelyingParty | None:
 
 def require_policy(settings: Settings) -> ApprovalPolicy:
     """Return the approval policy. Raises `ConfigurationError` if no approvals are configured."""
-    policy = approval_policy(settings)
-    if policy is None:
+    if (policy := approval_policy(settings)) is None:
         raise ConfigurationError(
             say("The configuration has no [approval] section."),
             hint=say("It lists who may prepare and who may approve, with their keys."),
@@ -55,8 +54,7 @@ def configured_people(settings: Settings) -> People:
 
 def require_maker(key: PublicKey, policy: ApprovalPolicy, hint: str) -> Person:
     """Return the maker who holds `key`. Raises `ApprovalError` if there is none."""
-    maker = policy.people.find_maker(key)
-    if maker is None:
+    if (maker := policy.people.find_maker(key)) is None:
         raise ApprovalError(say("The configuration does not list this key under makers."), hint=hint)
     return maker
 

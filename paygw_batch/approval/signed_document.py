@@ -317,8 +317,7 @@ def _verify_maker(document: SignedDocument, policy: ApprovalPolicy) -> Person:
             say("The {noun} was changed after its maker signed it.", noun=say(document.noun)),
             hint=f"{say(document.nothing_done)} {say(document.renewal_hint)}",
         )
-    maker = policy.people.find_maker(key)
-    if maker is None:
+    if (maker := policy.people.find_maker(key)) is None:
         raise ApprovalError(
             say(_UNKNOWN_MAKER, noun=say(document.noun)),
             hint=f"{say(document.nothing_done)} {say('Its maker and its approver could be one person.')}",

@@ -101,8 +101,7 @@ def _is_signed_by_its_keys(document: SignedDocument) -> bool:
     signatures = {document.maker: (document.signature, "")}
     signatures |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
     for key_text, (signature, approved_at) in signatures.items():
-        key = parse_canonical_key(key_text)
-        if key is None:
+        if (key := parse_canonical_key(key_text)) is None:
             return False
         signed_text = document.approval_text(key, approved_at) if approved_at else document.signed_text()
         party = None if isinstance(signature, str) else parse_claimed_party(signature)

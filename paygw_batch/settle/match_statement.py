@@ -552,8 +552,7 @@ class StatementMatcher:
                 message = say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=answers)
                 return _difference(line, message)
             return resolution
-        outcome = self._words.get(line.status)
-        if outcome is None:
+        if (outcome := self._words.get(line.status)) is None:
             return _difference(line, say(_NOT_LISTED, status=line.status))
         return _RESOLUTION_BY_OUTCOME.get(outcome)
 

@@ -194,8 +194,7 @@ class Refresh(_LimitedEnquirer):
         now = timestamp(self._clock.now())
         evidence = []
         for row, answer in answers:
-            claim = answer.claim
-            if claim is None:
+            if (claim := answer.claim) is None:
                 self.result.causes[answer.cause] += 1
                 continue
             order_id = claim.order_id or ""
@@ -331,8 +330,7 @@ class FollowUp(_LimitedEnquirer):
         expected = ExpectedReply(order_id, Decimal(candidate.amount), candidate.currency)
         answer = await self._enquire(expected, candidate.endpoint_id)
         self._apply_advice(answer)
-        claim = answer.claim
-        if claim is None:
+        if (claim := answer.claim) is None:
             return False
         outcome = self._words.get(claim.status or "")
         if outcome is not None and outcome.value == candidate.standing.state.value:

@@ -101,8 +101,7 @@ def check_settlements(
     states = row_states(journal, batch, {settlement.row for settlement in settlements})
     problems, holds = [], journal.holds(batch.number)
     for settlement in settlements:
-        row_state = states.get(settlement.row)
-        if row_state is None:
+        if (row_state := states.get(settlement.row)) is None:
             problems.append(say("The batch has no row {row}.", row=settlement.row))
         elif not may_settle(row_state.state, settlement.resolution, is_held=settlement.row in holds):
             word, state = settlement.resolution.value.replace("-", " "), state_label(display_state(row_state.state))
@@ -232,8 +231,7 @@ def check_releasable(
     waiting_rows = quarantined_rows(journal, batch, rows, quarantine_h=quarantine_h, now=now)
     states, errors = row_states(journal, batch, rows), []
     for row in sorted(set(rows)):
-        row_state = states.get(row)
-        if row_state is None:
+        if (row_state := states.get(row)) is None:
             errors.append(say("The batch has no row {row}.", row=row))
         elif (state := row_state.state) is not State.REJECTED:
             errors.append(say(_NOT_RELEASABLE[state], row=row))

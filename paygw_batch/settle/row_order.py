@@ -255,8 +255,7 @@ def find_order_batch(order: RowOrder, journal: JournalReader, endpoint: str) -> 
     """Return an order's batch. Raises `ApprovalError` if the journal does not contain it."""
     require_same_journal(order, journal, endpoint)
     content = order.content
-    batch = journal.batch(content.batch, operation=content.operation)
-    if batch is None:
+    if (batch := journal.batch(content.batch, operation=content.operation)) is None:
         raise ApprovalError(say("The journal has no batch {batch}.", batch=content.batch), hint=say(order.nothing_done))
     return batch
 

@@ -96,8 +96,7 @@ class SignedStatements:
     def find_proof(self, file: Path, content: bytes) -> StatementProof:
         """Return how a statement is proven. Raises `SheetError` if its signature does not match."""
         signature_file = file.with_name(f"{file.name}{SIGNATURE_SUFFIX}")
-        signature = _read_signature(signature_file)
-        if signature is None:
+        if (signature := _read_signature(signature_file)) is None:
             return StatementProof.NO_SIGNATURE
         if any(self.verify(candidate, content) for candidate in _decode_signature(signature)):
             return StatementProof.SIGNED
@@ -376,8 +375,7 @@ def read_statement(
         rows = workbook_lines(data, path.name, MAX_STATEMENT_BYTES, aliases)
     else:
         rows = _text_lines(to_utf8(data, encoding=encoding, file=path.name), aliases, path.name)
-    lines = list(_statement_lines(rows, aliases, path.name))
-    if not lines:
+    if not (lines := list(_statement_lines(rows, aliases, path.name))):
         raise StatementError(say("{name} has a header but no lines below it.", name=path.name))
     return Statement(path.name, hashlib.sha256(data).hexdigest(), lines, proof)
 
@@ -461,8 +459,7 @@ def _column_positions(headings: Sequence[str], aliases: Mapping[str, str], file:
             )
         if name is not None:
             positions[name] = position
-    missing = [name for name in _REQUIRED_COLUMNS if name not in positions]
-    if missing:
+    if missing := [name for name in _REQUIRED_COLUMNS if name not in positions]:
         message = say("{file} has no column {missing}.", file=file, missing=", ".join(missing))
     elif ("status" in positions) == ("answer" in positions):
         message = say(

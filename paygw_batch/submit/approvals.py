@@ -84,8 +84,7 @@ def require_approval(submission: Submission, plan: Plan, journal: JournalReader)
 
     A plan named by the user is checked even if no approval is needed. A withdrawn plan never opens a batch.
     """
-    policy = approval_policy(submission.source.settings)
-    if policy is None:
+    if (policy := approval_policy(submission.source.settings)) is None:
         return NO_APPROVAL
     now, withdrawals = utc_now(), journal.withdrawals()
     withdrawn_digests = {withdrawal.sha256 for withdrawal in withdrawals}

@@ -173,8 +173,7 @@ def plan_submission(
 
 def _find_existing_batch(validated: Validated, journal: JournalReader) -> BatchRecord | None:
     """Return the sheet's batch, if the journal has it. Raises `PeopleForgotten` if people in it were forgotten."""
-    existing = journal.batch(validated.batch, operation=validated.sheet.operation)
-    if existing is not None:
+    if (existing := journal.batch(validated.batch, operation=validated.sheet.operation)) is not None:
         require_people_not_forgotten(journal, existing)
     return existing
 

@@ -406,8 +406,7 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
         yield from (f"- {finding_line(finding)}" for finding in findings)
     if comparison := comparison_text(document):
         yield comparison
-    groups = differences(document)
-    if groups:
+    if groups := differences(document):
         yield say("Check this first: {headings}.", headings=", ".join(group.heading for group in groups))
     for group in groups:
         yield say("{heading}:", heading=group.heading)
@@ -419,8 +418,7 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def _correction_lines(document: PlanDocument) -> Iterator[str]:
-    corrections = document.select_findings(CORRECTED, REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN)
-    if corrections:
+    if corrections := document.select_findings(CORRECTED, REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN):
         yield say("Changed after the upload:")
     for finding in corrections:
         prefix = f"{say('Row {row}', row=finding.row)}: " if finding.row else ""
@@ -450,8 +448,7 @@ def double_payment_line(finding: PlanFinding) -> str:
 
 
 def _left_out_lines(document: PlanDocument) -> Iterator[str]:
-    findings = document.select_findings(LEFT_OUT)
-    if findings:
+    if findings := document.select_findings(LEFT_OUT):
         sums = ", ".join(f"{currency} {format_amount(amount)}" for currency, _, amount in left_out_sums(document))
         yield say_count(
             len(findings), "Left out: {count:,} row ({sums}):", "Left out: {count:,} rows ({sums}):", sums=sums.strip()

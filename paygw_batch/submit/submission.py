@@ -322,8 +322,7 @@ def _correction_findings(plan: Plan, source: SheetSource) -> list[PlanFinding]:
 
 def _edit_findings(source: SheetSource, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
     """Yield a finding for each reassigned heading and each corrected cell."""
-    corrections = source.reading.corrections
-    if corrections is None:
+    if (corrections := source.reading.corrections) is None:
         return
     options = replace(source, reading=replace(source.reading, corrections=None)).options
     for heading in corrections.headings:
@@ -352,8 +351,7 @@ def _warning_findings(plan: Plan) -> list[PlanFinding]:
 
 
 def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
-    rows = {row.row: row for row in plan.sent_before}
-    if not rows:
+    if not (rows := {row.row: row for row in plan.sent_before}):
         return []
     sheets = {batch.batch: batch.sheet_name for batch in journal.batches()}
     lines = plan.validated.rows.filter(pl.col("valid") & pl.col("row").is_in(list(rows))).select("row", *_PAYEE_COLUMNS)
