@@ -28,7 +28,7 @@ from paygw_batch.journal import BatchRecord, Journal, JournalReader, RowState, S
 from paygw_batch.language import say
 from paygw_batch.opening.gateway_access import GatewayAccess, SendJob, open_gateway, system_runtime, transport_settings
 from paygw_batch.opening.given_sheet import rule_minor_units, rules_for, with_reply_names
-from paygw_batch.opening.open_journal import journal_location, open_journal_to_read, process_arrivals
+from paygw_batch.opening.open_journal import Echo, journal_location, open_journal_to_read, process_arrivals
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.match_statement import StatementMatch, StatementMatcher
 from paygw_batch.settle.refresh import OPEN_STATES, Clock, Enquire, EnquiryLimits, FollowUp, Refresh, RefreshResult
@@ -67,35 +67,31 @@ def require_enquiry_profile(settings: Settings) -> str:
     return settings.status_enquiry.profile
 
 
-def refresh(job: SendJob, echo: Callable[[str], None], on_start: Callable[[Refresh], None]) -> RefreshResult:
+def refresh(job: SendJob, echo: Echo, on_start: Callable[[Refresh], None]) -> RefreshResult:
     """Ask the gateway about a batch's accepted rows and rows in doubt. Calls `on_start` with the `Refresh`."""
     return asyncio.run(_refresh(job, echo, on_start))
 
 
 def refresh_all(
-    settings: Settings,
-    journal: Journal,
-    environ: Mapping[str, str],
-    echo: Callable[[str], None],
-    on_start: Callable[[Refresh], None],
+    settings: Settings, journal: Journal, environ: Mapping[str, str], echo: Echo, on_start: Callable[[Refresh], None]
 ) -> Iterator[tuple[BatchRecord, RefreshResult]]:
     """Ask once about each row that is accepted or in doubt, and yield the result for each batch."""
     section = settings.status_enquiry.model_copy(update={"limit_min": 0.0})
     one_round_settings = settings.model_copy(update={"status_enquiry": section})
-    for record in journal.batches():
-        if not any(tally.state in OPEN_STATES for tally in journal.tallies(record.number)):
+    for batch in journal.batches():
+        if not any(tally.state in OPEN_STATES for tally in journal.tallies(batch.number)):
             continue
-        rules = rules_for(one_round_settings, record.operation)
+        rules = rules_for(one_round_settings, batch.operation)
         with open_gateway(one_round_settings, rules, environ) as gateway:
-            result = refresh(SendJob(one_round_settings, rules, gateway, journal, record), echo, on_start)
-        yield record, result
+            result = refresh(SendJob(one_round_settings, rules, gateway, journal, batch), echo, on_start)
+        yield batch, result
         if result.interrupted:
             return
 
 
 @asynccontextmanager
 async def run_follow_up(
-    settings: Settings, gateway: GatewayAccess, store: Callable[[str], Awaitable[None]], echo: Callable[[str], None]
+    settings: Settings, gateway: GatewayAccess, store: Callable[[str], Awaitable[None]], echo: Echo
 ) -> AsyncIterator[FollowUp]:
     """Ask about unproven notifications in the background, starting with those waiting in the journal."""
     section = settings.status_enquiry
@@ -139,7 +135,7 @@ def _waiting_claims(settings: Settings) -> Sequence[Claim]:
     return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in candidates]
 
 
-async def _refresh(job: SendJob, echo: Callable[[str], None], on_start: Callable[[Refresh], None]) -> RefreshResult:
+async def _refresh(job: SendJob, echo: Echo, on_start: Callable[[Refresh], None]) -> RefreshResult:
     section, clocks = job.settings.status_enquiry, ClockComparer(utc_now)
     async with _open_enquiry_client(job.settings, job.gateway, job.batch.operation, clocks, echo) as enquire:
         refresh_run = Refresh(
@@ -160,7 +156,7 @@ async def _refresh(job: SendJob, echo: Callable[[str], None], on_start: Callable
 
 @asynccontextmanager
 async def _open_enquiry_client(
-    settings: Settings, gateway: GatewayAccess, operation_name: str, clocks: ClockComparer, echo: Callable[[str], None]
+    settings: Settings, gateway: GatewayAccess, operation_name: str, clocks: ClockComparer, echo: Echo
 ) -> AsyncIterator[Enquire]:
     """Yield a function that asks the gateway about orders of one operation."""
     signer, runtime, words = gateway.signing.signer, system_runtime(), settings.words()
@@ -214,17 +210,17 @@ class RequestedStatement:
         settlements, words = match.settlements, self.words
         return [replace(settlement, words=words) for settlement in settlements] if words else settlements
 
-    def reuse_message(self, journal: JournalReader, record: BatchRecord) -> str:
+    def reuse_message(self, journal: JournalReader, batch: BatchRecord) -> str:
         """Return a message if the file was already carried out for the batch, or an empty string."""
-        uses = [use for use in journal.carried_out_statements(record.batch) if use.sha256 == self.statement.sha256]
+        uses = [use for use in journal.carried_out_statements(batch.batch) if use.sha256 == self.statement.sha256]
         if not uses:
             return ""
         name, by = self.statement.name, format_decider(uses[-1].by)
         return say("{by} already applied {name} to this batch at {at}.", name=name, at=uses[-1].at, by=by)
 
-    def require_first_use(self, journal: JournalReader, record: BatchRecord) -> None:
+    def require_first_use(self, journal: JournalReader, batch: BatchRecord) -> None:
         """Raise `UsageError` if the file was already carried out for the batch and `again` is not set."""
-        if (message := self.reuse_message(journal, record)) and not self.again:
+        if (message := self.reuse_message(journal, batch)) and not self.again:
             raise UsageError(
                 f"{message} {say('Nothing was changed.')}",
                 hint=say(
@@ -274,10 +270,10 @@ def parse_as_of(text: str, field: str = "--as-of") -> TimeSpan:
 
 
 def settle_choices(
-    settings: Settings, journal: JournalReader, record: BatchRecord, row: RowState
+    settings: Settings, journal: JournalReader, batch: BatchRecord, row: RowState
 ) -> Sequence[SettleChoice]:
     """Return the resolutions that a person may choose for a row, either now or later."""
-    now, hold = utc_now(), journal.holds(record.number).get(row.row)
+    now, hold = utc_now(), journal.holds(batch.number).get(row.row)
     end = quarantine_end(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h), hold)
     quarantine_ends_at = timestamp(end) if end is not None and now < end else ""
     choices = []
@@ -291,25 +287,25 @@ def settle_choices(
 
 
 def settle_by_decision(
-    settings: Settings, journal: Journal, record: BatchRecord, settlements: Sequence[Settlement], by: str
+    settings: Settings, journal: Journal, batch: BatchRecord, settlements: Sequence[Settlement], by: str
 ) -> None:
     """Settle rows by one person's decision. Raises `SecondPersonRequired` if two people must agree."""
-    states = _check_settlements(settings, journal, record, settlements)
-    check_one_person_suffices(settings, journal, record, settlements)
-    settle(journal, record, settlements, by=by, now=utc_now, standings=states)
+    states = _check_settlements(settings, journal, batch, settlements)
+    check_one_person_suffices(settings, journal, batch, settlements)
+    settle(journal, batch, settlements, by=by, now=utc_now, standings=states)
 
 
 def compare_statement(
-    settings: Settings, journal: JournalReader, record: BatchRecord, request: RequestedStatement
+    settings: Settings, journal: JournalReader, batch: BatchRecord, request: RequestedStatement
 ) -> StatementMatch:
     """Compare a statement with a batch. Writes nothing."""
-    return _statement_matcher(settings, journal, record, request).match(request.statement)
+    return _statement_matcher(settings, journal, batch, request).match(request.statement)
 
 
 def carry_out_statement(
     settings: Settings,
     journal: Journal,
-    record: BatchRecord,
+    batch: BatchRecord,
     request: RequestedStatement,
     show: Callable[[StatementMatch, int], None],
 ) -> StatementResult:
@@ -317,31 +313,31 @@ def carry_out_statement(
 
     `show` is called before rows are settled, with the comparison and the number of held orders.
     """
-    request.require_first_use(journal, record)
-    match = compare_statement(settings, journal, record, request)
+    request.require_first_use(journal, batch)
+    match = compare_statement(settings, journal, batch, request)
     # Orders are held first, even if the statement is refused: an order that the gateway already has must not be sent
     # from here, regardless of the other lines.
-    held_count = hold_blocked_orders(settings, journal, record, request, match)
+    held_count = hold_blocked_orders(settings, journal, batch, request, match)
     show(match, held_count)
     if request.is_refused(match):
         return StatementResult(match, (), held_count)
     JournalClock.read(journal, utc_now()).require_plausible()
     settlements = request.settlements(match)
-    check_one_person_suffices(settings, journal, record, settlements)
+    check_one_person_suffices(settings, journal, batch, settlements)
     statement, attempts = request.statement, tuple(sorted(match.attempts.items()))
-    note = StatementNote(record.batch, statement.name, statement.sha256, request.by, attempts=attempts)
+    note = StatementNote(batch.batch, statement.name, statement.sha256, request.by, attempts=attempts)
     # Workers and other people keep working in the meantime. A row that has since been resent was not compared.
-    settle(journal, record, settlements, by=request.by, now=utc_now, statement_note=note, standings=match.standings)
+    settle(journal, batch, settlements, by=request.by, now=utc_now, statement_note=note, standings=match.standings)
     return StatementResult(match, settlements, held_count)
 
 
 def hold_blocked_orders(
-    settings: Settings, journal: Journal, record: BatchRecord, request: RequestedStatement, match: StatementMatch
+    settings: Settings, journal: Journal, batch: BatchRecord, request: RequestedStatement, match: StatementMatch
 ) -> int:
     """Hold unsent orders that the gateway already has according to a statement. Returns their number."""
     if not match.blocking:
         return 0
-    matcher = _statement_matcher(settings, journal, record, request)
+    matcher = _statement_matcher(settings, journal, batch, request)
     evidence = matcher.evidence(request.statement, match.blocking, request.by)
     findings = journal.record_evidence(evidence, matcher.meanings(request.statement), at=timestamp(utc_now()))
     return sum(finding in HOLDING_FINDINGS for finding in findings)
@@ -350,7 +346,7 @@ def hold_blocked_orders(
 def draft_order(
     settings: Settings,
     journal: JournalReader,
-    record: BatchRecord,
+    batch: BatchRecord,
     decisions: Sequence[Decision],
     maker: PublicKey,
     *,
@@ -362,13 +358,13 @@ def draft_order(
         raise UsageError(say("No row can be settled or released now, so no order was written."))
     if decisions[0].act is RowAct.RELEASE:
         quarantine_h = settings.submission.quarantine_h
-        check_releasable(journal, record, [entry.row for entry in decisions], quarantine_h=quarantine_h, now=utc_now)
+        check_releasable(journal, batch, [entry.row for entry in decisions], quarantine_h=quarantine_h, now=utc_now)
     else:
-        _check_settlements(settings, journal, record, [entry.settlement for entry in decisions])
+        _check_settlements(settings, journal, batch, [entry.settlement for entry in decisions])
     request = None if statement is None else RequestedStatement(statement, "")
-    attempts = None if request is None else compare_statement(settings, journal, record, request).attempts
+    attempts = None if request is None else compare_statement(settings, journal, batch, request).attempts
     endpoint = settings.endpoint()
-    content = row_content(journal, record, decisions, endpoint=endpoint, statement=statement, attempts=attempts)
+    content = row_content(journal, batch, decisions, endpoint=endpoint, statement=statement, attempts=attempts)
     return unsigned_order(content, maker, utc_now())
 
 
@@ -403,10 +399,10 @@ def carry_out_order(
 
 
 def check_one_person_suffices(
-    settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
+    settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
 ) -> None:
     """Raise `SecondPersonRequired` if one of `settlements` needs a second person."""
-    if rows := rows_needing_order(settings, journal, record, settlements):
+    if rows := rows_needing_order(settings, journal, batch, settlements):
         raise SecondPersonRequired(f"{second_person_message(rows)} {say('Nothing was settled.')}")
 
 
@@ -419,27 +415,27 @@ def second_person_message(rows: Sequence[int]) -> str:
 
 
 def _check_settlements(
-    settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
+    settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
 ) -> Mapping[int, RowState]:
     quarantine_h = settings.submission.quarantine_h
-    return check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
+    return check_settlements(journal, batch, settlements, quarantine_h=quarantine_h, now=utc_now)
 
 
 def _statement_matcher(
-    settings: Settings, journal: JournalReader, record: BatchRecord, request: RequestedStatement
+    settings: Settings, journal: JournalReader, batch: BatchRecord, request: RequestedStatement
 ) -> StatementMatcher:
     words, units, quarantine_h = settings.words(), minor_units_by_currency(), settings.submission.quarantine_h
     return StatementMatcher(
-        journal, record, words=words, minor_units=units, quarantine_h=quarantine_h, now=utc_now, as_of=request.as_of
+        journal, batch, words=words, minor_units=units, quarantine_h=quarantine_h, now=utc_now, as_of=request.as_of
     )
 
 
 def rows_needing_order(
-    settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
+    settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
 ) -> Sequence[int]:
     """Return the rows of `settlements` that one person may not settle without an order."""
     if approval_policy(settings) is None:
         return []
-    states = row_states(journal, record, {entry.row for entry in settlements})
+    states = row_states(journal, batch, {entry.row for entry in settlements})
     pairs = ((entry, states.get(entry.row)) for entry in settlements)
     return [entry.row for entry, row in pairs if row is not None and needs_second_person(row.state, entry.resolution)]

@@ -167,19 +167,19 @@ def find_unfinished_batch(journal: JournalReader) -> BatchRecord:
 
     Raises `UsageError` if several batches have rows to send, or if the journal has no batches.
     """
-    records = journal.batches()
-    unfinished = [record for record in records if journal.tallies(record.number, kind=TallyKind.DUE)]
+    batches = journal.batches()
+    unfinished = [batch for batch in batches if journal.tallies(batch.number, kind=TallyKind.DUE)]
     if len(unfinished) == 1:
         return unfinished[0]
-    if not unfinished and records:
-        return records[-1]
+    if not unfinished and batches:
+        return batches[-1]
     if not unfinished:
         raise UsageError(
             say("The journal has no batch yet."),
             hint=say("To start one, run `paygw-batch submit SHEET`."),
             for_terminal=True,
         )
-    names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in unfinished)
+    names = ", ".join(f"{batch.batch} ({batch.sheet_name})" for batch in unfinished)
     raise UsageError(
         say("Several batches have rows to send: {names}.", names=names),
         hint=say("Choose one with `paygw-batch resume BATCH`."),
@@ -235,9 +235,9 @@ class RejectedRows:
     has_more: bool
 
 
-def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecord, *, limit: int) -> RejectedRows:
+def rejected_rows(settings: Settings, journal: JournalReader, batch: BatchRecord, *, limit: int) -> RejectedRows:
     """Return the first `limit` rejected rows of a batch, in the sheet's order."""
-    rejected = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
+    rejected = list(journal.rows(batch.number, states={State.REJECTED}, limit=limit + 1))
     now = utc_now()
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     cutoff = quarantine.cutoff(now)
@@ -249,9 +249,9 @@ def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecor
     return RejectedRows(rejected[:limit], release_times, len(rejected) > limit)
 
 
-def releasable_rows(settings: Settings, journal: JournalReader, record: BatchRecord) -> Sequence[int]:
-    quarantined = quarantined_rows(journal, record, quarantine_h=settings.submission.quarantine_h, now=utc_now)
-    return [row.row for row in journal.rows(record.number, states={State.REJECTED}) if row.row not in quarantined]
+def releasable_rows(settings: Settings, journal: JournalReader, batch: BatchRecord) -> Sequence[int]:
+    quarantined = quarantined_rows(journal, batch, quarantine_h=settings.submission.quarantine_h, now=utc_now)
+    return [row.row for row in journal.rows(batch.number, states={State.REJECTED}) if row.row not in quarantined]
 
 
 def release_by_order(job: SendJob, order: RowOrder, by: str) -> ReleasedRows:
