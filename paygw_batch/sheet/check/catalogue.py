@@ -99,9 +99,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             _RETYPE_NUMBER,
         ),
         "country.unknown": CodeMeaning(
-            "unknown country",
-            "The value is not a supported country.",
-            "Write the code of the country, such as KE.",
+            "unknown country", "The value is not a supported country.", "Write the code of the country, such as KE."
         ),
         "country.unusable": CodeMeaning(
             "country not configured",

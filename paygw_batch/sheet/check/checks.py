@@ -125,10 +125,7 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
     code, nearest = pl.when(~is_confused).then(country_code(country, rules)), nearest_country(country, rules)
     value, name = shortened_value("country"), nearest.replace_strict(names, default=None, return_dtype=pl.String)
     similar = build_message(
-        "{value} is not a supported country. If you mean {name}, write {code}.",
-        value=value,
-        name=name,
-        code=nearest,
+        "{value} is not a supported country. If you mean {name}, write {code}.", value=value, name=name, code=nearest
     )
     other = build_message("{value} is not a supported country. Use one of {known}.", value=value, known=codes)
     message = (

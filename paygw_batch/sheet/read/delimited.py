@@ -233,11 +233,7 @@ def read_rows(data: bytes, header: HeaderPosition, marks: LineMarks, file: str) 
         frame = _parse_rows(_blank_ragged_lines(data, header, ragged), header, headings)
     if frame is None or frame.height != lines:
         raise SheetError(
-            say(
-                "{file} cannot be split into rows, because its {lines} lines run together.",
-                file=file,
-                lines=lines,
-            ),
+            say("{file} cannot be split into rows, because its {lines} lines run together.", file=file, lines=lines),
             hint=say(_QUOTE_HINT),
         )
     # An apostrophe is rare, so searching for one and then checking what precedes it is fast.

@@ -184,23 +184,14 @@ def _choose_worksheet(book: Workbook, options: ReadOptions) -> tuple[WorksheetPa
 def _worksheet_notes(book: Workbook, chosen: WorksheetPart, matches: Mapping[WorksheetPart, Content]) -> Iterator[str]:
     """Yield a note if the chosen worksheet is hidden, and one about each similar worksheet that is not read."""
     if chosen.is_hidden:
-        yield say(
-            "The worksheet {name!r} is hidden in the spreadsheet, but was read as you asked.",
-            name=chosen.name,
-        )
+        yield say("The worksheet {name!r} is hidden in the spreadsheet, but was read as you asked.", name=chosen.name)
     others = {part: content for part, content in matches.items() if part != chosen}
     for part, rows in zip(others, _describe_row_counts(book, others), strict=True):
         parts = {"name": part.name, "rows": rows, "chosen": chosen.name}
         yield (
-            say(
-                "The worksheet {name!r} ({rows}) is hidden and is not read. {chosen!r} is read instead.",
-                **parts,
-            )
+            say("The worksheet {name!r} ({rows}) is hidden and is not read. {chosen!r} is read instead.", **parts)
             if part.is_hidden
-            else say(
-                "The worksheet {name!r} ({rows}) is not read or paid here. {chosen!r} is read instead.",
-                **parts,
-            )
+            else say("The worksheet {name!r} ({rows}) is not read or paid here. {chosen!r} is read instead.", **parts)
         )
 
 

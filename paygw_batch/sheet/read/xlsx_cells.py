@@ -251,11 +251,7 @@ class Workbook:
 
     def _duplicate_error(self, part: str) -> SheetError:
         return self._resave_error(
-            say(
-                "{file} contains the part {part} twice, so it is not clear which to use.",
-                file=self._file,
-                part=part,
-            )
+            say("{file} contains the part {part} twice, so it is not clear which to use.", file=self._file, part=part)
         )
 
     @staticmethod
