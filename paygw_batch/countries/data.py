@@ -24,7 +24,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def config_dir() -> Path:
-    """Return the folder of the data files, in the installed package or at the top of a checkout."""
+    """Return the folder with the data files, in the installed package or at the top of a checkout."""
     installed = _PACKAGE / "config"
     return installed if installed.is_dir() else _PACKAGE.parent / "config"
 
@@ -48,10 +48,10 @@ class _Data(BaseModel):
 
 
 class FieldData(_Data):
-    """A `[[fields]]` entry in a form. `default` is sent if neither the sheet nor the operator has a value.
+    """A `[[fields]]` entry in a form. `default` is sent if neither the sheet nor the operator provides a value.
 
     Unless `everywhere` is set, the field is sent only for countries whose files name it. `reconciled` fields have their
-    own column in the reconciliation. `label` is the displayed name of the column, if it differs.
+    own column in the reconciliation. `label` is the column's displayed name, if different.
     """
 
     name: _FieldName
@@ -64,27 +64,27 @@ class FieldData(_Data):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        kind_entry = KINDS[self.kind]
-        if self.from_sheet and kind_entry.checking is Checking.NOT_IN_SHEET:
+        entry = KINDS[self.kind]
+        if self.from_sheet and entry.checking is Checking.NOT_IN_SHEET:
             raise ValueError(
                 say("a sheet cannot have a field of the kind {kind}: write from_sheet = false", kind=self.kind)
             )
-        if self.from_sheet and kind_entry.column not in {None, self.name}:
+        if self.from_sheet and entry.column not in {None, self.name}:
             raise ValueError(
                 say(
                     "a field of the kind {kind} must be called {column}, like the column in a sheet: rename the "
                     "field, or write from_sheet = false",
                     kind=self.kind,
-                    column=kind_entry.column,
+                    column=entry.column,
                 )
             )
-        if not self.from_sheet and not (kind_entry.is_outside_fields or kind_entry.is_filled):
+        if not self.from_sheet and not (entry.is_outside_fields or entry.is_filled):
             raise ValueError(say("a field of the kind {kind} must come from the sheet", kind=self.kind))
         return self
 
 
 class FormData(_Data):
-    """A file in config/forms/. `shown` maps columns of the reconciliation to the fields that they show."""
+    """A file in config/forms/. `shown` maps the reconciliation's columns to the fields that they show."""
 
     fields: Annotated[list[FieldData], Field(min_length=1)]
     shown: dict[
@@ -102,7 +102,7 @@ class FormData(_Data):
 
 
 class ReplyData(_Data):
-    """`[reply]` in the file of an operation."""
+    """`[reply]` in an operation's file."""
 
     echo_order_id: _NonEmptyText
     echo_amount: _NonEmptyText
@@ -116,8 +116,8 @@ class ReplyData(_Data):
 class OperationData(_Data):
     """A file in config/operations/.
 
-    The operator must configure the fields in `operator_supplies`, for countries that use them. All countries with a
-    currency in `one_purpose` must have the same purpose.
+    The operator must configure the fields in `operator_supplies` for countries that use them. For each currency in
+    `one_purpose`, all countries must have the same purpose.
     """
 
     command: Annotated[str, StringConstraints(pattern=r"^[a-z-]+$")]
@@ -138,12 +138,12 @@ class EnquiryData(_Data):
 
 
 class CountryOperationData(_Data):
-    """`[operations.NAME]` in the file of a country: differences from the default form, whose fields are all required.
+    """`[operations.NAME]` in a country's file: differences from the default form, in which all fields are required.
 
     - `fields` maps a field to `never` (sent here), `sent` (here but not everywhere), `optional` or `required` (by the
       interface, regardless of the operator's terms).
     - `max_characters` maps a text field to its maximum length here.
-    - `unusable` is why the operation cannot be used until the operator's terms name a form.
+    - `unusable` says why the operation cannot be used until the operator's terms name a form.
     """
 
     form: _NonEmptyText | None = None
@@ -160,9 +160,9 @@ class CountryOperationData(_Data):
 
 
 class FormerNumbersData(_Data):
-    """`[former_numbers]` in the file of a country: its mobile numbers before the latest change of numbering plan.
+    """`[former_numbers]` in a country's file: its mobile numbers before the numbering plan last changed.
 
-    `changed` is the date of the change. `in_front` maps each new prefix to the pattern of the numbers that got it.
+    `changed` is the date of the change. `in_front` maps each new prefix to the pattern of the numbers it was added to.
     """
 
     changed: date
@@ -171,7 +171,7 @@ class FormerNumbersData(_Data):
 
     @property
     def pattern(self) -> str:
-        """A regular expression for all former numbers."""
+        """A regular expression for any former number."""
         return f"(?:{'|'.join(self.in_front.values())})"
 
     @model_validator(mode="after")
@@ -184,10 +184,10 @@ class FormerNumbersData(_Data):
 
 
 class CountryData(_Data):
-    """A file in config/countries/. Its name is the gateway's code for the country.
+    """A file in config/countries/, named after the gateway's code for the country.
 
     Two keys are for tooling/mobile_numbers.py: `metadata_region` is the country's code in the metadata of phone
-    numbers, if it differs, and `narrowed_numbers` maps parts of the pattern there to replacements.
+    numbers, if different, and `narrowed_numbers` maps parts of the pattern there to replacements.
     """
 
     name: _NonEmptyText
@@ -203,7 +203,7 @@ class CountryData(_Data):
 
 
 class NumbersData(_Data):
-    """The numbers of a country in config/mobile-numbers.toml."""
+    """A country's numbers in config/mobile-numbers.toml."""
 
     dialling_code: _Digits
     trunk_prefix: _Digits | Literal[""]
@@ -252,7 +252,7 @@ def read_operation(root: Path, name: str) -> OperationData:
 
 
 def list_operations(root: Path) -> list[str]:
-    """Return the names of all operations, in alphabetical order."""
+    """Return the names of all operations in alphabetical order."""
     return _file_stems(root, "operations")
 
 
@@ -299,12 +299,12 @@ def read_numbers(root: Path) -> Mapping[str, NumbersData]:
 
 
 def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
-    """Read config/mobile-operators.toml: the number prefixes of each mobile operator, by country code."""
+    """Read config/mobile-operators.toml: by country code, the number prefixes of each mobile operator."""
     return _read(root, "mobile-operators.toml", _OperatorsFile).root
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return a hint for an unknown word: the most similar of `choices`, and the list of all."""
+    """Return a hint about an unknown word, with the most similar of `choices` and a list of them all."""
     words = sorted(choices)
     matches = difflib.get_close_matches(word, words, n=1) or difflib.get_close_matches(
         word.upper(), words, n=1, cutoff=0.5
@@ -314,12 +314,12 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 
 def validation_message(problem: ErrorDetails) -> str:
-    """Return the message of a validation error in the current language, without pydantic's prefix."""
+    """Return a validation error's message in the current language, without pydantic's prefix."""
     context = problem.get("ctx", {})
     if isinstance(error := context.get("error"), ValueError):
         return str(error)
     template = _PYDANTIC_MESSAGES.get(problem["type"])
-    if template is None or language() == ENGLISH:  # pydantic's English messages have plurals
+    if template is None or language() == ENGLISH:  # pydantic's own messages have plural forms
         return problem["msg"]
     return say(template, **context)
 
@@ -345,7 +345,7 @@ _PYDANTIC_MESSAGES = {
     "list_type": mark("Input should be a valid list"),
     "dict_type": mark("Input should be a valid dictionary"),
 }
-"""Pydantic's own messages by type of error, for the catalogue."""
+"""Pydantic's own messages by error type, marked for translation."""
 
 
 def _file_stems(root: Path, folder: str) -> list[str]:
@@ -356,16 +356,16 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _read(root: Path, name: str, model: type[_Model]) -> _Model:
-    """Read and validate a file. Returns the cached data if the file has not changed."""
-    return cast("_Model", _read_cached(root, name, model, _version(root, name)))
+    """Read and validate a file, or return the cached data if the file has not changed."""
+    return cast("_Model", _read_cached(root, name, model, _file_version(root, name)))
 
 
-def _version(root: Path, name: str) -> tuple[int, int, int] | None:
+def _file_version(root: Path, name: str) -> tuple[int, int, int] | None:
     try:
-        status = (root / name).stat()
+        stat = (root / name).stat()
     except OSError:
         return None  # reading the file then raises the error
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 @cache
@@ -377,10 +377,10 @@ def _read_cached(root: Path, name: str, model: type[BaseModel], _: tuple[int, in
             say("{path} cannot be read: {reason}.", path=f"config/{name}", reason=error), hint=say(_DATA_HINT)
         ) from error
     except ValidationError as error:
-        messages = "; ".join(_locate_message(problem["loc"], validation_message(problem)) for problem in error.errors())
+        messages = "; ".join(_add_path(problem["loc"], validation_message(problem)) for problem in error.errors())
         raise ConfigurationError(f"config/{name}: {messages}", hint=say(_DATA_HINT)) from error
 
 
-def _locate_message(location: tuple[int | str, ...], message: str) -> str:
+def _add_path(location: tuple[int | str, ...], message: str) -> str:
     path = ".".join(str(part) for part in location)
     return f"{path}: {message}" if path else message

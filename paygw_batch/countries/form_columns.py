@@ -14,12 +14,12 @@ from paygw_batch.language import mark, say
 
 COUNTRY_COLUMN = "country"
 STAFF_NUMBER = "staff_number"
-"""The sender's own number for a person. It is never sent, but identifies payees if there are no order ids."""
+"""The sender's own number for a person. It is never sent, but identifies payees in sheets without order ids."""
 COMMON_COLUMNS: Mapping[str, FieldKind] = MappingProxyType(
     {COUNTRY_COLUMN: FieldKind.COUNTRY, STAFF_NUMBER: FieldKind.TEXT}
     | {entry.column: kind for kind, entry in KINDS.items() if entry.column is not None}
 )
-"""Maps the columns that any sheet may have to their kinds."""
+"""Maps columns that any sheet may have to their kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,16 @@ class SheetColumns:
 
     - `by_operation` maps each operation to the columns that its sheets may have, in the order in which defects are
       reported: first those in the operation's file, then the other fields of its forms.
-    - `cleanings` maps every column to how it is cleaned, in the merged order of all operations.
-    - `codes` are the columns of the kind `country` besides `country` itself. They must match the row's country.
+    - `cleanings` maps every column to its cleaning, in the merged order of all operations.
+    - `country_codes` are the other columns of the kind `country`, whose values must match the row's country.
     - `renamed` are the columns that repeat the country, or that the reconciliation shows under another name.
     - `reconciled` maps each operation to the columns that the reconciliation shows under their own names.
-    - `labels` maps columns to English labels. A column without a label is shown by its name.
+    - `labels` maps columns to English labels. A column without a label is shown by name.
     """
 
     by_operation: Mapping[str, tuple[str, ...]]
     cleanings: Mapping[str, Cleaning]
-    codes: frozenset[str]
+    country_codes: frozenset[str]
     renamed: frozenset[str]
     reconciled: Mapping[str, tuple[str, ...]]
     labels: Mapping[str, str]
@@ -63,7 +63,7 @@ def _read_columns(root: Path) -> SheetColumns:
     return SheetColumns(
         by_operation=MappingProxyType(columns_by_operation),
         cleanings=MappingProxyType({name: cleanings[name] for name in columns}),
-        codes=frozenset(f.name for f in fields if f.kind is FieldKind.COUNTRY and f.name not in COMMON_COLUMNS),
+        country_codes=frozenset(f.name for f in fields if f.kind is FieldKind.COUNTRY and f.name != COUNTRY_COLUMN),
         renamed=frozenset(_renamed_columns(forms)),
         reconciled=MappingProxyType(
             {
@@ -109,10 +109,10 @@ def _column_cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
     return cleanings
 
 
-def _merge_columns(columns: Iterable[tuple[str, ...]]) -> list[str]:
-    """Merge the columns of all operations, preserving each operation's order as far as possible."""
+def _merge_columns(column_lists: Iterable[tuple[str, ...]]) -> list[str]:
+    """Merge the columns of all operations, preserving each order as far as possible."""
     merged: list[str] = []
-    for names in columns:
+    for names in column_lists:
         position = 0
         for name in names:
             if name not in merged:

@@ -20,7 +20,7 @@ class Cleaning(Enum):
     TEXT = auto()
     """Trim, normalize to NFC, and replace unusual spaces with plain ones."""
     NUMBER = auto()
-    """Trim, and remove `'` and `="..."`. A second column holds the value without separators."""
+    """Trim, and remove `'` and `="..."`. Another column holds the value without separators."""
     CODE = auto()
     """Trim, and convert two or three letters to upper case."""
     AMOUNT = auto()
@@ -48,8 +48,8 @@ class KindEntry:
     - `pattern` is a regular expression for the whole value. `what` ends the message about a value that does not match.
     - `is_filled` says whether the rules or the configuration have a default.
     - `is_outside_fields` says whether an instruction stores the value outside `fields`.
-    - `column` is the name of the field if every row has exactly one of this kind.
-    - `width` is the width of the column in a template, in characters.
+    - `column` is the field's name if every row has exactly one field of this kind.
+    - `width` is the column's width in a template, in characters.
     """
 
     cleaning: Cleaning
@@ -66,7 +66,7 @@ class KindEntry:
 
 ORDER_ID_CHARACTERS = 128
 TEXT_CHARACTERS = 256
-"""The maximum length of a text field, unless the country has a lower one."""
+"""The maximum length of a text field, unless the country's is lower."""
 
 _EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"
 """E-mail addresses as browsers accept them (WHATWG HTML, "valid e-mail address"), with a dot in the domain."""
@@ -138,7 +138,7 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
         FieldKind.CONTROL: _CONFIGURED,
     }
 )
-"""All kinds of fields. A test adds a field of each kind to the data files, and pays with it."""
+"""All kinds of fields. A test adds a field of each kind to the data files and pays with it."""
 
 NUMBER_KINDS = frozenset(kind for kind, entry in KINDS.items() if entry.checking is Checking.NUMBER)
 """The kinds of phone numbers and accounts."""

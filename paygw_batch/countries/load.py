@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 from paygw_batch.countries import data as files
-from paygw_batch.countries.data import nearest
 from paygw_batch.countries.kinds import KINDS, Checking
 from paygw_batch.countries.rules import (
     CountryRule,
@@ -37,7 +36,7 @@ _DEFAULT_MESSAGES = {
     FieldKind.IPV4: _IPV4_MESSAGE,
     FieldKind.POSTAL_CODE: mark("{value!r} is not a postal code."),
 }
-"""Maps the kinds of fields that may have a default to the message about an invalid one."""
+"""Maps the kinds of fields that may have a default to messages about an invalid one."""
 _ALWAYS_REQUIRED = frozenset(
     {
         FieldKind.ORDER_ID,
@@ -70,7 +69,7 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
 
 
 def load_enquiry(profile: str, operation: Operation, *, data: Path | None = None) -> Operation:
-    """Load the enquiry about orders of `operation`. Its replies have the same format as replies to `operation`."""
+    """Load the enquiry about orders of `operation`, whose replies have the same format as the operation's own."""
     return replace(operation, name="enquiry", path=files.read_enquiry(data or files.config_dir(), profile).path)
 
 
@@ -80,17 +79,17 @@ def operation_names(*, data: Path | None = None) -> tuple[str, ...]:
 
 
 def minor_units_by_currency(*, data: Path | None = None) -> Mapping[str, int]:
-    """Map each currency to its number of decimals."""
+    """Map currencies to their numbers of decimals."""
     countries = files.read_countries(data or files.config_dir())
     return {country.currency: country.minor_units for country in countries.values()}
 
 
 def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path | None = None) -> Rules:
-    """Load the rules of all countries for an operation, merged with the operator's `terms` by country code.
+    """Load all countries' rules for an operation, merged with the operator's `terms` (by country code).
 
     Countries with incomplete terms are included: `missing_terms` lists the missing keys, and `unusable` says why.
-    Raises `ConfigurationError` for all invalid terms together (an unknown country or form, a minimum amount above the
-    maximum, a value for a field that is never sent), and for invalid data files.
+    Raises one `ConfigurationError` for all invalid terms (an unknown country or form, a minimum amount above the
+    maximum, a value for a field that is never sent), and also for invalid data files.
     """
     root = data or files.config_dir()
     operation_data = files.read_operation(root, operation)
@@ -101,15 +100,15 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
     for code, country in countries.items():
         if code not in numbers:
             raise ConfigurationError(say("config: there are no mobile numbers for {code}.", code=code))
-        own_terms = terms.get(code, _DEFAULT_TERMS)
+        country_terms = terms.get(code, _DEFAULT_TERMS)
         if operation not in country.operations:
-            if own_terms != _DEFAULT_TERMS:
+            if country_terms != _DEFAULT_TERMS:
                 key = f"countries.{code}.{operation}"
                 problems.append(
                     say("{key}: the gateway does not offer this operation in this country. Remove it.", key=key)
                 )
             continue
-        case = _CountryCase(code, country, operation, operation_data, forms, operators.get(code, {}), own_terms)
+        case = _CountryCase(code, country, operation, operation_data, forms, operators.get(code, {}), country_terms)
         case.check_data()
         problems += [*_term_problems(case), *_number_problems(case, numbers[code])]
         rules[code] = _build_rule(case, numbers[code])
@@ -129,13 +128,15 @@ def _unknown_country_message(code: str, countries: Mapping[str, files.CountryDat
 
 @dataclass(frozen=True, slots=True)
 class _CountryCase:
+    """The data files and the operator's terms for one country and operation."""
+
     code: str
     country: files.CountryData
     operation: str
     operation_data: files.OperationData
     forms: Mapping[str, files.FormData]
     operators: Mapping[str, list[str]]
-    """Maps mobile operators to the prefixes of their numbers."""
+    """Maps mobile operators to their number prefixes."""
     terms: OperatorTerms
 
     @property
@@ -163,7 +164,7 @@ class _CountryCase:
         return frozenset(unrequested) | self.fields_marked("never")
 
     def fields_marked(self, usage: str) -> frozenset[str]:
-        return frozenset(name for name, stated in self.country_operation.fields.items() if stated == usage)
+        return frozenset(name for name, marked_as in self.country_operation.fields.items() if marked_as == usage)
 
     @property
     def sent_fields(self) -> Mapping[str, files.FieldData]:
@@ -174,15 +175,15 @@ class _CountryCase:
 
     @property
     def fields(self) -> tuple[files.FieldData, ...]:
-        base = tuple(self.forms[self.form_name].fields) if self.form_name in self.forms else ()
-        names = {field.name for field in base}
-        return (*base, *(self.extras[name] for name in self.terms.also if name in self.extras and name not in names))
+        fields = tuple(self.forms[self.form_name].fields) if self.form_name in self.forms else ()
+        names = {field.name for field in fields}
+        return (*fields, *(self.extras[name] for name in self.terms.also if name in self.extras and name not in names))
 
     @property
     def extras(self) -> Mapping[str, files.FieldData]:
         """The fields of any form that `also` can add to this country's form.
 
-        If several forms have a field of the same name, the operation's default form takes precedence.
+        If several forms have a field with the same name, the operation's default form takes precedence.
         """
         fields = [field for form in self.forms.values() for field in form.fields]
         default_fields = self.forms[self.operation_data.default_form].fields
@@ -237,8 +238,8 @@ class _CountryCase:
                     )
             for name in self.country_operation.max_characters:
                 if checkings[name] is not Checking.TEXT:
-                    problem = say("config/countries/{code}.toml: {name} is not text.", code=self.code, name=name)
-                    raise ConfigurationError(problem)
+                    message = say("config/countries/{code}.toml: {name} is not text.", code=self.code, name=name)
+                    raise ConfigurationError(message)
 
 
 def _build_numbers(case: _CountryCase, numbers_data: files.NumbersData) -> MobileNumbers:
@@ -302,21 +303,21 @@ def _build_rule(case: _CountryCase, numbers: files.NumbersData) -> CountryRule:
 
 
 def _build_purposes(case: _CountryCase) -> Mapping[str, PurposeTerms]:
-    chosen = case.terms.purposes
+    purposes = case.terms.purposes
     default = [] if case.terms.purpose is None else [PurposeTerms(case.terms.purpose, case.terms.operator)]
-    by_code = {fold_word(terms.purpose): terms for terms in (*chosen.values(), *default)} if chosen else {}
-    return MappingProxyType(by_code | {fold_word(word): replace(terms, word=word) for word, terms in chosen.items()})
+    by_code = {fold_word(terms.purpose): terms for terms in (*purposes.values(), *default)} if purposes else {}
+    return MappingProxyType(by_code | {fold_word(word): replace(terms, word=word) for word, terms in purposes.items()})
 
 
 def _phone_as_account(case: _CountryCase) -> str:
-    """Return the field that serves as the account in a sheet without accounts, or an empty string.
+    """Return the field that serves as the account in sheets without accounts, or an empty string.
 
-    If banks are paid too, a phone number is an account only if the configuration says so.
+    If banks are paid too, phone numbers are accounts only if the configuration says so.
     """
-    kinds = {field.kind: name for name, field in case.sent_fields.items()}
-    phone = kinds.get(FieldKind.INTERNATIONAL_PHONE, "") if FieldKind.WALLET in kinds else ""
-    is_configured = case.terms.phone_is_account
-    return phone if is_configured or (is_configured is None and case.terms.bank_account_pattern is None) else ""
+    names_by_kind = {field.kind: name for name, field in case.sent_fields.items()}
+    phone = names_by_kind.get(FieldKind.INTERNATIONAL_PHONE, "") if FieldKind.WALLET in names_by_kind else ""
+    is_account = case.terms.phone_is_account
+    return phone if is_account or (is_account is None and case.terms.bank_account_pattern is None) else ""
 
 
 def _build_form(case: _CountryCase) -> Form:
@@ -326,7 +327,7 @@ def _build_form(case: _CountryCase) -> Form:
 
 
 def _shared_purpose_problems(operation: str, operation_data: files.OperationData, rules: Rules) -> Iterator[str]:
-    """Yield a message for each currency whose countries must have the same purpose, but have different ones."""
+    """Yield a message for each currency whose countries must have the same purpose but do not."""
     for currency in operation_data.one_purpose:
         purposes = {code: rule.purpose for code, rule in rules.items() if rule.currency == currency and rule.purpose}
         if len(set(purposes.values())) > 1:
@@ -508,7 +509,7 @@ def _number_problems(case: _CountryCase, numbers: files.NumbersData) -> Iterator
 
 
 def _amount_problems(case: _CountryCase) -> Iterator[str]:
-    low, high, decimals = case.terms.min_amount, case.terms.max_amount, case.decimals
+    minimum, maximum, decimals = case.terms.min_amount, case.terms.max_amount, case.decimals
     if decimals > case.country.minor_units:
         yield say(
             "{key}: {currency} amounts have at most {units} decimal places. Write a smaller number, or remove it.",
@@ -517,7 +518,7 @@ def _amount_problems(case: _CountryCase) -> Iterator[str]:
             units=case.country.minor_units,
         )
     has_valid_limits = True
-    for name, amount in (("min_amount", low), ("max_amount", high)):
+    for name, amount in (("min_amount", minimum), ("max_amount", maximum)):
         if amount is not None and not _is_amount(amount, decimals):
             has_valid_limits = False
             yield say(
@@ -528,8 +529,8 @@ def _amount_problems(case: _CountryCase) -> Iterator[str]:
                 decimals=decimals,
                 currency=case.country.currency,
             )
-    if has_valid_limits and low is not None and high is not None and low > high:
-        yield say("{key}: min_amount {low} is above max_amount {high}.", key=case.key, low=low, high=high)
+    if has_valid_limits and minimum is not None and maximum is not None and minimum > maximum:
+        yield say("{key}: min_amount {low} is above max_amount {high}.", key=case.key, low=minimum, high=maximum)
 
 
 def _is_amount(amount: Decimal, decimals: int) -> bool:
@@ -547,7 +548,7 @@ def _matches_kind(kind: FieldKind, value: str) -> bool:
 
 
 def select_countries(codes: Iterable[str], rules: Rules) -> list[CountryRule]:
-    """Return the rules of countries, each once, in the given order. Raises `UsageError` if one cannot be used."""
+    """Return the rules for `codes`, without duplicates. Raises `UsageError` if a country cannot be used."""
     selected = {rule.code: rule for rule in (find_country(code, rules) for code in codes)}
     for rule in selected.values():
         if rule.form is None:
@@ -559,7 +560,7 @@ def select_countries(codes: Iterable[str], rules: Rules) -> list[CountryRule]:
 
 
 def find_country(word: str, rules: Rules) -> CountryRule:
-    """Return a country's rule by code. Raises `UsageError` for an unknown code, with the nearest known one."""
+    """Return a country's rule by code. Raises `UsageError` for an unknown code, and suggests the nearest one."""
     code = word.strip().upper()
     if code in rules:
         return rules[code]
@@ -570,4 +571,5 @@ def find_country(word: str, rules: Rules) -> CountryRule:
             raise UsageError(
                 say("{word}: write {code}.", word=word, code=rule.code), hint=say("Use country codes, not names.")
             )
-    raise UsageError(say("{word} is not a known country. {nearest}", word=word, nearest=nearest(code, rules)), hint="")
+    suggestion = files.nearest(code, rules)
+    raise UsageError(say("{word} is not a known country. {nearest}", word=word, nearest=suggestion), hint="")

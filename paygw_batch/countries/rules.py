@@ -23,14 +23,14 @@ class FieldKind(StrEnum):
     LOCAL_PHONE = "local_phone"
     """A phone number as dialled within the country."""
     WALLET = "wallet"
-    """Digits that begin with the dialling code, without `+`, or a bank account if the operator's pattern allows it."""
+    """Digits that begin with the dialling code without `+`, or a bank account if the operator's pattern allows it."""
     COUNTRY = "country"
     EMAIL = "email"
     IPV4 = "ipv4"
     POSTAL_CODE = "postal_code"
     """Letters, digits, spaces and hyphens."""
     OPERATOR_URL = "operator_url"
-    """A URL of the operator, configured under the name of the field and the same for every row."""
+    """The operator's URL, configured under the field's name and the same for every row."""
     CONTROL = "control"
     """The control hash of a collection."""
 
@@ -60,7 +60,7 @@ class FormField:
 class Form:
     """The form of a request body (sections 2.1 and 2.2 of the gateway's interface).
 
-    `fields` are in the order of the body. `shown` pairs columns of the reconciliation with the fields that they show.
+    `fields` are in the body's order. `shown` pairs the reconciliation's columns with the fields that they show.
     """
 
     name: str
@@ -80,9 +80,9 @@ class AmountUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplyNames:
-    """The names of the fields in a reply, as dotted paths. The first one that is present applies.
+    """The names of fields in a reply, as dotted paths. The first name that is present applies.
 
-    `minor_units` maps currencies to their number of decimals, and is needed if `amount_unit` is `minor`.
+    `minor_units` maps currencies to their numbers of decimals, and is needed if `amount_unit` is `minor`.
     """
 
     order_id: tuple[str, ...]
@@ -92,7 +92,7 @@ class ReplyNames:
     error_code: tuple[str, ...]
     message: tuple[str, ...]
     customer_url: tuple[str, ...] = ()
-    """The fields with the URL of the customer's page."""
+    """The fields with the URL of the page for the customer."""
     amount_unit: AmountUnit = AmountUnit.MAJOR
     minor_units: Mapping[str, int] = field(default_factory=dict)
 
@@ -102,8 +102,8 @@ class Operation:
     """An operation of the gateway.
 
     `path` follows the base URL, and contains `{endpoint_id}` (section 4 of the gateway's interface). `reply` names the
-    fields in a reply, of which the interface documents only `status`. `command` is the command for sheets of this
-    operation. `verb` says in messages what the operation does with a row. `columns` are those of a sheet, in the order
+    fields of a reply, of which the interface documents only `status`. `command` is the command for sheets of this
+    operation. `verb` says in messages what the operation does with a row. `columns` are a sheet's columns, in the order
     in which defects are reported. `amount_forms` are the documented formats. If there are several, the operator
     configures one.
     """
@@ -121,8 +121,8 @@ class Operation:
 class Renumbering:
     """The latest change to a country's numbering plan, for converting numbers to the plan in use.
 
-    Each of `conversions` pairs a pattern for a whole national number in the other plan with the prefix to put before
-    the pattern's group. With `to_former`, the gateway still requires the former plan.
+    Each of `conversions` pairs a pattern for whole national numbers in the other plan with the prefix to add before the
+    pattern's group. With `to_former`, the gateway still requires the former plan.
     """
 
     changed: date
@@ -156,7 +156,7 @@ class MobileNumbers:
 class PurposeTerms:
     """A purpose that a row may choose, and the mobile operator of its wallets, if configured.
 
-    `word` is the configured word for the purpose in sheets. If it is empty, a row chooses the purpose by code.
+    `word` is the configured word for the purpose in sheets. If it is empty, rows choose the purpose by code.
     """
 
     purpose: str
@@ -178,13 +178,13 @@ class OperatorTerms:
     purposes: Mapping[str, PurposeTerms] = field(default_factory=dict)
     """Maps the senders' words in the column `purpose` (M-Pesa) to purposes."""
     phone_is_account: bool | None = None
-    """Whether the phone serves as the account in a sheet without accounts. By default, only if no banks are paid."""
+    """Whether the phone serves as the account in sheets without accounts. By default, only if no banks are paid."""
     bank_account_pattern: str | None = None
     """A regular expression for the whole `account_number`, if banks are paid too."""
     decimals: int | None = None
-    """The decimals of amounts, if the operator accepts fewer than the currency has."""
+    """The maximum number of decimals, if the operator accepts fewer than the currency has."""
     also_numbers: tuple[str, ...] = ()
-    """Prefixes of valid mobile numbers that this version does not know, after the dialling code."""
+    """Prefixes of valid mobile numbers (after the dialling code) that this version does not know."""
     former_numbers: bool = False
     """Whether the gateway requires numbers of the former numbering plan."""
     ipaddress: str | None = None
@@ -194,9 +194,9 @@ class OperatorTerms:
     zip_code: str | None = None
     merchant_data: str | None = None
     optional: tuple[str, ...] = ()
-    """Fields in the examples of the interface that this operator does not require."""
+    """Fields in the interface's examples that this operator does not require."""
     also: tuple[str, ...] = ()
-    """Additional fields to send, which the examples of the interface do not have."""
+    """Additional fields to send, which the interface's examples do not have."""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """The default values of fields."""
 
@@ -211,10 +211,10 @@ class CountryRule:
     - `defaults` maps fields that a sheet may leave out (`ipaddress`, `order_desc`) to their values.
     - `max_characters` maps fields to maximum lengths below the usual one.
     - `operator` is the mobile operator of the wallets that `purpose` pays to, if configured.
-    - `purposes` are those that a row may choose, by normalised word (`fold_word`).
+    - `purposes` are those that rows may choose, by normalised word (`fold_word`).
     - `phone_as_account` is the column that can serve as the account, if any. `account_from` is the same column if the
-      sheet has no accounts, or else empty.
-    - `headings` maps the columns of the sheet (`for_sheet`) to the sender's own headings.
+      sheet has no accounts, otherwise empty.
+    - `headings` maps the sheet's columns (`for_sheet`) to the sender's headings.
     - `bank_account_pattern` is the operator's pattern, grouped, which must match the whole account number.
     - `notes` are messages for a person ("Egypt is paid out in cash only").
     - `confused_codes` maps codes that are often confused with this country's to a message.
@@ -224,7 +224,7 @@ class CountryRule:
     code: str
     name: str
     demonym: str
-    """The adjective for the country, as in "a Kenyan number"."""
+    """The country's adjective, as in "a Kenyan number"."""
     currency: str
     minor_units: int
     decimals: int
@@ -255,14 +255,14 @@ class CountryRule:
         return frozenset(f.name for f in (self.form.fields if self.form else ()) if f.kind is FieldKind.WALLET)
 
     def for_sheet(self, headers: Mapping[str, str]) -> "CountryRule":
-        """Return the rule for a sheet. `headers` maps its columns to headings."""
+        """Return the rule for a sheet whose columns have the headings `headers`."""
         has_accounts = not self.accounts.isdisjoint(headers)
         account_from = "" if has_accounts or self.phone_as_account not in headers else self.phone_as_account
         return replace(self, account_from=account_from, headings=headers)
 
 
 WORD_SEPARATORS = r"[\s_-]+"
-"""Matches the characters to ignore in a sender's word for a purpose."""
+"""Matches the characters that are ignored in a sender's word for a purpose."""
 
 
 def fold_word(word: str) -> str:

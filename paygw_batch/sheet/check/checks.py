@@ -297,7 +297,7 @@ def _contradiction_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
             country=say(rule.name),
         )
         yield _mismatch_check("purpose", rule.purpose, message)
-    for column in sorted(sheet_columns().codes):
+    for column in sorted(sheet_columns().country_codes):
         message = build_message(
             "{value}: the country of this row is {code}. Write {code} or leave the cell empty.",
             value=shortened_value(column),
