@@ -9,7 +9,7 @@ from paygw_batch.language import say
 from paygw_batch.sheet.findings import build_message
 
 PLAIN_AMOUNT = rf"^{WHOLE_PATTERN}(?:\.[0-9]+)?$"
-"""The pattern of an amount with any number of decimals (`core.money`)."""
+"""A pattern for an amount with any number of decimals."""
 EXPONENT = r"^[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+$"
 _CURRENCY_WORDS = {
     "EGP": "EGP|LE|E£|£",
@@ -23,7 +23,7 @@ _CURRENCY_WORDS = {
     "ZAR": "ZAR|R",
     "ZMW": "ZMW|K",
 }
-"""Names that people write next to an amount. Other currencies are recognised by their codes."""
+"""Words that people write next to an amount. Currencies that are not listed are recognised by their codes."""
 _GROUPED_DIGITS = r"^[0-9]{1,3}(?:[\s'\x{2019}\p{Z}][0-9]{3})+(?:[.,][0-9]+)?$"
 _DATE = r"^[0-9]{1,2}[-/][A-Za-z0-9]+(?:[-/][0-9]+)?$|^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _NEGATIVE = r"^\(.*\)$|^-|^\x{2212}"
@@ -38,20 +38,20 @@ _SAFE_DIGITS_CONTEXT = Context(prec=SAFE_DIGITS)
 
 
 def round_to_safe_digits(number: Decimal) -> str | None:
-    """Round a finite number as a spreadsheet does, or return None if that could change an amount."""
+    """Round a finite number as a spreadsheet does. Returns None if that could change an amount."""
     rounded = number.normalize(_SAFE_DIGITS_CONTEXT)
     is_exact = rounded == number and rounded.adjusted() < SAFE_DIGITS
     return format(rounded, "f") if is_exact or rounded.adjusted() < WHOLE_DIGITS_WITH_CENTS else None
 
 
 def remove_float_noise(amounts: pl.Series) -> pl.Series:
-    """Round amounts to the digits that a float keeps. Values that don't round to an amount are unchanged."""
+    """Round amounts to the digits that a float keeps, unless the result is not a readable amount."""
     rounded = pl.Series([round_to_safe_digits(Decimal(text)) for text in amounts], dtype=pl.String)
     return rounded.zip_with(rounded.str.contains(_READABLE_AMOUNT).fill_null(value=False), amounts)
 
 
 def rounded_amount(column: str, minor_units: int) -> pl.Expr:
-    """Round amounts half up. The result is null if it would be zero, or if the decimals could be thousands."""
+    """Round amounts half up. Returns null if the result is zero, or if the decimals could be thousands."""
     text = pl.col(column)
     groups = text.str.extract_groups(rf"^([0-9]+)\.([0-9]{{{minor_units}}})([0-9])[0-9]*$").struct
     minor = pl.concat_str(groups.field("1"), groups.field("2")).cast(pl.Int64, strict=False)
@@ -67,7 +67,7 @@ def amount_pattern(minor_units: int) -> str:
 
 
 def amount_value(column: str, minor_units: int) -> pl.Expr:
-    """Return the exact value of a valid amount as Decimal. The result is undefined for other strings."""
+    """Return the exact value of a valid amount as Decimal. Other strings give undefined results."""
     return pl.col(column).cast(pl.Decimal(38, minor_units), strict=False)
 
 
@@ -84,7 +84,7 @@ def readable_amount(column: str) -> pl.Expr:
 
 
 def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
-    """Strip currency, final `/=` and group spaces. Damage such as `15x` or `O15` stays, so it is rejected."""
+    """Strip the currency, a final `/=` and group spaces. Damage such as `15x` is kept, so that it is rejected."""
     bare = text.str.replace(r"\s*/[=-]$", "")
     if currency is not None:
         words = _CURRENCY_WORDS.get(currency, currency)
@@ -96,7 +96,7 @@ def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
 
 
 def amount_correction(column: str, currency: str | None, decimals: int | None = None, separator: str = "") -> pl.Expr:
-    """Return the plain amount that a string means, or null if the meaning is unclear.
+    """Return the plain amount that a string means, or null if that is unclear.
 
     `decimals` is the maximum number of decimals. If it is 0, zero decimals are dropped: 1,500.00 becomes 1500.
     `separator` is the decimal separator (`comma` or `point`), if a person specified it. It makes 1.500 unambiguous.
@@ -105,9 +105,9 @@ def amount_correction(column: str, currency: str | None, decimals: int | None = 
     bare = _bare_amount(text, currency)
     without_commas = bare.str.replace_all(",", "", literal=True)
     without_points = bare.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-    uncorrectable = (text.str.contains(pattern) for pattern in (_DATE, _NEGATIVE, _TOO_LONG))
+    exclusions = (text.str.contains(pattern) for pattern in (_DATE, _NEGATIVE, _TOO_LONG))
     corrected = (
-        pl.when(pl.any_horizontal(*uncorrectable, bare.str.contains(_AMBIGUOUS) & (not separator)))
+        pl.when(pl.any_horizontal(*exclusions, bare.str.contains(_AMBIGUOUS) & (not separator)))
         .then(None)
         .when(bare.str.contains(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})*(?:\.[0-9]+)?$") & (separator != "comma"))
         .then(without_commas)
@@ -130,28 +130,28 @@ def is_currency_word(word: str, currency: str) -> bool:
 
 
 def amount_advice(column: str, currency: str | None, decimals: int | None = None) -> pl.Expr:
-    """Return the advice in the message about an amount that is not plain digits."""
+    """Return advice about an amount that is not a plain number, for use in a message."""
     text = pl.col(column)
     bare = _bare_amount(text, currency)
     correction = amount_correction(column, currency, decimals)
     digits = bare.str.replace_all("[.,]", "")
     fraction = bare.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", "")
-    date_text = say(
+    date_advice = say(
         "is a date, because the spreadsheet converted the amount. Format the column as text, then enter the amount "
         "again"
     )
-    ambiguous = build_message(
+    ambiguous_advice = build_message(
         "could mean {whole} or {fraction}. Write the one you mean", whole=digits, fraction=fraction
     )
     return (
         pl.when(text.str.contains(_DATE))
-        .then(pl.lit(date_text))
+        .then(pl.lit(date_advice))
         .when(text.str.contains(_NEGATIVE))
         .then(pl.lit(say("is negative. Enter the amount to pay, without a minus sign or brackets")))
         .when(text.str.contains(_TOO_LONG))
         .then(pl.lit(say("has more than 15 digits, which is too large for an amount")))
         .when(bare.str.contains(_AMBIGUOUS) & (decimals != 0))
-        .then(ambiguous)
+        .then(ambiguous_advice)
         .when(correction.is_not_null())
         .then(build_message("is not a plain number. Write {text}", text=correction))
         .otherwise(

@@ -1,6 +1,6 @@
 """Normalises the values of a sheet: trims and unwraps them, and removes separators from numbers. Nothing is guessed.
 
-Functions work on whole columns and change only the values that need it. A clean column is returned as is.
+Functions take whole columns and change only the values that need it. A clean column is returned as is.
 
 The module also guards CSV files against formulas (section 5 of the interface). The guard is added when a file is
 written, and removed when it is read. Spreadsheets run a cell as a formula if it starts with `=`, `@`, a tab or a
@@ -24,7 +24,7 @@ from paygw_batch.sheet.columns import CONTROL
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _CLEAN_NUMBER = r"^\+?[0-9]+$"
 _LATIN = r"\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{131}\x{134}-\x{13E}\x{141}-\x{148}\x{14A}-\x{17E}"
-"""Letters of European languages, and their neighbours in Unicode, that the form NFC does not change."""
+"""Letters of European languages, and their neighbours in Unicode, that NFC does not change."""
 _CLEAN_TEXT = f"^[!-<>-~{_LATIN}](?:[ -~{_LATIN}]*[!-~{_LATIN}])?$"
 _CLEAN = {Cleaning.CODE: "^[A-Z]+$", Cleaning.AMOUNT: f"^[0-9.]{{1,{SAFE_DIGITS + 1}}}$"}
 """The patterns of clean codes and amounts. `_CLEAN_TEXT` is for all other values except numbers."""
@@ -41,7 +41,7 @@ _CONVERTED_BY_SPREADSHEETS = (
 """Strings that a spreadsheet converts when it opens a CSV file: `0712` becomes 712, and `MAR-1` becomes a date."""
 _WRAPPED_FOR_SPREADSHEETS = f'^="({_CONVERTED_BY_SPREADSHEETS})"$'
 _MAX_FORMULA_CHARS = 255
-"""The maximum length of a text in an Excel formula."""
+"""The maximum length of a string in an Excel formula."""
 _GROUPED_DIGITS = r"^\+?[0-9]+(?:[ -][0-9]+)*$"
 """The pattern of most numbers with separators: only spaces and hyphens between the digits."""
 _WHOLE_AS_FLOAT = r"^\+?[0-9]{7,15}\.0$"
@@ -59,20 +59,20 @@ def bare_column(column: str) -> str:
 
 
 def clean_columns(frame: pl.DataFrame, columns: Collection[str] | None = None) -> pl.DataFrame:
-    """Clean every known column by its kind. Return `row`, then these columns as String.
+    """Clean every known column as its kind requires. Returns `row`, then these columns as String.
 
-    Columns missing from the sheet, or from `columns` if given, are null. Each column of numbers is followed by its
-    `bare_column`.
+    Columns that are not in the frame, or not in `columns` if given, are null. The `bare_column` of a column of numbers
+    follows it.
     """
     empty = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
     cleaned: dict[str, pl.Series] = {}
     for name, cleaning in sheet_columns().cleanings.items():
         is_used = name in frame.columns and (columns is None or name in columns)
         text = frame[name] if is_used else empty.alias(name)
-        unclean = text.is_not_null() & ~is_clean(text, cleaning) if is_used else None
-        cleaned[name] = text if unclean is None else apply_where(text, unclean, CLEANERS[cleaning])
+        needs_cleaning = text.is_not_null() & ~is_clean(text, cleaning) if is_used else None
+        cleaned[name] = text if needs_cleaning is None else apply_where(text, needs_cleaning, CLEANERS[cleaning])
         if cleaning is Cleaning.NUMBER:  # a clean number has no separators
-            bare = text if unclean is None else apply_where(text, unclean, _clean_and_strip)
+            bare = text if needs_cleaning is None else apply_where(text, needs_cleaning, _clean_and_strip)
             cleaned[bare_column(name)] = bare.alias(bare_column(name))
     return pl.DataFrame([frame["row"], *cleaned.values()])
 
@@ -83,9 +83,9 @@ def clean_codes(text: pl.Series) -> pl.Series:
 
 
 def is_clean(text: pl.Series, cleaning: Cleaning) -> pl.Series:
-    """Return a mask (never null) of clean values. It misses some, such as 20-digit numbers."""
+    """Return a mask (never null) of clean values. Some, such as 20-digit numbers, are missed."""
     if cleaning is Cleaning.NUMBER:
-        # A string that casts to a whole number has only digits, perhaps after a plus. Casting is faster than matching.
+        # A string that casts to an integer has only digits, perhaps after a plus sign. Casting is faster than matching.
         return text.cast(pl.UInt64, strict=False).is_not_null()
     pattern = _CLEAN.get(cleaning, _CLEAN_TEXT)
     if cleaning is Cleaning.CODE and text.unique().str.contains(pattern).all():
@@ -98,7 +98,7 @@ def _clean_number(text: pl.Series) -> pl.Series:
 
 
 def _clean_text(text: pl.Series) -> pl.Series:
-    # Banks compare names, so letters are sent as typed, but in NFC. Unusual spaces are replaced.
+    # Banks compare names, so apart from NFC and unusual spaces, they are sent as typed.
     return trim(_clean_trimmed(text).str.normalize("NFC").str.replace_all(r"\p{Zs}", " "))
 
 
@@ -122,15 +122,15 @@ def _unwrap(text: pl.Series) -> pl.Series:
     return text.str.replace(_WRAPPED_TEXT, "${1}").str.strip_prefix("'")
 
 
-def apply_where(text: pl.Series, mask: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """Apply `change` to the values for which `mask` is true. Null counts as false."""
-    positions = mask.fill_null(value=False).arg_true()
-    return text.clone().scatter(positions, change(text.gather(positions))) if positions.len() else text
+def apply_where(text: pl.Series, mask: pl.Series, transform: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """Apply `transform` to the values for which `mask` is true. Null counts as false."""
+    indices = mask.fill_null(value=False).arg_true()
+    return text.clone().scatter(indices, transform(text.gather(indices))) if indices.len() else text
 
 
 def trim(text: pl.Series) -> pl.Series:
     """Strip spaces, control and invisible characters from both ends. Empty results are null."""
-    # Searching for one pattern at each end is much cheaper than searching for both at once.
+    # Two searches, one for each end, are much cheaper than a search for either end.
     needs_trim = text.str.contains(_TRIM_START) | text.str.contains(_TRIM_END) | (text == "")
     return apply_where(text, needs_trim, lambda part: part.str.replace_all(_TRIM, "").replace({"": None}))
 
@@ -153,13 +153,13 @@ def _clean_and_strip(text: pl.Series) -> pl.Series:
 def _strip_number(text: pl.Series) -> pl.Series:
     value = pl.col("value")
     groups = value.str.extract_groups(r"^([0-9])(?:[.,]([0-9]+))?[eE]\+?([0-9]{1,2})$")
-    first, decimals, exponent = (groups.struct.field(str(group)) for group in (1, 2, 3))
+    first_digit, decimals, exponent = (groups.struct.field(str(group)) for group in (1, 2, 3))
     is_whole = decimals.str.len_chars() == exponent.cast(pl.UInt32)
     return (
         text.to_frame("value")
         .select(
             pl.when(value.str.contains(EXPONENT))
-            .then(pl.when(is_whole).then(pl.concat_str(first, decimals)).otherwise(value))
+            .then(pl.when(is_whole).then(pl.concat_str(first_digit, decimals)).otherwise(value))
             .when(value.str.contains(_WHOLE_AS_FLOAT))
             .then(value.str.strip_suffix(".0"))
             .when(value.str.contains(_SIGN_OR_FRACTION))
@@ -186,6 +186,7 @@ _GUARDED_TEXT = f"^'[{FORMULA_SIGNS}0-9]"
 
 
 def guard_formulas(text: pl.Series) -> pl.Series:
+    """Put `'` before strings that a spreadsheet would run as formulas."""
     is_risky = text.str.contains(_FORMULA_START) & ~text.str.contains(_PLAIN_NUMBER)
     return apply_where(text, is_risky, lambda part: "'" + part)
 
@@ -197,21 +198,20 @@ def wrap_for_spreadsheets(text: pl.Series) -> pl.Series:
 
 
 def guard_columns(frame: pl.DataFrame) -> pl.DataFrame:
-    """Guard strings in all columns. One pass finds the few columns with a risky string."""
+    """Guard the strings in all columns against formulas. One pass finds the few columns that need it."""
     texts = pl.selectors.string()
     has_formula = frame.select(texts.str.contains(_FORMULA_START).any()).row(0, named=True)
     return frame.with_columns(guard_formulas(frame[name]) for name, needs_guard in has_formula.items() if needs_guard)
 
 
 def unguard_formulas(text: pl.Series) -> pl.Series:
-    is_quoted = text.str.starts_with("'")
-    if not is_quoted.any():
+    has_apostrophe = text.str.starts_with("'")
+    if not has_apostrophe.any():
         return text
-    return apply_where(text, is_quoted & text.str.contains(_GUARDED_TEXT), lambda part: part.str.strip_prefix("'"))
+    return apply_where(text, has_apostrophe & text.str.contains(_GUARDED_TEXT), lambda part: part.str.strip_prefix("'"))
 
 
 def guard_names(names: list[str]) -> list[str]:
-    """Guard column names, which a file contains as text."""
     return guard_formulas(pl.Series(names, dtype=pl.String)).to_list()
 
 
@@ -220,27 +220,27 @@ def unguard_names(names: list[str]) -> list[str]:
 
 
 def purpose_code(rule: CountryRule) -> pl.Expr:
-    """Return the purpose code for the word in a row's purpose, or null if the word is unknown."""
+    """Return the code for the purpose that a row names, or null if the word is unknown."""
     codes = {word: terms.purpose for word, terms in rule.purposes.items()}
     return folded_purpose().replace_strict(codes, default=None, return_dtype=pl.String)
 
 
 def folded_purpose() -> pl.Expr:
-    """Return the word in a row's purpose, folded like the keys of `CountryRule.purposes`."""
+    """Return the row's word for its purpose, folded like the keys of `CountryRule.purposes`."""
     return pl.col("purpose").str.replace_all(WORD_SEPARATORS, "").str.to_lowercase()
 
 
-_ACCOUNT_LETTERS = "^[A-Za-z0-9 ./-]+$"
-"""The characters of a bank account. An operator's pattern cannot allow others."""
+_ACCOUNT_CHARACTERS = "^[A-Za-z0-9 ./-]+$"
+"""The characters of bank accounts. An operator's pattern cannot allow others."""
 _MASK_CHARACTERS = "[Xx\u00d7#\u2022\u25cf\u2219\u00b7?_\uff0a\uff38\uff58\uff03]"
 """Characters that other programs use for a hidden digit. They are sent as `*`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhoneColumn:
-    """The numbers in one column for one country, as expressions over a `clean_columns` frame.
+    """Expressions about the numbers in one column, for one country, over a `clean_columns` frame.
 
-    Null values give null results. `source` is the column that holds the values.
+    Null values give null results. `source` is the column with the values.
     """
 
     name: str
@@ -264,13 +264,13 @@ class PhoneColumn:
 
     @property
     def _prefix_pattern(self) -> str:
-        """A pattern for the prefix of a national number: the dialling code or the trunk zero."""
+        """A pattern for what may precede a national number: the dialling code or the trunk prefix."""
         trunk = f"|{self.numbers.trunk_prefix}" if self.numbers.trunk_prefix else ""
         return rf"(?:(?:\+|00)?{self.numbers.dialling_code}{trunk})"
 
     @property
     def _forms(self) -> tuple[pl.Expr, ...]:
-        """Whether the number is in each form: with dialling code, with trunk zero, with no prefix, with a lost zero."""
+        """Whether the number is in each form: with a dialling code, a trunk prefix, neither, or a lost zero."""
         plan = self.numbers
         has_code = self._digits.str.contains(rf"^(?:\+|00)?{plan.dialling_code}{plan.pattern}$")
         trunk = [self._digits.str.contains(f"^{plan.trunk_prefix}{plan.pattern}$")] if plan.trunk_prefix else []
@@ -289,7 +289,7 @@ class PhoneColumn:
     def _matches_bank_account(self, text: pl.Expr) -> pl.Expr:
         if self.bank_account_pattern is None:
             return pl.lit(value=False)
-        return text.str.contains(_ACCOUNT_LETTERS) & text.str.contains(f"^(?:{self.bank_account_pattern})$")
+        return text.str.contains(_ACCOUNT_CHARACTERS) & text.str.contains(f"^(?:{self.bank_account_pattern})$")
 
     @property
     def is_account_and_mobile(self) -> pl.Expr:
@@ -298,11 +298,11 @@ class PhoneColumn:
 
     @property
     def is_valid(self) -> pl.Expr:
-        """Whether the value is a bank account, a number with hidden digits, or a mobile number with one meaning."""
+        """Whether the value is a bank account, a partly masked number, or an unambiguous mobile number."""
         is_valid = self._is_mobile
-        if len(self.numbers.national_lengths) > 1:  # otherwise the length shows the form
+        if len(self.numbers.national_lengths) > 1:  # otherwise the length determines the form
             is_valid &= reduce(add, (form.cast(pl.UInt8) for form in self._forms)) == 1
-        return is_valid | self.is_bank_account | self._is_masked
+        return is_valid | self.is_bank_account | self._is_partly_masked
 
     @property
     def _is_mobile(self) -> pl.Expr:
@@ -312,8 +312,8 @@ class PhoneColumn:
         return has_form | self._lacks_zero if plan.keeps_zero else has_form
 
     @property
-    def _is_masked(self) -> pl.Expr:
-        """Whether some but not all digits of a number are hidden."""
+    def _is_partly_masked(self) -> pl.Expr:
+        """Whether some but not all digits of the number are masked."""
         if self.kind is not FieldKind.MASKED_PHONE:
             return pl.lit(value=False)
         is_fully_masked = self._masked_number.str.contains(r"^\*+$")
@@ -321,14 +321,14 @@ class PhoneColumn:
 
     @property
     def _masked_number(self) -> pl.Expr:
-        """The national significant number, in which some digits may be hidden. Null if the value is not a number."""
+        """The national significant number, possibly with masked digits. Null if the value is not a number."""
         numbers = self.numbers
         lengths = "|".join(f"[0-9*]{{{length}}}" for length in numbers.national_lengths)
         return self._digits.str.extract(rf"^{self._prefix_pattern}({lengths})$")
 
     @property
     def has_lost_zero(self) -> pl.Expr:
-        """Whether a valid number lacks its leading zero, because a spreadsheet removed it."""
+        """Whether a valid number lacks its leading zero, probably because of a spreadsheet."""
         numbers = self.numbers
         forms = ([self._digits.str.contains(f"^{numbers.pattern}$")] if numbers.trunk_prefix else []) + (
             [self._lacks_zero] if numbers.keeps_zero else []
@@ -336,9 +336,9 @@ class PhoneColumn:
         return reduce(or_, forms) & ~self.is_bank_account if forms else pl.lit(value=False)
 
     def other_operator(self, operator: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
-        """Return whether a valid number was first assigned to an operator other than `operator`, and to which one."""
+        """Return whether a valid number was first assigned to an operator other than `operator`, and that operator."""
         operators = self.numbers.operators
-        # The longest prefixes come first, because Rust takes the first alternative that matches.
+        # Longer prefixes come first, because the first alternative that matches is used.
         prefixes = "|".join(sorted(operators, key=lambda start: (-len(start), start)))
         prefix = self.national.str.extract(f"^({prefixes})")
         first_operator = prefix.replace_strict(dict(operators), default=None, return_dtype=pl.String)
@@ -359,7 +359,7 @@ class PhoneColumn:
 
     @property
     def converted_number(self) -> pl.Expr:
-        """A number in the other numbering plan, converted to the plan in use. Null for other numbers."""
+        """A number from the other numbering plan, converted to the plan in use. Null for other numbers."""
         conversions = () if self.numbers.renumbering is None else self.numbers.renumbering.conversions
         nationals = (
             (self._digits.str.extract(rf"^{self._prefix_pattern}?{form}$"), prefix) for form, prefix in conversions
@@ -369,7 +369,7 @@ class PhoneColumn:
 
     @property
     def _sent_prefix(self) -> str:
-        """The prefix of the national number in a request (section 2.2 of the gateway's interface)."""
+        """What precedes the national number in a request (section 2.2 of the gateway's interface)."""
         match self.kind:
             case FieldKind.LOCAL_PHONE:
                 return self.numbers.trunk_prefix
@@ -383,7 +383,7 @@ class PhoneColumn:
         """A valid number as it is sent."""
         national = self.national
         if self.kind is FieldKind.MASKED_PHONE:
-            national = pl.when(self._is_masked).then(self._masked_number).otherwise(national)
+            national = pl.when(self._is_partly_masked).then(self._masked_number).otherwise(national)
         number = pl.concat_str(pl.lit(self._sent_prefix), national)
         if self.bank_account_pattern is None:
             return number
@@ -391,7 +391,7 @@ class PhoneColumn:
 
     @property
     def is_in_sent_form(self) -> pl.Expr:
-        """Whether a valid number is certain to be in the form that is sent. Cheap to compute and never null."""
+        """Whether a valid number certainly has the form that is sent. Cheap to compute, and never null."""
         numbers, digits = self.numbers, self._digits
         if self.kind is FieldKind.INTERNATIONAL_PHONE:
             return digits.str.starts_with("+").fill_null(value=False)
@@ -404,12 +404,12 @@ class PhoneColumn:
 
     @property
     def lengths(self) -> list[int]:
-        """How many digits a valid number can have, in any form and without `+` and `00`."""
+        """The possible digit counts of a valid number in any form, without `+` or `00`."""
         numbers = self.numbers
         prefixes = {len(numbers.dialling_code), len(numbers.trunk_prefix), 0}
         return sorted(prefix + length for prefix in prefixes for length in numbers.national_lengths)
 
     @property
     def example(self) -> str:
-        """An example of a number as it is sent."""
+        """An example number as it is sent."""
         return f"{self._sent_prefix}{self.numbers.example}"

@@ -8,12 +8,12 @@ from paygw_batch.language import mark, say
 
 
 def known_columns() -> tuple[str, ...]:
-    """Return every known column, in the order of a row's defects."""
+    """Return all known columns, in the order in which a row's defects are listed."""
     return tuple(sheet_columns().cleanings)
 
 
 def operation_columns(operation: str) -> tuple[str, ...]:
-    """Return the known columns of a sheet for `operation`. It treats other operations' columns as unknown."""
+    """Return the known columns of a sheet for `operation`. Other operations' columns are unknown in it."""
     return sheet_columns().by_operation[operation]
 
 
@@ -52,13 +52,13 @@ HELP_TITLE = mark("How to fill in this sheet")
 PROBLEMS_TITLE = mark("Problems in this workbook")
 """The first cell of a worksheet of problems, before translation."""
 CUSTOMER_URL = "customer_url"
-"""A column of the reconciliation of collections: the address at which the customer pays."""
+"""The column with the URL at which the customer pays, in the reconciliation of collections."""
 RECONCILIATION_COLUMNS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"payout": RECONCILIATION_COLUMNS, "payin": (*RECONCILIATION_COLUMNS, CUSTOMER_URL)}
 )
 """Operation -> the first columns of its reconciliation files."""
 CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x{9f}\x{2028}\x{2029}]"
-"""Control characters and line breaks, except the tab. None of them belongs in a field."""
+"""Control characters and line breaks, except the tab. None of them belongs in a cell."""
 
 
 def column_label(column: str) -> str:

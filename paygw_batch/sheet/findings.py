@@ -1,4 +1,4 @@
-"""The defects or warnings of a sheet: counts, the first findings, and all findings on demand."""
+"""Collects the defects or warnings of a sheet: counts, the first findings, and all findings on demand."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ the cell, and null means that there is no correction.
 _WITH_SHARED_EXPRESSIONS = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
 NO_CORRECTION = pl.lit(None, dtype=pl.String)
 SHOWN_CHARACTERS = 60
-"""The maximum length of a value in a message."""
+"""The maximum length of a value in a message. Longer values are shortened."""
 
 
 def empty_findings() -> pl.DataFrame:
     return pl.DataFrame(schema=DEFECT_SCHEMA)
 
 
-def build_findings(lines: Iterable[tuple[int, str, str | None, str, str]]) -> pl.DataFrame:
-    """Build a frame of findings without corrections from tuples in the order of `DEFECT_SCHEMA`."""
+def build_findings(rows: Iterable[tuple[int, str, str | None, str, str]]) -> pl.DataFrame:
+    """Build findings without corrections from tuples in the order of `DEFECT_SCHEMA`."""
     schema = {name: dtype for name, dtype in DEFECT_SCHEMA.items() if name != "correction"}
-    return pl.DataFrame(list(lines), schema=schema, orient="row").with_columns(correction=NO_CORRECTION)
+    return pl.DataFrame(list(rows), schema=schema, orient="row").with_columns(correction=NO_CORRECTION)
 
 
 def findings_for_rows(
@@ -48,7 +48,7 @@ def findings_for_rows(
     value: pl.Expr | None = None,
     correction: pl.Expr = NO_CORRECTION,
 ) -> pl.DataFrame:
-    """Return one finding for each row. It shows the value in `column`, unless `value` is given."""
+    """Return one finding for each row, with the value in `column` unless `value` is given."""
     if not rows.height:
         return empty_findings()
     shown_value = shortened_value(column) if value is None else value
@@ -60,7 +60,7 @@ def findings_for_rows(
 
 
 def build_message(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
-    """Build a translated message as an expression. `parts` are expressions, filled in row by row, or constants."""
+    """Build a translated message as an expression. Each of `parts` is a constant, or an expression over rows."""
     pieces: list[pl.Expr] = []
     for literal, name, _, _ in Formatter().parse(say(template)):
         if literal:
@@ -72,7 +72,7 @@ def build_message(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
 
 
 def shortened_value(column: str) -> pl.Expr:
-    """Return the values in a column, truncated to `SHOWN_CHARACTERS`."""
+    """Return the values in a column, shortened to `SHOWN_CHARACTERS`."""
     text = pl.col(column)
     return (
         pl.when(text.str.len_chars() > SHOWN_CHARACTERS)
@@ -93,9 +93,9 @@ class DeferredFrame:
 
 
 MAX_LISTED = 1000
-"""How many of the first findings are in `Findings.sample`."""
+"""The number of first findings in `Findings.sample`."""
 EXAMPLES_PER_CODE = 3
-"""How many of the first findings of each code are in `Findings.sample`."""
+"""The number of first findings with each code in `Findings.sample`."""
 COUNT_SCHEMA = {"code": pl.String(), "count": pl.UInt32(), "concerns_rows": pl.Boolean()}
 
 
@@ -103,9 +103,9 @@ COUNT_SCHEMA = {"code": pl.String(), "count": pl.UInt32(), "concerns_rows": pl.B
 class Findings:
     """All defects or all warnings of a sheet (`DEFECT_SCHEMA`), ordered by row.
 
-    - `counts`: the number of findings of each code (`COUNT_SCHEMA`), and whether any of them is about a single row.
+    - `counts`: the number of findings with each code (`COUNT_SCHEMA`), and whether any of them concerns a single row.
     - `rows`: the numbers of the rows with a finding.
-    - `sample`: the first `MAX_LISTED` findings, and the first `EXAMPLES_PER_CODE` of each code, computed on first use.
+    - `sample`: the first `MAX_LISTED` findings and the first `EXAMPLES_PER_CODE` with each code, computed on first use.
     - `all_findings`: all findings. For a large sheet, this checks the sheet again.
     """
 
@@ -130,7 +130,7 @@ class Findings:
         return self.sample.frame.head(MAX_LISTED)
 
     def sorted_counts(self) -> pl.DataFrame:
-        """Return `counts`, most frequent codes first. Ties are in the order of their first rows."""
+        """Return `counts` with the most frequent codes first. Ties are ordered by their first rows."""
         codes = self.sample.frame.select(pl.col("code").unique(maintain_order=True))
         ordered = codes.join(self.counts, on="code", how="left", maintain_order="left")
         return ordered.sort("count", descending=True, maintain_order=True)
@@ -139,7 +139,7 @@ class Findings:
         return self.sample.frame.filter(pl.col("code") == code).head(EXAMPLES_PER_CODE)
 
     def with_findings(self, added: pl.DataFrame, *, added_first: bool = False) -> "Findings":
-        """Return these findings plus `added`, by row. For the same value, `added` comes last unless `added_first`."""
+        """Return these findings and `added`, by row. For the same value, `added` comes last unless `added_first`."""
         return self._combine(added, lambda old: sort_findings(pl.concat([added, old] if added_first else [old, added])))
 
     def with_sheet_findings(self, sheet_findings: pl.DataFrame) -> "Findings":
@@ -159,7 +159,7 @@ class Findings:
 
 
 def sample_findings(findings: pl.DataFrame) -> pl.DataFrame:
-    """Return the first `MAX_LISTED` of ordered findings, and the first `EXAMPLES_PER_CODE` of each code."""
+    """Return the first `MAX_LISTED` of sorted findings, and the first `EXAMPLES_PER_CODE` with each code."""
     if findings.height <= MAX_LISTED:
         return findings
     is_example = pl.int_range(pl.len()).over("code") < EXAMPLES_PER_CODE
@@ -186,7 +186,7 @@ def sort_findings(findings: pl.DataFrame) -> pl.DataFrame:
 
 
 def format_row_ranges(row_numbers: Iterable[int]) -> str:
-    """Format ordered row numbers as ranges: `2-31 40`."""
+    """Format sorted row numbers as ranges, such as `2-31 40`."""
     ranges: list[list[int]] = []
     for row in row_numbers:
         if ranges and ranges[-1][1] == row - 1:
@@ -208,11 +208,11 @@ def append_row_numbers(message: str, rows: pl.Series) -> str:
 
 
 def summary_findings(findings: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the first findings for a JSON summary. `headings` maps columns to the sender's own headings."""
+    """Return the first findings for a JSON summary. `headings` maps columns to the sender's headings."""
     lines = findings.first.select("row", "column", "value", "code", "message").to_dicts()
     return [{**line, "heading": headings.get(line["column"], line["column"])} for line in lines]
 
 
 def warning_summary(warnings: Findings, headings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the warnings for a JSON summary: the number of rows with one, and the first warnings."""
+    """Return the number of rows with a warning and the first warnings, for a JSON summary."""
     return {"warnings": warnings.rows.len(), "warning_list": summary_findings(warnings, headings)}

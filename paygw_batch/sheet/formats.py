@@ -29,10 +29,10 @@ _FOOTER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """A format of tables.
+    """A file format for tables.
 
     `write` takes a frame in pieces. `recognise` returns whether a file starts with the given columns, as ours do. If
-    `is_readable`, sheets can have this format. If `is_guarded`, a `'` is put before text that looks like a formula.
+    `is_readable`, sheets can have this format. If `is_guarded`, `'` is added before text that looks like a formula.
     """
 
     extension: str
@@ -46,7 +46,7 @@ class TableFormat:
 
 
 def table_format(path: Path, *, must_be_readable: bool = False) -> TableFormat:
-    """Return the format for a file's extension. Raises `OutputError` if none has it, or its library is missing."""
+    """Return the format for a file's extension. Raises `OutputError` if it is unknown, or needs a missing library."""
     extensions = [candidate.extension for candidate in FORMATS if candidate.is_readable or not must_be_readable]
     extension = path.suffix.lower()
     if extension not in extensions:
@@ -64,13 +64,13 @@ def table_format(path: Path, *, must_be_readable: bool = False) -> TableFormat:
 
 
 def workbook_options() -> dict[str, Any]:
-    """Return options that keep text as text and don't write payees' data to temporary files."""
+    """Return xlsxwriter options that keep text as text and write no payees' data to temporary files."""
     return {"strings_to_formulas": False, "strings_to_numbers": False, "strings_to_urls": False, "in_memory": True}
 
 
 def _write_csv(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
-    for position, piece in enumerate(pieces):
-        piece.write_csv(file, include_header=position == 0)
+    for index, piece in enumerate(pieces):
+        piece.write_csv(file, include_header=index == 0)
 
 
 def _write_parquet(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
@@ -134,11 +134,11 @@ def _has_workbook_columns(path: Path, names: Sequence[str]) -> bool:
 
 
 def contains_texts(path: Path, texts: Sequence[str]) -> bool:
-    """Return whether a workbook contains all these strings, in shared strings or in cells."""
+    """Return whether a workbook contains all these strings, shared or in cells."""
     missing, remaining_bytes = {text.encode() for text in texts}, _MAX_SEARCHED_BYTES
     try:
         with zipfile.ZipFile(path) as archive:
-            for name in sorted(archive.namelist()):  # the shared strings come before the worksheets
+            for name in sorted(archive.namelist()):  # shared strings come before worksheets
                 if name == "xl/sharedStrings.xml" or name.startswith("xl/worksheets/sheet"):
                     with archive.open(name) as part:
                         content = part.read(remaining_bytes)
@@ -154,4 +154,4 @@ FORMATS = (
     TableFormat(".parquet", _write_parquet, _has_parquet_columns),
     TableFormat(".xlsx", _write_workbook, _has_workbook_columns, max_rows=1_048_575, library="xlsxwriter"),
 )
-"""All formats. `max_rows` does not count the row of headings."""
+"""All formats. `max_rows` excludes the headings."""

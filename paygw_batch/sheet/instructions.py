@@ -37,7 +37,7 @@ INSTRUCTION_COLUMNS = (
     "payee",
     "content",
 )
-"""The columns of `journal.values.NewInstruction`, in its order."""
+"""The fields of `journal.values.NewInstruction`, in order."""
 SHOWN_COLUMNS = ("account_name", "account_number", "phone")
 """Columns that the reconciliation reformats or fills in from other columns."""
 WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
@@ -52,10 +52,10 @@ _HEAD_LENGTH = len("KE KES  ") + _MINOR_DIGITS + _FORM_NAME_WIDTH
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
-    """One of `SHOWN_COLUMNS`, for valid and cleaned rows.
+    """One of `SHOWN_COLUMNS`, for valid, cleaned rows.
 
-    `text` is computed for all rows. Where `is_plain` is false, `other` replaces it. `is_plain` and `other` are None if
-    `text` is always correct.
+    `text` is computed for all rows, and replaced by `other` where `is_plain` is false. Both are None if `text` always
+    applies.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ShownColumn:
 
 
 def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
-    """Return `SHOWN_COLUMNS` as they are sent, for one country's valid and cleaned rows."""
+    """Return `SHOWN_COLUMNS` as they are sent, for one country's valid, cleaned rows."""
     fields = {field.name: field for field in _instruction_fields(rule, form)}
     columns = []
     for name, sources in _source_fields(form).items():
@@ -81,7 +81,7 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
 
 
 def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
-    """Return expressions for `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, else String) of one country.
+    """Return expressions for `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String) of one country.
 
     Rows must be valid and cleaned. `content` holds what a person decided: country, currency, amount, form and the
     fields of the form. It omits values filled in from the configuration, so a changed configuration does not
@@ -102,7 +102,7 @@ def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
 
 
 def _instruction_fields(rule: CountryRule, form: Form) -> list[FormField]:
-    """Return the form's fields that an instruction contains. The purpose is included only if rows may choose it."""
+    """Return the form's fields that instructions contain, including the purpose only if rows may choose it."""
     return [
         field
         for field in form.fields
@@ -129,7 +129,7 @@ def _sent_fields(wire: pl.DataFrame) -> pl.Series:
 
 
 def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> list[pl.Expr]:
-    """Return the parts of a JSON object of all fields with a value, or with a default if `with_defaults`."""
+    """Return the parts of a JSON object with all fields that have a value (or a default, if `with_defaults`)."""
     members = [_json_member(rule, field, with_default=with_defaults) for field in fields]
     if all(is_always_present for _, is_always_present in members):  # one concatenation copies each string only once
         pieces_and_commas = [piece for pieces, _ in members for piece in (pl.lit(","), *pieces)]
@@ -151,7 +151,7 @@ def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> 
 
 
 def _source_fields(form: Form | None) -> Mapping[str, tuple[str, ...]]:
-    """Return the fields that fill each of `SHOWN_COLUMNS`, by default the field of the same name."""
+    """Map each of `SHOWN_COLUMNS` to the fields that fill it, by default the field of the same name."""
     if form is None:
         return {name: (name,) for name in SHOWN_COLUMNS}
     names = {field.name for field in form.fields}
@@ -165,7 +165,7 @@ def _join_texts(values: list[pl.Expr]) -> pl.Expr:
 
 
 def received_columns(rule: CountryRule | None) -> list[pl.Expr]:
-    """Return expressions for `SHOWN_COLUMNS` of invalid rows, as received."""
+    """Return expressions for `SHOWN_COLUMNS` as received, for invalid rows."""
     columns = []
     for name, sources in _source_fields(rule.form if rule is not None else None).items():
         text = _join_texts([pl.col(source) for source in sources])
@@ -174,13 +174,13 @@ def received_columns(rule: CountryRule | None) -> list[pl.Expr]:
 
 
 def build_instructions(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
-    """Build the instructions of the valid `lines` (as in `Validated.rows`). `wire` has their `WIRE_COLUMNS`."""
+    """Build instructions from the valid `lines` (as in `Validated.rows`). `wire` holds their `WIRE_COLUMNS`."""
     valid = lines.filter("valid") if not lines["valid"].all() else lines
     if not valid["row"].equals(wire["row"]):
         raise InternalError("the rows on the wire are not the valid rows")
     payee = payee_column(valid)
-    new_columns = [*wire.select("minor", "form", "content"), _sent_fields(wire), payee]
-    instructions = valid.hstack(new_columns).select(INSTRUCTION_COLUMNS)
+    added_columns = [*wire.select("minor", "form", "content"), _sent_fields(wire), payee]
+    instructions = valid.hstack(added_columns).select(INSTRUCTION_COLUMNS)
     is_consistent = instructions.select(
         (pl.col("fields").str.contains(pl.concat_str(pl.lit('"'), "payee", pl.lit('"')), literal=True)).all(),
         (pl.col("content").str.slice(_MINOR_OFFSET, _MINOR_DIGITS).cast(pl.Int64) == pl.col("minor")).all(),
@@ -201,10 +201,10 @@ _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 
 
 def payee_digests(instructions: pl.DataFrame, staff_number: pl.Series | None) -> pl.DataFrame:
-    """Return `row`, `payee`, and a digest of `content`, by which a payee's payments are numbered.
+    """Return `row`, `payee`, and a digest of `content`, which orders the payments to a payee.
 
     A payee is identified by staff number, or else by country and account. The digest is the start of a SHA-256, because
-    polars' own hashes differ between versions.
+    the hashes of polars differ between versions.
     """
     account = pl.format("{} {}", "country", "payee")
     payees = instructions.select("row", payee=account)
@@ -219,8 +219,8 @@ def derive_order_ids(payees: pl.DataFrame, reference: str) -> pl.DataFrame:
     """Derive an order id `REFERENCE-PAYEE-N` for each row of `payee_digests`.
 
     The result has the columns `row` and `client_orderid`. N counts a payee's payments. It does not depend on other
-    payees' rows or on positions in the sheet, so editing or moving those rows changes no ids. Raises `UsageError` for a
-    reference that is not 1 to 90 printable ASCII characters.
+    payees' rows or on positions in the sheet, so editing or moving rows does not change other ids. Raises `UsageError`
+    for a reference that is not 1 to 90 printable ASCII characters.
     """
     if not pl.Series([reference]).str.contains(_REFERENCE).item():
         raise UsageError(
@@ -234,8 +234,8 @@ def derive_order_ids(payees: pl.DataFrame, reference: str) -> pl.DataFrame:
         )
         numbered = numbered.join(repeated, on="row", how="left", maintain_order="left")
         numbered = numbered.with_columns(number=pl.coalesce("position", "number"))
-    payee_marks = pl.Series([payee_tag(reference, payee) for payee in numbered["payee"]], dtype=pl.String)
-    return numbered.select("row", client_orderid=pl.format("{}-{}-{}", pl.lit(reference), payee_marks, "number"))
+    payee_tags = pl.Series([payee_tag(reference, payee) for payee in numbered["payee"]], dtype=pl.String)
+    return numbered.select("row", client_orderid=pl.format("{}-{}-{}", pl.lit(reference), payee_tags, "number"))
 
 
 _CONFIGURED_COLUMN = "purpose"
@@ -259,9 +259,9 @@ class _HashingWriter(io.RawIOBase):
 class BatchDigest:
     """Computes a sheet's batch id (16 hex digits) from its content and operation.
 
-    The id depends on row numbers, validity, order ids, all texts, the names of `unknown` columns, and the operation. So
-    collections and payouts never share a batch id. The id does not depend on a purpose from the configuration, our
-    messages, the file's name and format, the order of known columns, or columns that are not in `filled_columns`.
+    The id depends on row numbers, validity, order ids, all texts, the names of `unknown` columns, and the operation, so
+    collections and payouts never share one. It does not depend on a purpose from the configuration, our messages, the
+    file's name and format, the order of known columns, or columns that are not in `filled_columns`.
     """
 
     def __init__(self, operation: str, unknown: Collection[str], filled_columns: Collection[str]) -> None:
@@ -275,28 +275,28 @@ class BatchDigest:
         self._file = cast("IO[bytes]", _HashingWriter(self._digest))
 
     def add(self, lines: pl.DataFrame, raw: pl.DataFrame) -> None:
-        """Add the next rows to the digest: their `lines` (`LINE_COLUMNS`), and the rows as received (`raw`)."""
+        """Add the next rows: their `lines` (`LINE_COLUMNS`), and the rows as received (`raw`)."""
         content = lines.select(self._line_columns).hstack(raw.select(self._raw_columns).get_columns())
         content.write_csv(self._file, include_header=False, separator="\x1f", quote_style="never")
 
     @property
     def batch(self) -> str:
-        """The batch id, once all rows have been added."""
+        """The batch id, complete after all rows have been added."""
         return self._digest.hexdigest()[:_BATCH_ID_DIGITS]
 
 
-_CANONICAL = (
+_CANONICAL_COLUMNS = (
     *("number", "row", "client_orderid", "country", "currency", "minor", "replaces", "amount", "form", "fields"),
     *("payee", "content"),
 )
-"""The values of an instruction's canonical text, in order (`journal/new_batch.py`)."""
+"""The columns whose values form an instruction's canonical text, in order (`journal/new_batch.py`)."""
 _FIELD = "[a-z0-9_]"
 _PAYEE_FIELD_START = rf'"{_FIELD}*(?:{"|".join(PAYEE_FIELD_SUFFIXES)})":"'
 _OTHER_FIELD = rf'"{_FIELD}+":"(?:[^"\\]|\\.)*"'
 """The start of a field in JSON that names a payee, and any other whole field. Quotation marks in values are escaped."""
 _ROWS_AT_ONCE = 10_000
 _TEXT_END = "\0\n\0"
-"""The end of a canonical text. A value that is a line break looks alike, so the digest also counts texts and values."""
+"""The end of a canonical text. A value could contain the same bytes, so the digest also counts texts and values."""
 
 
 class InstructionColumns:
@@ -313,7 +313,7 @@ class InstructionColumns:
         return self._frame.iter_rows()
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield each instruction's canonical text: its values, joined by NUL. Numbers start at `first`."""
+        """Yield each instruction's canonical text: its values joined by NUL. Instruction numbers start at `first`."""
         replaces = pl.col("row").replace_strict(replaced, default=None, return_dtype=pl.Int64).cast(pl.String)
         for rows in self._frame.iter_slices(_ROWS_AT_ONCE):
             lines = rows.with_columns(
@@ -323,14 +323,14 @@ class InstructionColumns:
             )
             buffer = io.BytesIO()
             # No quotation marks are needed: NUL separates the values, and no value contains NUL.
-            lines.select(_CANONICAL).write_csv(
+            lines.select(_CANONICAL_COLUMNS).write_csv(
                 buffer, include_header=False, separator="\0", line_terminator=_TEXT_END, quote_style="never"
             )
             yield from buffer.getvalue().split(_TEXT_END.encode())[:-1]
             first += rows.height
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals by country and currency. `first` and `last` are indexes into the frame."""
+        """Return the totals by country and currency. Their `first` and `last` are row indexes in the frame."""
         position, minor = pl.col("position"), pl.col("minor")
         numbered = self._frame.select("country", "currency", "minor").with_row_index("position")
         totals = numbered.group_by("country", "currency").agg(
@@ -353,8 +353,8 @@ class InstructionColumns:
     def shortened_rows(self, mark: str) -> Iterable[tuple[Any, ...]]:
         """Return the values of each instruction, with shortened content.
 
-        Content that ends with the fields loses them and gets the prefix `mark`. Content that already begins with the
-        mark becomes None.
+        If content ends with the fields, they are removed and it is prefixed with `mark`. Content that already begins
+        with `mark` becomes None.
         """
         content, fields = pl.col("content"), pl.col("fields")
         # Content with empty fields gets the mark too, although nothing is stripped.
@@ -376,7 +376,7 @@ def to_pages(frame: pl.DataFrame) -> Iterator[bytes]:
 
 
 class Pager:
-    """Splits a frame that arrives in parts into the same pages as `to_pages` splits the whole frame."""
+    """Splits a frame that arrives in parts into the pages that `to_pages` would yield for the whole frame."""
 
     def __init__(self) -> None:
         self._remainder: pl.DataFrame | None = None
@@ -389,7 +389,7 @@ class Pager:
         return list(to_pages(rows.head(full_height))) if full_height else []
 
     def remaining_pages(self) -> list[bytes]:
-        """Return a last page with the remaining rows, if any."""
+        """Return the remaining rows as a last page, if there are any."""
         return list(to_pages(self._remainder)) if self._remainder is not None and self._remainder.height else []
 
 

@@ -52,7 +52,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedPart:
-    """Some rows of a sheet. `raw` has them as in `Sheet.frame`. `rows` and `instructions` are as in `Validated`."""
+    """Some rows of a sheet: `raw` as in `Sheet.frame`, and `rows` and `instructions` as in `Validated`."""
 
     raw: pl.DataFrame
     rows: pl.DataFrame
@@ -122,10 +122,10 @@ class Validated:
 
     @property
     def rows(self) -> pl.DataFrame:
-        """A line for every row in the sheet, as the reconciliation shows it."""
+        """One line for each row in the sheet, as the reconciliation shows it."""
         return self.deferred_rows.frame
 
     @property
     def instructions(self) -> pl.DataFrame:
-        """The instruction of each valid row."""
+        """One instruction for each valid row."""
         return self.deferred_instructions.frame
