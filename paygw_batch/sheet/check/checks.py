@@ -34,7 +34,7 @@ _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTI
 _NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"
 _CONTROL = r"[\p{Cc}\p{Zl}\p{Zp}]"
 _REVERSES_TEXT = r"[\x{061C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
-"""Invisible characters that reverse text and so make one name look like another."""
+"""Invisible characters that reverse text, so that one name looks like another."""
 _STARTS_A_FORMULA = rf"^(?:[=@⁼₌⩵⩶﹦﹫＝＠]|[{FORMULA_SIGNS}].*\pL)"  # noqa: RUF001 (spreadsheets fold them)
 _LOST_CHARACTER = "\ufffd"
 _ROUNDED_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
@@ -47,7 +47,7 @@ PAYEE_NAME = "account_name"
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a value fails a check: the `code` of the defect, and its `message`.
+    """Why a value fails a check: the `code` and `message` of the defect.
 
     `correction` is the only possible replacement: "" clears the cell, and null means that there is none. It is offered
     only if it passes the check.
@@ -63,7 +63,7 @@ class Reason:
 class ColumnCheck:
     """A check of one column. A value is valid if `passes` (never null) is true.
 
-    An invalid value is explained by the first of `reasons` that applies. One always does. If `once_per_column`, each
+    Invalid values are explained by the first of `reasons` that applies, and one always does. If `once_per_column`, each
     reason is given only once, with the numbers of all its rows.
     """
 
@@ -73,14 +73,14 @@ class ColumnCheck:
     once_per_column: bool = False
 
     def __deepcopy__(self, _: object) -> "ColumnCheck":
-        """Return the check itself, which is immutable. pandera would copy every expression in it."""
+        """Return the check itself, which is immutable. Otherwise pandera would copy all its expressions."""
         return self
 
     @cached_property
     def needed_columns(self) -> tuple[str, ...]:
-        """The row number, and the columns that the check and its reasons need."""
-        expressions = [part for reason in self.reasons for part in (reason.applies, reason.message, reason.correction)]
-        names = {name for expression in [self.passes, *expressions] for name in expression.meta.root_names()}
+        """The columns that the check and its reasons need, including `row`."""
+        reason_parts = [part for reason in self.reasons for part in (reason.applies, reason.message, reason.correction)]
+        names = {name for expression in [self.passes, *reason_parts] for name in expression.meta.root_names()}
         return tuple(sorted(names | {"row", self.column}))
 
 
@@ -117,9 +117,9 @@ def _truncated_number_reason(column: str, is_truncated: pl.Expr) -> Reason:
 
 
 def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
-    """Return the checks for rows whose country is missing or unknown."""
+    """Return the checks for rows with a missing or unknown country."""
     country = pl.col("country")
-    confused = {code: say(sentence) for rule in rules.values() for code, sentence in rule.confused_codes.items()}
+    confused = {code: say(message) for rule in rules.values() for code, message in rule.confused_codes.items()}
     codes, names = ", ".join(rules), {code: say(rule.name) for code, rule in rules.items()}
     is_confused = country.is_in(list(confused))
     code, nearest = pl.when(~is_confused).then(country_code(country, rules)), nearest_country(country, rules)
@@ -191,10 +191,10 @@ def _value_check(
     headings: Mapping[str, str],
     correction: pl.Expr = NO_CORRECTION,
 ) -> ColumnCheck:
-    """Return the check of a column. Cells may be empty unless `required`. `other_reasons` precede `message`."""
+    """Return a check for one column. Cells may be empty unless `required`. `other_reasons` precede `message`."""
     is_filled = pl.col(column).is_not_null()
-    last = Reason(f"{column}.format", _ALWAYS, message, correction)
-    reasons = (_missing_reason(column, headings), _error_mark_reason(column), *other_reasons, last)
+    format_reason = Reason(f"{column}.format", _ALWAYS, message, correction)
+    reasons = (_missing_reason(column, headings), _error_mark_reason(column), *other_reasons, format_reason)
     if required:
         return ColumnCheck(column, is_filled & is_valid, reasons)
     return ColumnCheck(column, ~is_filled | is_valid, reasons[1:])
@@ -203,22 +203,22 @@ def _value_check(
 def _order_id_check(headings: Mapping[str, str]) -> ColumnCheck:
     name = "client_orderid"
     text = pl.col(name)
-    valid = ~text.str.contains(f"{_NOT_PRINTABLE}|{_ROUNDED_ID}|{_ERROR_MARK}|{_LOST_CHARACTER}")
-    advice = build_message(
+    is_valid = ~text.str.contains(f"{_NOT_PRINTABLE}|{_ROUNDED_ID}|{_ERROR_MARK}|{_LOST_CHARACTER}")
+    message = build_message(
         "{value} is not a valid order id. Use at most {characters} printable characters, including ordinary spaces.",
         value=shortened_value(name),
         characters=ORDER_ID_CHARACTERS,
     )
-    fits = text.str.len_chars() <= ORDER_ID_CHARACTERS
-    cut = _truncated_number_reason(name, text.str.contains(_ROUNDED_ID))
-    return _value_check(name, valid & fits, advice, cut, _lost_character_reason(name), required=True, headings=headings)
+    is_valid &= text.str.len_chars() <= ORDER_ID_CHARACTERS
+    truncated, lost = _truncated_number_reason(name, text.str.contains(_ROUNDED_ID)), _lost_character_reason(name)
+    return _value_check(name, is_valid, message, truncated, lost, required=True, headings=headings)
 
 
 def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], has_country: pl.Expr = _ALWAYS) -> ColumnCheck:
-    """Return the check of amounts. Without a rule, it checks only their format.
+    """Return the check for amounts. Without a rule, only the format is checked.
 
-    A row without a country (not `has_country`) may be a row of totals. Its amount fails only if no country would accept
-    the format, and no correction is offered.
+    Rows without a country (not `has_country`) may be totals. Their amounts fail only if no country would accept the
+    format, and no correction is offered.
     """
     text, value = pl.col("amount"), shortened_value("amount")
     arguments = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
@@ -286,7 +286,7 @@ def _currency_check(rule: CountryRule) -> ColumnCheck:
 
 
 def _contradiction_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
-    """Yield the checks of columns whose values the country of the row determines."""
+    """Yield the checks for columns whose values must match the row's country."""
     if rule.purposes:
         yield _purpose_check(rule)
     elif rule.purpose is not None:
@@ -321,13 +321,13 @@ def _purpose_check(rule: CountryRule) -> ColumnCheck:
     return ColumnCheck(column, word.is_null() | is_valid.fill_null(value=False), reasons[1:])
 
 
-def _mismatch_check(column: str, value: str, message: pl.Expr, correction: pl.Expr = NO_CORRECTION) -> ColumnCheck:
-    is_mismatch = pl.col(column).is_not_null() & (pl.col(column) != value)
+def _mismatch_check(column: str, expected: str, message: pl.Expr, correction: pl.Expr = NO_CORRECTION) -> ColumnCheck:
+    is_mismatch = pl.col(column).is_not_null() & (pl.col(column) != expected)
     return _defect_check(is_mismatch, column, "mismatch", message, correction)
 
 
 def _text_check(column: str, rule: CountryRule, *reasons: Reason, forbidden: str = "", required: bool) -> ColumnCheck:
-    """Return the check of a text column. `reasons` explain values that match the pattern `forbidden`."""
+    """Return a check for a text column. `reasons` explain values that match the pattern `forbidden`."""
     text = pl.col(column)
     patterns = filter(None, (_CONTROL, _LOST_CHARACTER, _ERROR_MARK, forbidden))  # one pattern is cheaper
     max_characters = rule.max_characters.get(column, TEXT_CHARACTERS)
@@ -351,13 +351,13 @@ def _text_check(column: str, rule: CountryRule, *reasons: Reason, forbidden: str
 
 
 def name_columns(rule: CountryRule) -> frozenset[str]:
-    """Return the columns that contain the payee's name or a part of it."""
+    """Return the columns that contain the payee's name or part of it."""
     shown_columns = dict(rule.form.shown) if rule.form is not None else {}
     return frozenset({PAYEE_NAME, *shown_columns.get(PAYEE_NAME, ())})
 
 
 def _name_check(column: str, rule: CountryRule, *, required: bool) -> ColumnCheck:
-    """Return the check of a name, which may neither look like another name nor start like a formula."""
+    """Return a check for names, which must not look like other names or start like formulas."""
     text, value = pl.col(column), shortened_value(column)
     bidi = build_message("{value} contains an invisible character that reverses text. Retype the name.", value=value)
     formula = build_message("{value} begins like a formula. Write only the name.", value=value)
@@ -389,13 +389,13 @@ def _number_check(rule: CountryRule, field: FormField, rules: Rules, *, required
         code=rule.code,
     )
     foreign_reason = Reason(f"{name}.country", is_foreign, foreign_message)
-    truncated = _truncated_number_reason(name, digits.str.contains(EXPONENT))
-    reasons = (truncated, *_renumbering_reasons(column, rule), foreign_reason)
+    truncated_reason = _truncated_number_reason(name, digits.str.contains(EXPONENT))
+    reasons = (truncated_reason, *_renumbering_reasons(column, rule), foreign_reason)
     return _value_check(name, column.is_valid, message, *reasons, required=required, headings=rule.headings)
 
 
 def _renumbering_reasons(column: PhoneColumn, rule: CountryRule) -> Iterator[Reason]:
-    """Yield a reason for numbers in a numbering plan (former or new) that the gateway does not use."""
+    """Yield a reason for numbers in the numbering plan, former or new, that the gateway does not use."""
     if (change := rule.numbers.renumbering) is None:
         return
     number = column.converted_number
@@ -426,7 +426,7 @@ def _describe_number(rule: CountryRule) -> str:
 
 
 def _expected_digits(column: PhoneColumn) -> pl.Expr:
-    """Describe the digits of a valid number in the format of the value, national or international."""
+    """Describe how many digits a valid number has, in the value's own format (national or international)."""
     numbers = column.numbers
     national_lengths = [len(numbers.trunk_prefix) + length for length in numbers.national_lengths]
     international_lengths = [len(numbers.dialling_code) + length for length in numbers.national_lengths]
@@ -451,18 +451,18 @@ def _example_message(column: PhoneColumn, parts: Mapping[str, pl.Expr]) -> pl.Ex
 
 
 def _foreign_number(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr, pl.Expr]:
-    """Return whether a number belongs to another country, and that country's name."""
-    code = rule.numbers.dialling_code
-    others = {
+    """Return whether a number belongs to another country, and the name of that country."""
+    own_code = rule.numbers.dialling_code
+    patterns = {
         say(other.name): f"{other.numbers.dialling_code}{other.numbers.pattern}"
         for other in rules.values()
-        if other.numbers.dialling_code != code
+        if other.numbers.dialling_code != own_code
     }
-    has_other_code = digits.str.contains(r"^(?:\+|00)[1-9]") & ~digits.str.contains(rf"^(?:\+|00){code}")
+    has_other_code = digits.str.contains(r"^(?:\+|00)[1-9]") & ~digits.str.contains(rf"^(?:\+|00){own_code}")
     names = (
-        pl.when(digits.str.contains(rf"^(?:\+|00)?{number}$")).then(pl.lit(name)) for name, number in others.items()
+        pl.when(digits.str.contains(rf"^(?:\+|00)?{number}$")).then(pl.lit(name)) for name, number in patterns.items()
     )
-    is_foreign = digits.str.contains(rf"^(?:\+|00)?(?:{'|'.join(others.values())})$") if others else ~_ALWAYS
+    is_foreign = digits.str.contains(rf"^(?:\+|00)?(?:{'|'.join(patterns.values())})$") if patterns else ~_ALWAYS
     return has_other_code | is_foreign, pl.coalesce(*names, pl.lit(say("another country")))
 
 
@@ -472,11 +472,11 @@ _PLACEHOLDER = (
     r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|[(<\[]?(?:none|null|nil)[)>\]]?|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto"
     r"|idem|dito|undefined|<na>|<nan>|#n/d|#nv|\\n|\[object object\]|(?-i:-?nan|-?NaN|NaT))(?:\s+(?:nan|null))*[.?!]*$"
 )
-"""Strings without letters, and words that are nobody's name. Some people are called `Na`, `No`, `Yes` or `Nan`."""
+"""Strings without letters, and words that are not names. Some people are called `Na`, `No`, `Yes` or `Nan`."""
 
 
 def warning_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
-    """Yield checks whose failures are warnings. A row that fails one stays valid."""
+    """Yield the checks whose failures are warnings. Rows that fail one remain valid."""
     fields = rule.form.fields if rule.form is not None else ()
     names = name_columns(rule)
     unused = rule.omitted | (rule.accounts if rule.account_from else frozenset())
@@ -513,7 +513,7 @@ def _zero_warning(column: PhoneColumn) -> ColumnCheck:
 
 
 def _two_meanings_warning(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnCheck:
-    """Return the check for accounts that have two meanings, or differ from the row's phone. Both can be correct."""
+    """Return a check for accounts that have two meanings or differ from the row's phone. They may be correct."""
     national = pl.lit(None, pl.String) if phone is None else phone.national
     is_bank, is_both, is_phone = account.is_bank_account, account.is_account_and_mobile, account.national == national
     is_other = ~(is_bank | is_both | is_phone)
@@ -537,7 +537,7 @@ def _two_meanings_warning(account: PhoneColumn, phone: PhoneColumn | None) -> Co
 
 
 def _operator_warning(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | None:
-    """Return the check for numbers that were first assigned to an operator other than the purpose's."""
+    """Return a check for numbers that were first assigned to an operator other than the purpose's."""
     operators = {word: terms.operator for word, terms in rule.purposes.items() if terms.operator is not None}
     default_operator = rule.operator if rule.purpose is not None else None
     if default_operator is None and not operators:
@@ -573,6 +573,6 @@ def _name_warning(name: str) -> ColumnCheck:
 def _damage_warning(name: str) -> ColumnCheck:
     text, fixed, value = pl.col(name), repair_column(name), shortened_value(name)
     advice = build_message("{value} may have been damaged by a program. Is the name {right}?", value=value, right=fixed)
-    doubtful = build_message("{value} may have been damaged by a program. Check the name.", value=value)
-    reasons = Reason(f"{name}.damaged", text != fixed, advice, fixed), Reason(f"{name}.damaged", _ALWAYS, doubtful)
+    warning = build_message("{value} may have been damaged by a program. Check the name.", value=value)
+    reasons = Reason(f"{name}.damaged", text != fixed, advice, fixed), Reason(f"{name}.damaged", _ALWAYS, warning)
     return ColumnCheck(name, ((text == fixed) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)

@@ -1,12 +1,13 @@
 """The rules of a country as a pandera schema, which is the only definition of a valid row.
 
 Each column of the schema has the country's `ColumnCheck` as its pandera check. Validation runs these checks for all
-columns together (`row_checker`). Before a row is stored to be paid, it must also pass pandera's own `validate`. A
+columns together (`row_checker`). Before a row is stored for payment, it must also pass pandera's own `validate`. A
 property test ensures that both accept the same rows (docs/decisions/0124-one-definition-of-right.md).
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import pandera.polars as pa
 import polars as pl
@@ -21,6 +22,7 @@ from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.model import ValidatedPart
 
 NO_COUNTRY = ""
+_DEPTH = ValidationDepth.SCHEMA_AND_DATA
 _INVALID_VALUE_SCHEMA = {"row": pl.UInt32, "column": pl.String}
 
 
@@ -31,8 +33,8 @@ def rules_for_sheet(rules: Rules, headers: Mapping[str, str]) -> Rules:
 def country_schema(country: str, rules: Rules) -> pa.DataFrameSchema:
     """Return the schema of one country's rows, or of rows without a country (`NO_COUNTRY`).
 
-    It validates a `clean_columns` frame. All columns are String, without coercion. They are nullable, because a check
-    reports a missing value.
+    The schema validates a `clean_columns` frame. All columns are String, without coercion. They are nullable, because a
+    check reports missing values.
     """
     rule = rules.get(country)
     columns: dict[str, list[pa.Check]] = defaultdict(list)
@@ -50,7 +52,7 @@ def schema_checks(schema: pa.DataFrameSchema) -> tuple[ColumnCheck, ...]:
 def combine_schemas(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchema:
     """Combine the schemas of all countries into one schema with a single check.
 
-    The column `code` has the country of each row. The combined schema is faster, because pandera's overhead exceeds the
+    The column `code` holds each row's country. The combined schema is faster, because pandera's overhead exceeds the
     cost of a check, but it does not show which row failed which check.
     """
     names = sorted({name for schema in schemas.values() for name in schema.columns})
@@ -60,7 +62,7 @@ def combine_schemas(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSc
 
 
 def _all_rows_pass(data: pa.PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -> bool:
-    """Return whether every row belongs to one of the countries and passes all checks of that country."""
+    """Return whether every row belongs to one of the countries and passes all its checks."""
     passing_counts = pl.collect_all(
         data.lazyframe.filter(pl.col("code") == country).select(
             (pl.col("row").is_not_null() & pl.all_horizontal(checks).fill_null(value=False)).sum()
@@ -92,35 +94,31 @@ class ContractGate:
         for country in rows["code"].unique():
             if country not in self._schemas:
                 self._schemas[country] = country_schema(country, self._rules)
-        try:
-            with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
-                combine_schemas(self._schemas).validate(rows)
-        except (SchemaError, SchemaErrors):  # not chained, because it contains payees' data
-            has_failed = True
-        else:
-            has_failed = False
-        if has_failed:
-            for row, column in find_invalid_values(rows_to_check, self._rules, self._columns).iter_rows():
-                raise InternalError(f"row {row}, {column}: validation passed a value that the schema refuses")
-            raise InternalError("pandera refused rows, and then did not")
+        # The error is not chained, because it contains payees' data.
+        with suppress(SchemaError, SchemaErrors), config_context(validation_enabled=True, validation_depth=_DEPTH):
+            combine_schemas(self._schemas).validate(rows)
+            return
+        for row, column in find_invalid_values(rows_to_check, self._rules, self._columns).iter_rows():
+            raise InternalError(f"row {row}, {column}: validation passed a value that the schema refuses")
+        raise InternalError("pandera refused rows, and then did not")
 
 
 def payable_rows(part: ValidatedPart) -> pl.DataFrame:
-    """Return the rows that will become instructions, as received, but with derived order ids if they have none."""
+    """Return the rows that will become instructions as received, but with derived order ids if they had none."""
     return part.raw.with_columns(part.rows["client_orderid"]).filter(part.rows["valid"])
 
 
 def find_invalid_values(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Return the `row` and `column` of each value in a sheet's frame that pandera finds invalid."""
+    """Return the `row` and `column` of each value that is invalid according to pandera."""
     invalid_values = [pl.DataFrame(schema=_INVALID_VALUE_SCHEMA)]
     rows = _add_country_code(clean_columns(frame, columns), rules)
     for (country,), part in rows.partition_by("code", as_dict=True, include_key=False).items():
         try:
             country_schema(str(country), rules).validate(part, lazy=True)
         except SchemaErrors as errors:
-            index = part.select("row").with_row_index("index")
+            row_numbers = part.select("row").with_row_index("index")
             failures = errors.failure_cases.select("index", "column").cast({"index": pl.UInt32})
-            invalid_values.append(failures.join(index, on="index").select(list(_INVALID_VALUE_SCHEMA)))
+            invalid_values.append(failures.join(row_numbers, on="index").select(list(_INVALID_VALUE_SCHEMA)))
     return pl.concat(invalid_values)
 
 

@@ -20,13 +20,13 @@ from paygw_batch.sheet.findings import DEFECT_SCHEMA, build_findings
 from paygw_batch.sheet.model import Sheet
 
 LEFT_OUT = "row.left_out"
-"""The code of a row that a person left out. It is not paid, and does not count as a repetition."""
+"""The code of a row that a person left out. The row is not paid, and does not count as a repetition."""
 MAX_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class CellEdit:
-    """A corrected cell: its text in the file (`was`), and its new text (`now`, None if empty). `at` is in UTC."""
+    """A corrected cell: its text in the file (`was`) and its new text (`now`, None if empty). `at` is in UTC."""
 
     row: int
     column: str
@@ -71,7 +71,7 @@ class Corrections:
 
 
 def apply_corrections(sheet: Sheet, corrections: Corrections) -> Sheet:
-    """Apply all corrections to a sheet. Raises `SheetError` if they are for another file."""
+    """Apply corrections to a sheet. Raises `SheetError` if they don't fit the sheet."""
     if corrections.sheet_sha256 != sheet.sha256:
         raise SheetError(
             say("The corrections are for a file other than {name}.", name=sheet.name),
@@ -83,7 +83,7 @@ def apply_corrections(sheet: Sheet, corrections: Corrections) -> Sheet:
     positions = _row_positions(frame, [entry.row for entry in corrections.left_out])
     if missing := [entry.row for entry in corrections.left_out if entry.row not in positions]:
         raise SheetError(say("The corrections leave out row {row}, which the sheet does not have.", row=missing[0]))
-    corrected_cells = pl.DataFrame(
+    edited_cells = pl.DataFrame(
         [(edit.row, edit.column) for edit in corrections.edits],
         schema={"row": pl.UInt32, "column": pl.String},
         orient="row",
@@ -92,17 +92,17 @@ def apply_corrections(sheet: Sheet, corrections: Corrections) -> Sheet:
         (entry.row, "", None, LEFT_OUT, say("Left out by {by}, so not paid with this sheet.", by=entry.by))
         for entry in corrections.left_out
     )
-    other_defects = sheet.defects.join(corrected_cells, on=["row", "column"], how="anti")
+    other_defects = sheet.defects.join(edited_cells, on=["row", "column"], how="anti")
     return replace(
         sheet,
         frame=frame,
         defects=pl.concat([other_defects, left_out]).match_to_schema(DEFECT_SCHEMA),
-        warnings=sheet.warnings.join(corrected_cells, on=["row", "column"], how="anti"),
+        warnings=sheet.warnings.join(edited_cells, on=["row", "column"], how="anti"),
     )
 
 
 def parse_cell(text: str) -> str | None:
-    """Return the text typed into a cell, or None if empty. Raises `SheetError` if a cell cannot hold it."""
+    """Return the text typed into a cell, or None if it is blank. Raises `SheetError` for invalid text."""
     cell = text.strip()
     if len(cell) > MAX_CHARACTERS or pl.Series([cell]).str.contains(CONTROL).any():
         raise SheetError(
@@ -115,7 +115,7 @@ def parse_cell(text: str) -> str | None:
 
 
 def _row_positions(frame: pl.DataFrame, rows: Sequence[int]) -> Mapping[int, int]:
-    """Return the positions of `rows` in the frame. Rows that it lacks are omitted."""
+    """Map `rows` to their positions in the frame. Rows that it does not have are omitted."""
     positions = frame["row"].is_in(pl.Series(rows, dtype=pl.UInt32).implode()).arg_true()
     return dict(zip(frame["row"].gather(positions), positions, strict=True))
 
@@ -144,7 +144,7 @@ def _apply_edits(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame
 
 
 MAX_EDITS = 20_000
-"""The maximum number of corrected cells. More must be corrected in the file itself."""
+"""The maximum number of corrected cells. Beyond it, the file itself must be corrected."""
 _MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -178,7 +178,7 @@ def write_corrections(corrections: Corrections, path: Path) -> None:
 def add_edits(
     corrections: Corrections, cells: Iterable[tuple[int, str, str | None, str]], *, by: str, at: str
 ) -> Corrections:
-    """Correct `cells` (row, column, file's text, typed text; same text: undo). Raises `SheetError` for invalid text."""
+    """Edit `cells` (row, column, file's text, new text). Equal texts undo an edit. Raises `SheetError`."""
     edits = {(edit.row, edit.column): edit for edit in corrections.edits}
     for row, column, was, text in cells:
         now = parse_cell(text)
@@ -197,7 +197,7 @@ def set_row_left_out(corrections: Corrections, row: int, *, is_out: bool, by: st
 
 
 def set_headings(corrections: Corrections, columns_by_heading: Mapping[str, str], *, by: str, at: str) -> Corrections:
-    """Set columns of headings, and drop edits, whose columns may change. Raises `SheetError` for a column set twice."""
+    """Set the columns of headings, and drop all edits. Raises `SheetError` if two headings have the same column."""
     heading_by_column: dict[str, str] = {}
     for heading, column in columns_by_heading.items():
         if column and heading_by_column.setdefault(column, heading) != heading:

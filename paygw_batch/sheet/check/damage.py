@@ -22,7 +22,7 @@ _TYPOGRAPHIC = "\u2018\u2019\u201c\u201d\u2013\u2014"
 
 
 def _undo_code_page(match: re.Match[str]) -> str:
-    """Decode letters that are UTF-8 misread in a code page. Probably intended letters are returned unchanged."""
+    """Decode UTF-8 that was misread in a code page. Letters that were probably intended are unchanged."""
     damaged, text = match[0], match.string
     context = text[max(0, match.start() - 1) : match.start()] + text[match.end() : match.end() + 1]
     if damaged[0] not in "\u00c2\u00c3\u00c4\u00c5" and damaged[-1] in _TYPOGRAPHIC and context.upper() == context:
@@ -41,7 +41,7 @@ def _undo_code_page(match: re.Match[str]) -> str:
 
 
 def _is_unlikely(text: str, is_latin: bool) -> bool:
-    """Return whether a name is unlikely to have these letters: control characters, or other scripts in a Latin name."""
+    """Return whether a name is unlikely to have this text: control characters, or other scripts in a Latin name."""
     return any(
         unicodedata.category(letter)[0] == "C"
         or (is_latin and letter.isalpha() and "LATIN" not in unicodedata.name(letter, ""))
@@ -52,7 +52,7 @@ def _is_unlikely(text: str, is_latin: bool) -> bool:
 _NO_VALUE = r"nan|NaN|NaT|null|undefined|<NA>|#N/A|\(null\)|\\N"
 """Words for a missing value in pandas, JavaScript and databases. None of them is a name."""
 DOUBTFUL = r"\pL.*\?|\?.*\pL|\S\s+(?:None|NULL)\b|\b(?:None|NULL)\s+\S"
-"""Signs of damage, such as a `?` for a lost letter, that cannot be repaired."""
+"""Signs of damage that cannot be repaired, such as `?` for a lost letter."""
 _INVISIBLE = "[\u00ad\u200b\u2060\ufeff]|(?<=[A-Za-z])[\u200c\u200d]"
 """Invisible characters that are not part of a name. Joiners may be, except between Latin letters."""
 _REPAIRS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
@@ -72,10 +72,10 @@ MAYBE_DAMAGED = (
 
 
 def repair_name(name: str) -> str:
-    """Repair a name that programs damaged. A name without signs of damage is returned unchanged.
+    """Repair a name that programs damaged. Names without signs of damage are unchanged.
 
-    This decodes UTF-8 misread in a code page, HTML entities and escapes of other formats, and removes HTML tags,
-    invisible characters and words for a missing value. A person must accept the result.
+    Decodes UTF-8 misread in a code page, HTML entities and escapes of other formats. Removes HTML tags, invisible
+    characters and words for a missing value. A person must accept the result.
     """
     previous, text = "", name
     while text != previous:
