@@ -33,7 +33,7 @@ from paygw_batch.sheet.read.delimited import first_lines
 from paygw_batch.sheet.read.frame import clean_rows
 from paygw_batch.sheet.read.headings import fold_heading
 from paygw_batch.sheet.read.text import to_utf8
-from paygw_batch.sheet.read.xlsx import display_warnings, read_content, read_to_header, row_texts
+from paygw_batch.sheet.read.xlsx import appearance_warnings, read_content, read_to_header, row_texts
 from paygw_batch.sheet.read.xlsx_cells import Row, Workbook
 from paygw_batch.trusted_files import OtherUsers, read_trusted_file
 
@@ -272,7 +272,7 @@ def workbook_lines(
         cell = {"file": file, "row": row, "value": value}
         message = say("{file}, row {row}: {value} is a formula without a value, or a number that lost digits.", **cell)
         raise StatementError(message, hint=say(_CELL_HINT))
-    if (warnings := display_warnings(content)).height:
+    if (warnings := appearance_warnings(content)).height:
         message = say(
             "{file}, row {row}: a cell is hidden, struck through or shown with a different value in the spreadsheet.",
             file=file,

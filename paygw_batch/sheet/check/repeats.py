@@ -1,4 +1,4 @@
-"""Finds rows that repeat each other: the same order id in any spelling, or similar payments."""
+"""Finds rows that repeat each other, by the same order id in any spelling or by similar payments."""
 
 import polars as pl
 
@@ -13,7 +13,7 @@ _MAX_ROWS_NAMED = 6
 def rows_with_repeated_hash(hashes: pl.DataFrame) -> pl.Series:
     """Return the `row` of each `hash` that occurs more than once.
 
-    Rows with equal values always have equal hashes, and very few others do. Sorting 64-bit hashes and comparing
+    Identical values always have the same hash, and different ones rarely do. Sorting 64-bit hashes and comparing
     neighbours is much cheaper than comparing strings.
     """
     sorted_hashes = hashes["hash"].sort()
@@ -23,14 +23,14 @@ def rows_with_repeated_hash(hashes: pl.DataFrame) -> pl.Series:
 
 
 def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
-    """Return the `row` of each row that repeats a payee, either with the same amount or under another name.
+    """Return the `row` of each row that repeats a payee with the same amount or another name, and of a few others.
 
-    A few other rows may be included. `payees` has `row`, and hashes of the payee (`hash`), `amount` and `name` (null if
-    missing). Sharing only the payee is not enough, because some sheets pay everyone several times.
+    `payees` has `row`, and hashes of the payee (`hash`), `amount` and `name` (null if missing). Rows that share only
+    the payee are excluded, because some sheets pay everyone several times.
     """
     repeated = payees.filter(pl.col("row").is_in(rows_with_repeated_hash(payees).implode()))
     same_amount = rows_with_repeated_hash(repeated.select("row", hash=pl.col("hash") ^ pl.col("amount")))
-    # If a payee has different names, at least two neighbouring rows differ.
+    # If a payee has several names, at least two neighbouring rows differ.
     with_names = repeated.select("hash", "name").drop_nulls().sort("hash")
     is_different = (pl.col("hash") == pl.col("hash").shift(1)) & (pl.col("name") != pl.col("name").shift(1))
     payees_with_two_names = with_names.filter(is_different)["hash"].unique()
@@ -39,35 +39,35 @@ def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
 
 
 def _repeated_groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return the rows that share all `keys` with others, with each group's `count` and first row numbers (`rows`)."""
-    text = pl.col("row").cast(pl.String)
-    groups = frame.group_by(keys).agg(count=pl.len(), rows=text.head(_MAX_ROWS_NAMED).str.join(", "))
+    """Return the rows that share all `keys` with others, and each group's `count` and first row numbers (`rows`)."""
+    number = pl.col("row").cast(pl.String)
+    groups = frame.group_by(keys).agg(count=pl.len(), rows=number.head(_MAX_ROWS_NAMED).str.join(", "))
     return frame.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
 
 
-def duplicate_ids(frame: pl.DataFrame) -> pl.DataFrame:
+def duplicate_defects(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a defect for each row that shares its `client_orderid` with another row."""
     column = "client_orderid"
-    ellipsis = pl.when(pl.col("count") > _MAX_ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
+    more = pl.when(pl.col("count") > _MAX_ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
     message = build_message(
         "{value} is used in {count} rows ({rows}{more}). Give each row its own id.",
         value=shortened_value(column),
         count=pl.col("count"),
         rows=pl.col("rows"),
-        more=ellipsis,
+        more=more,
     )
     repeated = _repeated_groups(frame.select("row", column).drop_nulls(), [column])
     return findings_for_rows(repeated, column, "client_orderid.duplicate", message)
 
 
 def payment_lines(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the valid lines, with `payee` and the columns to compare."""
+    """Return the `payee` of each valid line, and the other columns to compare."""
     valid = lines if lines["valid"].all() else lines.filter("valid")
     return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee_column(valid))
 
 
 def payee_hashes(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the hashes for `rows_to_compare`. 32 bits are enough to tell one payee's amounts and names apart."""
+    """Return the hashes for `rows_to_compare`. 32 bits suffice to tell a payee's amounts and names apart."""
     payments = payment_lines(lines)
     return payments.select(
         "row",
@@ -82,7 +82,7 @@ def _low_32_bits(hashes: pl.Series) -> pl.Series:
 
 
 def payee_warnings(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return warnings about payments that resemble each other, or name the same payee differently."""
+    """Return warnings about similar payments, and about payees with several names."""
     payments = payment_lines(lines).with_columns(value=readable_amount("amount"))
     if not payments.height:
         return empty_findings()
@@ -135,7 +135,7 @@ REWRITTEN = "client_orderid.rewritten"
 
 
 def normalise_ids(text: pl.Series) -> pl.Series:
-    """Apply `core.text.normalise_spelling` to each value. For speed, ASCII values are converted as a column."""
+    """Apply `core.text.normalise_spelling` to each value. For speed, ASCII values are lowercased as a column."""
     folded = text.str.to_lowercase()
     indices = (text.str.len_bytes() != text.str.len_chars()).fill_null(value=False).arg_true()
     if not indices.len():
@@ -145,8 +145,8 @@ def normalise_ids(text: pl.Series) -> pl.Series:
     )
 
 
-def look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for each row whose `client_orderid` is another row's id in a different spelling."""
+def look_alike_defects(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for each row whose `client_orderid` is another row's id spelled differently."""
     order_ids = frame.select("row", "client_orderid").drop_nulls()
     ids = order_ids.with_columns(folded=normalise_ids(order_ids["client_orderid"]))
     message = build_message(
@@ -159,8 +159,8 @@ def look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
     return findings_for_rows(_pair_rows(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
 
 
-def rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for each row that may repeat another under an order id that a spreadsheet changed."""
+def rewritten_defects(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for each row that may repeat another row, with its order id changed by a spreadsheet."""
     payments = payment_lines(lines).drop_nulls("client_orderid").with_columns(value=readable_amount("amount"))
     keys = ["currency", "payee", "value"]
     repeated = payments.filter(pl.len().over(keys) > 1) if payments.height else payments
@@ -179,7 +179,7 @@ def rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pair_rows(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
-    """Pair rows with equal `keys` but different `text`. `other` and `other_row` are the other row's id and number."""
+    """Pair rows that have the same `keys` but a different `text`. Adds the other row's id and number."""
     order_id, row, is_different = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
     groups = ids.group_by(keys).agg(
         text_of_first=pl.col(text).first(),

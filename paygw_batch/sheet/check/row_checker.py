@@ -40,9 +40,9 @@ from paygw_batch.sheet.read.frame import filter_rows
 
 @dataclass(frozen=True, slots=True)
 class CheckFailure:
-    """The rows of one country that fail a check, with the columns that its reasons need.
+    """One country's rows that fail a check, with the columns that the reasons need.
 
-    `position` is the check's position among those of the country, which orders the defects of a value.
+    `position` is the check's position among the country's checks, which orders the defects of a value.
     """
 
     country: str
@@ -53,12 +53,12 @@ class CheckFailure:
 
 @dataclass(slots=True)
 class _CheckTally:
-    """The rows that fail one check. `counts` and `first` (the first rows) are keyed by the position of the reason."""
+    """The rows that fail one check. `counts` and `first_rows` are keyed by the position of the reason."""
 
     check: ColumnCheck
     frames: list[pl.DataFrame] = field(default_factory=list)
     counts: Counter[int] = field(default_factory=Counter)
-    first: dict[int, pl.DataFrame] = field(default_factory=dict)
+    first_rows: dict[int, pl.DataFrame] = field(default_factory=dict)
 
     def count_reasons(self) -> None:
         rows = pl.concat(self.frames).rechunk()
@@ -68,7 +68,7 @@ class _CheckTally:
         for position in positions.unique().sort():
             indices = (positions == position).arg_true()
             self.counts[position] = indices.len()
-            self.first[position] = rows[indices.head(MAX_LISTED)]
+            self.first_rows[position] = rows[indices.head(MAX_LISTED)]
 
 
 class FailureTally:
@@ -77,21 +77,21 @@ class FailureTally:
     def __init__(self) -> None:
         self._tallies: dict[tuple[str, int], _CheckTally] = {}
         self._column_failures: dict[tuple[str, int], list[tuple[pl.Series, pl.DataFrame]]] = defaultdict(list)
-        """(column, position of the reason) -> row numbers, and the finding about the first row."""
+        """(column, position of the reason) -> row numbers and the finding about the first row."""
 
     def add(self, failures: Iterable[CheckFailure]) -> None:
         for failure in failures:
             if failure.check.once_per_column:
                 for position, rows in _split_by_reason(failure.rows, failure.check):
-                    first = _explain_rows(rows.bottom_k(1, by="row"), failure.check, position)
-                    self._column_failures[failure.check.column, position].append((rows["row"], first))
+                    finding = _explain_rows(rows.bottom_k(1, by="row"), failure.check, position)
+                    self._column_failures[failure.check.column, position].append((rows["row"], finding))
                 continue
             self._tallies.setdefault((failure.country, failure.position), _CheckTally(failure.check)).frames.append(
                 failure.rows
             )
 
     def findings(self, rows: pl.Series) -> Findings:
-        """Return the findings after all failures have been added. `rows` are the numbers of the rows with a finding."""
+        """Return the findings, after all failures have been added. `rows` are the numbers of the rows with one."""
         for tally in self._tallies.values():
             tally.count_reasons()
         all_findings = DeferredFrame(lambda: sort_findings(self._all_findings()))
@@ -99,7 +99,7 @@ class FailureTally:
         return findings.with_sheet_findings(self._column_findings())
 
     def _column_findings(self) -> pl.DataFrame:
-        """Return one finding per column, at row 0. Its message lists each reason with its row numbers."""
+        """Return one finding per column (as row 0), whose message lists each reason with its row numbers."""
         columns: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
         for (column, _), parts in sorted(self._column_failures.items(), key=lambda item: item[0]):
             rows = pl.concat(rows for rows, _ in parts).sort()
@@ -122,18 +122,18 @@ class FailureTally:
     def _first_findings(self) -> pl.DataFrame:
         if not self._tallies:
             return empty_findings()
-        row_numbers = pl.concat(part["row"] for tally in self._tallies.values() for part in tally.first.values())
+        row_numbers = pl.concat(part["row"] for tally in self._tallies.values() for part in tally.first_rows.values())
         last_row = row_numbers.sort().head(MAX_LISTED)[-1]
         is_needed = (pl.col("row") <= last_row) | (pl.int_range(pl.len()) < EXAMPLES_PER_CODE)
         findings = [
             _explain_rows(rows.filter(is_needed).rechunk(), tally.check, position)
             for _, tally in sorted(self._tallies.items(), key=lambda item: item[0])
-            for position, rows in tally.first.items()
+            for position, rows in tally.first_rows.items()
         ]
         return sample_findings(sort_findings(pl.concat([empty_findings(), *findings])))
 
     def _all_findings(self) -> pl.DataFrame:
-        """Return all findings, unordered. Explaining the failures of all pieces together is much faster."""
+        """Return all findings, unsorted. Explaining the failures of all pieces together is much faster."""
         findings = [
             _explain_rows(rows, tally.check, position)
             for _, tally in sorted(self._tallies.items(), key=lambda item: item[0])
@@ -143,7 +143,7 @@ class FailureTally:
 
 
 def failed_rows(failures: Sequence[CheckFailure]) -> pl.Series:
-    """Return the numbers of the rows that failed a check, in order and without duplicates."""
+    """Return the sorted numbers of the rows that failed a check, without duplicates."""
     rows = [failure.rows["row"] for failure in failures if not failure.check.once_per_column]
     return pl.concat([pl.Series("row", [], pl.UInt32), *rows]).unique().sort()
 
@@ -182,7 +182,7 @@ _WIRE_SCHEMA = {"row": pl.UInt32(), **dict.fromkeys(WIRE_COLUMNS, pl.String()), 
 class CheckedRows:
     """The lines of some rows, and the checks that failed.
 
-    `lines` has `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `FailureTally` turns
+    `lines` has `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, the rest String), ordered by row. `FailureTally` turns
     `failures` into defects and `warnings` into warnings.
     """
 
@@ -192,7 +192,7 @@ class CheckedRows:
 
 
 class RowChecker:
-    """Checks rows against the rules of an operation, except order ids if `derives_ids`.
+    """Checks rows against an operation's rules. Order ids are not checked if `derives_ids`.
 
     If `skips_checks`, rows are valid unless refused, because they have already passed the checks.
     """
@@ -205,7 +205,7 @@ class RowChecker:
         self._countries: dict[str, _CountryChecker] = {}
 
     def check_piece(self, raw: pl.DataFrame, refused_rows: pl.Series) -> CheckedRows:
-        """Check some rows of a sheet's frame. Rows in `refused_rows` are invalid even if they pass."""
+        """Check some rows of a sheet. Rows in `refused_rows` are invalid even if they pass."""
         grouped = self._group_by_country(raw)
         is_refused = grouped.rows["row"].is_in(refused_rows.implode())
         frame = clean_columns(grouped.rows, self._columns).with_columns(refused=is_refused)
@@ -221,7 +221,7 @@ class RowChecker:
         )
 
     def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
-        """Build the instructions of some rows. `lines` are these rows' lines from `check_piece`."""
+        """Build instructions from some rows, and their `lines` from `check_piece`."""
         valid = self._group_by_country(raw if lines["valid"].all() else filter_rows(raw, lines["valid"]))
         frame = clean_columns(valid.rows, self._columns)
         wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
@@ -233,7 +233,7 @@ class RowChecker:
         return build_instructions(lines, pl.concat(wire).sort("row"))
 
     def _group_by_country(self, raw: pl.DataFrame) -> "_GroupedRows":
-        """Group rows by country, so that each country's rows are a slice and not a copy."""
+        """Group rows by country, so that each country's rows are a slice rather than a copy."""
         codes = sorted(self._rules)
         country = clean_codes(raw["country"]).cast(pl.Enum(codes), strict=False).to_physical()
         country = country.cast(pl.UInt32).fill_null(len(codes))
@@ -260,7 +260,7 @@ class RowChecker:
 
 @dataclass(frozen=True, slots=True)
 class _GroupedRows:
-    """Rows grouped by country. `parts` are (checker, offset, height). `positions` is None if no row moved."""
+    """Rows grouped by country. `parts` holds (checker, offset, height). `positions` is None if no row has moved."""
 
     rows: pl.DataFrame
     parts: Sequence[tuple["_CountryChecker", int, int]]
@@ -302,7 +302,7 @@ class _CountryChecker:
         return cls(code, rule, checks_to_run, warnings, tuple(shown), tuple(wire))
 
     def check_rows(self, part: pl.DataFrame) -> CheckedRows:
-        """Check cleaned rows of this country. The result's lines have only the columns that depend on the country."""
+        """Check cleaned rows of this country. The resulting lines have only columns that depend on the country."""
         is_valid, failures = self._check(part, self.checks)
         valid = (is_valid & ~part["refused"]).alias("valid")
         if not valid.any():
@@ -319,12 +319,12 @@ class _CountryChecker:
 
     @property
     def _currency(self) -> pl.Expr:
-        """The row's currency, or the country's if the row has none."""
+        """The row's currency, or the country's currency if the row has none."""
         default = self.rule.currency if self.rule is not None else None
         return pl.coalesce("currency", pl.lit(default, pl.String)).alias("currency")
 
     def _shown_values(self, part: pl.DataFrame, valid: pl.Series) -> dict[str, pl.Series]:
-        """Return `SHOWN_COLUMNS`, purpose and currency by name. They are undefined for invalid rows."""
+        """Return `SHOWN_COLUMNS`, purpose and currency by name. Values for invalid rows are undefined."""
         purpose = pl.lit(self.rule.purpose if self.rule is not None else None, pl.String)
         if self.rule is not None and self.rule.purposes:
             purpose = pl.coalesce(purpose_code(self.rule), purpose)
@@ -345,7 +345,7 @@ class _CountryChecker:
     def _check(
         self, part: pl.DataFrame, checks: Sequence[ColumnCheck], selected: pl.Series | None = None
     ) -> tuple[pl.Series, list[CheckFailure]]:
-        """Return whether each row passes all checks, and the failures. Only `selected` rows are checked."""
+        """Return whether each row passes all checks, and the failures. Only `selected` rows can fail, if given."""
         passing = pl.Series([True]).new_from_index(0, part.height)
         failures = []
         results = part.select(check.passes.alias(str(position)) for position, check in enumerate(checks))

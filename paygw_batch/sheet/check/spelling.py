@@ -1,4 +1,4 @@
-"""Interprets amounts, countries and currencies as an office writes them, once a person has confirmed the meaning.
+"""Interprets amounts, countries and currencies as an office writes them, after a person has confirmed the meaning.
 
 Only cells that would be defects are interpreted. A valid cell keeps its meaning, whatever the answer.
 """
@@ -22,14 +22,14 @@ COMMA, POINT = "comma", "point"
 WORDS = "words"
 """The answer that countries and currencies are written as words."""
 AS_WRITTEN = "as-written"
-"""The answer that cells mean what they say, so they remain defects."""
+"""The answer that cells are meant as written, so they remain defects."""
 _AMOUNT_CODES = frozenset({"amount.format", "amount.decimals"})
 _WORD_CODES = frozenset({"country.unknown", "currency.mismatch"})
 _MIN_SIMILAR_CELLS = 3
-"""A spelling is common if half of the column uses it, or a quarter and at least this many cells."""
+"""A spelling is common if half of the column uses it, or a quarter of it and at least this many cells."""
 _MAX_SAMPLES = 8
 _MAX_GUESSED = 1_000
-"""The maximum number of different texts that are compared with every country, which is slow."""
+"""The maximum number of distinct texts to compare with every country, which is slow."""
 _MIN_SIMILARITY = 0.8
 """Kenia is like Kenya, but Zimbabwe is not like Zambia."""
 _NUMBER_WITH_POINT = r"^[0-9]+\.[0-9]+$"
@@ -37,7 +37,7 @@ _NUMBER_WITH_POINT = r"^[0-9]+\.[0-9]+$"
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """A person's answers so far. An answer is None if it has not been given.
+    """A person's answers so far. Answers that have not been given are None.
 
     `is_text` is true for a text file. In a workbook, 12.345 may be a number rather than text with thousands.
     """
@@ -48,12 +48,12 @@ class Answers:
 
     @property
     def changes_cells(self) -> bool:
-        """Whether a cell may mean something other than its text."""
+        """Whether cells may mean something other than their text."""
         return self.names == WORDS or self.numbers in {COMMA, POINT}
 
 
 def country_code(text: pl.Expr, rules: Rules) -> pl.Expr:
-    """Return the code of the country with this name in any of our languages (with or without accents), or null."""
+    """Return the code of the country with this name (in any of our languages, with or without accents), or null."""
     return _fold_letters(text).replace_strict(_codes_by_name(rules), default=None, return_dtype=pl.String)
 
 
@@ -71,7 +71,7 @@ def nearest_country(text: pl.Expr, rules: Rules) -> pl.Expr:
 
 
 def _codes_by_name(rules: Rules) -> Mapping[str, str]:
-    """Map the folded names of countries in all our languages to their codes."""
+    """Map folded country names in all our languages to codes."""
     codes = {rule.name: code for code, rule in rules.items()}
     for language in languages():
         with language_context(language):
@@ -127,7 +127,7 @@ def _changed_cells(rows: pl.DataFrame, cells: pl.DataFrame, column: str, meaning
 
 
 def replace_cells(frame: pl.DataFrame, cells: pl.DataFrame, source: str) -> pl.DataFrame:
-    """Replace `cells` (from `interpreted_cells`) in a sheet's frame with their `value` or `correction` (`source`)."""
+    """Replace `cells` (from `interpreted_cells`) in a sheet's frame with their `source`: `value` or `correction`."""
     for (column,), part in cells.partition_by("column", as_dict=True).items():
         indices = frame["row"].search_sorted(part["row"])
         frame = frame.with_columns(frame[str(column)].clone().scatter(indices, part[source]))
@@ -135,7 +135,7 @@ def replace_cells(frame: pl.DataFrame, cells: pl.DataFrame, source: str) -> pl.D
 
 
 def spelling_question(sheet: Sheet, findings: Findings, rules: Rules, answers: Answers) -> SheetQuestion | None:
-    """Return a question if a column's defects look like one office's way of writing values, otherwise None."""
+    """Return a question if a column's defects look like an office's usual way of writing values, otherwise None."""
     codes = {*findings.counts["code"]}
     if answers.names is None and codes & _WORD_CODES:
         words = interpreted_cells(sheet, rules, replace(answers, names=WORDS, numbers=None))
@@ -161,9 +161,9 @@ def _is_common(sheet: Sheet, cells: pl.DataFrame) -> bool:
 
 
 def _build_question(sheet: Sheet, kind: QuestionKind, cells: pl.DataFrame, answer: str) -> SheetQuestion:
-    pairs = cells.select("column", shortened_value("value"), "correction").unique(maintain_order=True)
-    pairs = pairs.sort(pl.col("value").str.len_chars(), descending=True, maintain_order=True).head(_MAX_SAMPLES)
-    _, value, meaning = pairs.row(0)
+    samples = cells.select("column", shortened_value("value"), "correction").unique(maintain_order=True)
+    samples = samples.sort(pl.col("value").str.len_chars(), descending=True, maintain_order=True).head(_MAX_SAMPLES)
+    _, value, meaning = samples.row(0)
     return SheetQuestion(
         kind,
         say_count(
@@ -177,12 +177,12 @@ def _build_question(sheet: Sheet, kind: QuestionKind, cells: pl.DataFrame, answe
         ),
         question=say("Does {value} mean {meaning}?", value=value, meaning=meaning),
         choices=(answer, AS_WRITTEN),
-        samples=[f"{sheet.headers[column]}: {text} = {corrected}" for column, text, corrected in pairs.iter_rows()],
+        samples=[f"{sheet.headers[column]}: {text} = {corrected}" for column, text, corrected in samples.iter_rows()],
     )
 
 
 def interpretations(validated: Validated) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (heading, text, meaning, row ranges) for each interpreted word, and once for all amounts."""
+    """Yield (heading, text, meaning, row ranges) for each interpreted word, and one for all amounts."""
     word = pl.when(pl.col("column") != "amount").then("value")
     for _, cells in validated.interpreted.with_columns(word=word).group_by("column", "word", maintain_order=True):
         column, text, meaning = cells.select("column", shortened_value("value"), "correction").row(0)

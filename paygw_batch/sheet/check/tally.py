@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some rows of a sheet, with the sheet's own defects in them."""
+    """Some rows of a sheet, with the sheet's own defects in these rows."""
 
     frame: pl.DataFrame
     defects: pl.DataFrame
@@ -44,7 +44,7 @@ def split_sheet(sheet: Sheet) -> Iterator[Piece]:
 
 
 def map_pieces(sheet: Sheet, process: Callable[[Piece], _Result]) -> Iterator[_Result]:
-    """Process the pieces of a sheet in parallel, because polars releases the GIL. Yield the results in order."""
+    """Process the pieces of a sheet in parallel, and yield the results in order. polars releases the GIL."""
     thread_count = max(1, min(pl.thread_pool_size() // _CORES_PER_PIECE, _MAX_PIECES_AT_ONCE))
     pending: deque[Future[_Result]] = deque()
     with ThreadPoolExecutor(thread_count) as pool:
@@ -60,7 +60,7 @@ def map_pieces(sheet: Sheet, process: Callable[[Piece], _Result]) -> Iterator[_R
 class _PieceTally:
     """The results of one piece. `ids` holds the `row` and `hash` of each order id, and `payees` the `payee_hashes`.
 
-    Order ids that differ only in spelling have the same hash. `defects` holds defects that no check found.
+    Order ids that differ only in spelling have the same hash. `defects` holds defects found outside the checks.
     """
 
     frame: pl.DataFrame
@@ -97,7 +97,7 @@ class _PieceTally:
 
 
 class SheetTally:
-    """Adds up the results of a sheet's pieces. `filled_columns` have a value in at least one row."""
+    """Adds up the results of a sheet's pieces. `filled_columns` are those with a value in at least one row."""
 
     def __init__(self, sheet: Sheet) -> None:
         self.filled_columns = frozenset(column.name for column in sheet.frame if column.null_count() < len(column))
@@ -129,19 +129,19 @@ class SheetTally:
         """The numbers of the invalid rows, in order."""
         return pl.concat(piece.invalid_rows for piece in self._pieces)
 
-    def pop_repeated_ids(self) -> pl.Series:
-        """Return the rows whose order id may repeat another in some spelling, and discard the hashes of order ids."""
+    def pop_repeated_id_rows(self) -> pl.Series:
+        """Return the rows whose order ids may repeat others in some spelling, and discard the hashes of order ids."""
         ids = pl.concat(piece.ids for piece in self._pieces)
         self._pieces = [replace(piece, ids=piece.ids.clear()) for piece in self._pieces]
         return rows_with_repeated_hash(ids)
 
     @property
-    def repeated_payees(self) -> pl.Series:
-        """The numbers of valid rows that may repeat another row's payment, or name its payee differently."""
+    def repeated_payee_rows(self) -> pl.Series:
+        """The valid rows that may repeat another row's payment, or name its payee differently."""
         return rows_to_compare(pl.concat(piece.payees for piece in self._pieces))
 
     def defects(self) -> Findings:
-        """Return the defects of the file, of single values, and of rows that look like totals."""
+        """Return the defects in the file, in single values, and in rows that look like totals."""
         rows = pl.concat(piece.rows_with_defects for piece in self._pieces).unique()
         findings = self._failures.findings(rows)
         return findings.with_findings(pl.concat(piece.defects for piece in self._pieces))
@@ -158,7 +158,7 @@ def tally_sheet(sheet: Sheet, check_piece: Callable[[Piece], CheckedRows]) -> Sh
 
 
 def count_lines(lines: pl.DataFrame) -> pl.DataFrame:
-    """Count lines as in `Validated.counts`."""
+    """Count lines and add up their amounts, as in `Validated.counts`."""
     is_valid = lines["valid"]
     # The amounts of valid rows are readable, so they are not checked again.
     value = pl.col("amount").cast(pl.Decimal(38, 4)) if is_valid.all() else readable_amount("amount")
@@ -173,6 +173,6 @@ def _total_row_defects(frame: pl.DataFrame, failures: Sequence[CheckFailure]) ->
     ]
     rows = frame.filter(pl.col("row").is_in(without_country[0].implode())) if without_country else frame.clear()
     text = pl.exclude("row")
-    totals = rows.select("row", value=pl.coalesce(pl.when(text.str.contains(_TOTAL)).then(text))).drop_nulls()
+    total_rows = rows.select("row", value=pl.coalesce(pl.when(text.str.contains(_TOTAL)).then(text))).drop_nulls()
     message = pl.lit(say("This looks like a total, not a payment. Delete the row."))
-    return findings_for_rows(totals, "row", "row.total", message, pl.col("value"))
+    return findings_for_rows(total_rows, "row", "row.total", message, pl.col("value"))

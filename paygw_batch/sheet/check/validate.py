@@ -20,7 +20,7 @@ from paygw_batch.errors import InternalError, QuestionKind, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.check.contract import rules_for_sheet
 from paygw_batch.sheet.check.corrections import LEFT_OUT
-from paygw_batch.sheet.check.repeats import duplicate_ids, look_alike_ids, payee_warnings, rewritten_ids
+from paygw_batch.sheet.check.repeats import duplicate_defects, look_alike_defects, payee_warnings, rewritten_defects
 from paygw_batch.sheet.check.row_checker import CheckedRows, RowChecker
 from paygw_batch.sheet.check.tally import Piece, SheetTally, count_lines, map_pieces, split_sheet, tally_sheet
 from paygw_batch.sheet.clean import clean_columns
@@ -37,10 +37,10 @@ REASON_COLUMNS = ("error_code", "message")
 
 
 def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
-    """Check a sheet against the rules of its countries.
+    """Validate a sheet against the rules of its countries.
 
     If the sheet has no order ids, they are derived from `reference`. Raises `SheetError` if `reference` is needed but
-    None, or if the sheet lacks a column that its rows need. Raises `UsageError` for an invalid reference.
+    None, or if a column that the rows need is missing. Raises `UsageError` for an invalid reference.
     """
     rules = rules_for_sheet(rules, sheet.headers)
     derives_ids = "client_orderid" not in sheet.headers
@@ -59,21 +59,21 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
     sheet_pass = _SheetPass(checker, empty_findings()["row"], None, [] if derives_ids or reference is None else [note])
     tally = tally_sheet(sheet, sheet_pass.check_piece)
     _require_columns(sheet, rules, tally.counts["country"].unique())
-    repeat_findings = empty_findings()
+    repeats = empty_findings()
     if derives_ids:
         sheet_pass = replace(sheet_pass, ids=_derive_ids(sheet, sheet_pass, reference or ""))
-    elif (similar_rows := pl.concat([tally.pop_repeated_ids(), tally.repeated_payees]).unique()).len():
+    elif (similar_rows := pl.concat([tally.pop_repeated_id_rows(), tally.repeated_payee_rows]).unique()).len():
         left_out = sheet.defects.filter(pl.col("code") == LEFT_OUT)  # these rows cannot repeat others
         similar = sheet_pass.lines_for(sheet, similar_rows).join(left_out, "row", "anti")
-        repeat_findings = pl.concat([duplicate_ids(similar), look_alike_ids(similar), rewritten_ids(similar)])
-        sheet_pass = replace(sheet_pass, refused=repeat_findings["row"])
-    if derives_ids or repeat_findings.height:
+        repeats = pl.concat([duplicate_defects(similar), look_alike_defects(similar), rewritten_defects(similar)])
+        sheet_pass = replace(sheet_pass, refused=repeats["row"])
+    if derives_ids or repeats.height:
         tally = tally_sheet(sheet, sheet_pass.check_piece)
-    return _build_validated(sheet, rules, sheet_pass, tally, repeat_findings)
+    return _build_validated(sheet, rules, sheet_pass, tally, repeats)
 
 
 def _build_validated(
-    sheet: Sheet, rules: Rules, sheet_pass: "_SheetPass", tally: SheetTally, repeat_findings: pl.DataFrame
+    sheet: Sheet, rules: Rules, sheet_pass: "_SheetPass", tally: SheetTally, repeats: pl.DataFrame
 ) -> Validated:
     notes = [*sheet.notes]
     used_rules = [rules[code] for code in tally.counts["country"].unique().drop_nulls().sort() if code in rules]
@@ -86,15 +86,15 @@ def _build_validated(
             )
         )
     sheet = replace(sheet, notes=(*notes, *sheet_pass.notes))
-    defects = tally.defects().with_findings(repeat_findings, added_first=True)
+    defects = tally.defects().with_findings(repeats, added_first=True)
     if not defects.rows.sort().equals(tally.invalid_rows):
         raise InternalError("the rows with a defect are not the rows that are not valid")
-    # Warnings about a row with a defect are not needed until the row is corrected.
+    # Warnings about rows with defects are not needed until the rows are corrected.
     file_warnings = sheet.warnings.filter(~pl.col("row").is_in(tally.invalid_rows.implode()))
-    similar_rows = tally.repeated_payees
+    similar_rows = tally.repeated_payee_rows
     payees = payee_warnings(sheet_pass.lines_for(sheet, similar_rows)) if similar_rows.len() else empty_findings()
     warnings = tally.warnings().with_findings(file_warnings, added_first=True).with_findings(payees)
-    # Computing rows with their defects is expensive for a bad sheet, and most commands never show them.
+    # Computing rows with their defects is expensive if there are many, and most commands never show them.
     lines, reasons = tally.lines, DeferredFrame(lambda: _row_reasons(defects.all_findings.frame))
     if lines is None:
         # No more checks are needed here, because rows pass `ContractGate` when their batch is opened.
@@ -122,7 +122,7 @@ def _build_validated(
 
 @dataclass(frozen=True, slots=True)
 class _SheetPass:
-    """One pass over a sheet. Its `refused` rows repeat others, and `ids` holds derived order ids by `row`."""
+    """One pass over a sheet. `refused` rows repeat others, and `ids` holds derived order ids by `row`."""
 
     row_checker: RowChecker
     refused: pl.Series
@@ -162,7 +162,7 @@ def _derive_ids(sheet: Sheet, sheet_pass: _SheetPass, reference: str) -> pl.Data
 
 
 def _stream_parts(sheet: Sheet, sheet_pass: _SheetPass, reasons: DeferredFrame) -> Iterator[ValidatedPart]:
-    """Check a validated sheet again, and yield its rows and instructions in parts."""
+    """Check a validated sheet again, yielding its rows and instructions in parts."""
 
     def rebuild_part(piece: Piece) -> ValidatedPart:
         row_numbers = piece.frame["row"]
@@ -176,7 +176,7 @@ def _stream_parts(sheet: Sheet, sheet_pass: _SheetPass, reasons: DeferredFrame) 
 
 
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
-    """Add `defects` (`DEFECT_SCHEMA`). Their rows become invalid, which changes the batch id."""
+    """Return `validated` with more defects (`DEFECT_SCHEMA`). Their rows become invalid, which changes the batch id."""
     sheet = validated.sheet
     all_defects = validated.defects_found.with_findings(defects.match_to_schema(DEFECT_SCHEMA))
     is_refused = pl.col("row").is_in(defects["row"].unique().implode())
@@ -191,11 +191,11 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
         return map(refuse_rows, validated.parts())
 
     digest = BatchDigest(sheet.operation, sheet.unknown, validated.filled_columns)
-    counts = []
+    part_counts = []
     for part in stream_parts():
         digest.add(part.rows, part.raw)
-        counts.append(count_lines(part.rows))
-    total_counts = pl.concat(counts).group_by(COUNT_KEYS).sum()
+        part_counts.append(count_lines(part.rows))
+    total_counts = pl.concat(part_counts).group_by(COUNT_KEYS).sum()
     if total_counts.filter(~pl.col("valid"))["count"].sum() != reasons.height:
         raise InternalError("the rows with a defect are not the rows that are not valid")
     return replace(
@@ -211,18 +211,17 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
 
 
 def with_warnings(validated: Validated, warnings: pl.DataFrame) -> Validated:
-    """Add `warnings` (`DEFECT_SCHEMA`)."""
     findings = warnings.match_to_schema(DEFECT_SCHEMA)
     return replace(validated, warnings_found=validated.warnings_found.with_findings(findings))
 
 
 def warnings_as_defects(validated: Validated) -> Validated:
-    """Turn every warning into a defect with the same code."""
+    """Turn warnings into defects with the same codes."""
     return validated if validated.warnings_found.is_empty else with_defects(validated, validated.warnings)
 
 
 def whole_sheet_refusal(validated: Validated) -> str:
-    """Return a message if `warnings_as_defects` made a warning about the whole sheet a defect, otherwise ""."""
+    """Return a message if a warning about the whole sheet became a defect (`warnings_as_defects`), otherwise ""."""
     if not (validated.defects_found.rows == 0).any():
         return ""
     return say(
@@ -245,7 +244,7 @@ def _require_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
             if field.from_sheet and field.name in rule.required and not has_default and field.name not in available:
                 countries_by_column[field.name].append(say(rule.name))
     if countries_by_column:
-        profile = _profile_hint(countries_by_column, sheet)
+        profile_hint = _profile_hint(countries_by_column, sheet)
         missing_columns = "; ".join(
             say("{column} (needed for {names})", column=column, names=", ".join(names))
             for column, names in countries_by_column.items()
@@ -253,13 +252,13 @@ def _require_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
         raise MissingColumns(
             list(countries_by_column),
             say("{name} does not have these columns: {said}.", name=sheet.name, said=missing_columns),
-            hint=say("Add them, or correct their headings.") + profile,
-            option="--column-profile" if profile else "",
+            hint=say("Add them, or correct their headings.") + profile_hint,
+            option="--column-profile" if profile_hint else "",
         )
 
 
 def _profile_hint(missing: Collection[str], sheet: Sheet) -> str:
-    """Return a hint about a profile that maps an unknown heading to a missing column, otherwise ""."""
+    """Return a hint about a profile that maps an unknown heading to a missing column, or "" if there is none."""
     for profile in profile_names():
         columns = {fold_heading(heading): column for heading, column in read_profile(profile).items()}
         for heading in sheet.unknown:
@@ -273,7 +272,7 @@ def _profile_hint(missing: Collection[str], sheet: Sheet) -> str:
 
 
 def _row_reasons(defects: pl.DataFrame) -> pl.DataFrame:
-    """Return `row` and `REASON_COLUMNS` for each row with a defect. Defects of the whole sheet (row 0) are ignored."""
+    """Return `row` and `REASON_COLUMNS` for each row with a defect, ignoring defects of the whole sheet (row 0)."""
     return (
         defects.filter(pl.col("row") > 0)
         .group_by("row", maintain_order=True)
@@ -282,7 +281,7 @@ def _row_reasons(defects: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sender_columns(raw: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
-    """Return `row` and the sender's columns that the reconciliation also shows."""
+    """Return `row` and those of the sender's columns that the reconciliation shows."""
     sender_columns = [name for name in reconciled_columns(sheet.operation) if name in sheet.headers]
     return raw.select("row", *sender_columns, *sheet.unknown)
 
@@ -309,6 +308,6 @@ def _control_totals(counts: pl.DataFrame, rules: Rules) -> ControlTotals:
 
 
 def _round_to_currency(amount: Decimal, minor_units: int | None) -> Decimal:
-    """Round an amount to the currency's decimals (two if unknown), unless that loses digits."""
+    """Round an amount to the currency's decimals (two if unknown), unless digits would be lost."""
     rounded = round(amount, 2 if minor_units is None else minor_units)
     return rounded if rounded == amount else amount

@@ -393,7 +393,7 @@ def format_displayed_number(code: str, number: str, *, is_exact: bool) -> str | 
 
 
 @lru_cache(maxsize=1 << 10)
-def format_words(code: str) -> tuple[str, ...]:
+def words_in_format(code: str) -> tuple[str, ...]:
     """Return the words and currency symbols that a format adds to positive numbers, such as "KES" or "$"."""
     sections = _parse_sections(code)[:3]
     used_sections = sections if any(section.condition for section in sections) else sections[:1]

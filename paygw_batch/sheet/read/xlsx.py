@@ -25,7 +25,7 @@ from paygw_batch.sheet.read.headings import (
     match_headings,
     no_header_error,
 )
-from paygw_batch.sheet.read.workbook_styles import UNKNOWN_FORMAT, CellStyle, Overlays, format_words
+from paygw_batch.sheet.read.workbook_styles import UNKNOWN_FORMAT, CellStyle, Overlays, words_in_format
 from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPart
 
 _ROWS_AT_ONCE = 20_000
@@ -100,7 +100,7 @@ class Content:
             shown_text = display if isinstance(display, str) else display.displayed_number(text, is_exact=name in _IDS)
             if shown_text is not None and _shows_other_value(name, text, shown_text, partial(self._row_code, row)):
                 self.displayed.append((row.number, number, text, shown_text))
-            elif name == "amount" and isinstance(display, CellStyle) and (words := format_words(display.code)):
+            elif name == "amount" and isinstance(display, CellStyle) and (words := words_in_format(display.code)):
                 key = (words, self._row_code(row, "currency"), self._row_code(row, "country"))
                 if key not in self.formats:
                     self.formats[key] = (row.number, text, display.displayed_number(text, is_exact=True) or text)
@@ -137,7 +137,7 @@ def read_workbook(data: bytes, options: ReadOptions) -> Table:
         headings,
         notes,
         _doubt_defects(content),
-        display_warnings(content),
+        appearance_warnings(content),
         part.name if len(book.worksheets()) > 1 else "",
         tuple(_unread_worksheets(book, part, matches)),
     )
@@ -317,7 +317,7 @@ def _read_chunk(rows: Iterator[Row]) -> list[Row]:
     return chunk
 
 
-def display_warnings(content: Content) -> pl.DataFrame:
+def appearance_warnings(content: Content) -> pl.DataFrame:
     """Return warnings about values, rows and columns that the workbook hides or displays differently."""
     names = content.columns
     hidden = say("The row is hidden in the spreadsheet, but will be paid like any other. Unhide it or delete it.")
