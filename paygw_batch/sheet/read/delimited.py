@@ -1,6 +1,6 @@
 """Reads delimited text (CSV) as a frame of exact text. Finds the header and the delimiter, and loses no line.
 
-A sheet is used only if two readings agree. polars does the first. The second counts lines and delimiters in the bytes,
+A sheet is used only if two readings agree. The first is by polars. The second counts lines and delimiters in the bytes,
 and checks lines with quotation marks against RFC 4180. Together they detect stray quotation marks that merge rows, and
 rows with missing fields. A field may span several lines if none of them could be a row.
 """
@@ -42,11 +42,11 @@ from paygw_batch.sheet.read.text import LineMarks
 
 DELIMITERS = (",", ";", "\t", "|")
 _LINES_PER_QUOTED = 8
-"""If at most one line in this many has quotation marks, checking only those lines is cheaper."""
+"""If at most one line in this many has quotation marks, it is cheaper to check only those lines."""
 _DELIMITER_NAMES = {",": mark("a comma"), ";": mark("a semicolon"), "\t": mark("a tab"), "|": mark("a vertical bar")}
 _BLANK_LINE = re.compile(rb"(?<=\n)\r?(?:\n|\Z)")
 _SPLIT_THOUSANDS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{3}(?:\.[0-9]+)?[^0-9]{0,12}$"
-"""An amount and the next field that may be one amount, such as `1,500`. The next two match `1,50` and `1500,00`."""
+"""An amount and the next field, if they may be one amount, as in `1,500`. The next two match `1,50` and `1500,00`."""
 _SPLIT_CENTS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{2}[^0-9]{0,4}$"
 _SPLIT_CENTS_OF_MORE = r"^[^.,]*[0-9],[0-9]{2}$"
 _STRICT = frozenset({Cleaning.NUMBER, Cleaning.CODE})
@@ -56,7 +56,7 @@ _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class HeaderPosition:
-    """The position of the header: `line` in the file (from 0), `row` (from 1), and `offset` of the line after it."""
+    """The position of the header: its `line` in the file (from 0) and `row` (from 1), and the next line's `offset`."""
 
     delimiter: str
     line: int
@@ -69,8 +69,8 @@ class HeaderPosition:
 def read_delimited(data: bytes, options: ReadOptions) -> Table:
     """Read the rows of `data` (UTF-8 without NUL and without lone carriage returns).
 
-    A row with too many or too few fields has a defect (`row.fields`). Raises `SheetError` if the whole file cannot be
-    trusted, for example if most rows have the same wrong number of fields.
+    Rows with too many or too few fields have a defect (`row.fields`). Raises `SheetError` if the file as a whole cannot
+    be trusted, for example if most rows have the same wrong number of fields.
     """
     header = find_header(data, options)
     try:
@@ -87,7 +87,7 @@ class _UnclosedQuote(SheetError):
 
 
 class _WidthMismatch(SheetError):
-    """Most rows have a different number of fields than the header. `fields` is that number if all rows share it."""
+    """Most rows have a different number of fields from the header. `fields` is that number if all rows share it."""
 
     def __init__(self, message: str, *, hint: str, fields: int | None) -> None:
         super().__init__(message, hint=hint)
@@ -95,7 +95,7 @@ class _WidthMismatch(SheetError):
 
 
 def _read_table(data: bytes, header: HeaderPosition, options: ReadOptions) -> Table:
-    """Read the rows. Empty fields or headings at the end of every line are dropped."""
+    """Read the rows, dropping fields or headings that are empty at the end of every line."""
     delimiter = header.delimiter.encode()
     marks = LineMarks.scan(data, delimiter, header.offset)
     try:
@@ -117,8 +117,8 @@ def _read_table(data: bytes, header: HeaderPosition, options: ReadOptions) -> Ta
 def _join_quoted_lines(data: bytes, header: HeaderPosition) -> bytes | None:
     """Replace line breaks inside quotation marks with `LINE_BREAK`. Returns None if that could hide a row.
 
-    Stray quotation marks merge rows. Lines of one record could be separate rows if two of them have enough delimiters,
-    or a known country and an amount in the right columns.
+    Stray quotation marks merge rows. The lines of a record could be separate rows if two of them have enough
+    delimiters, or a known country and an amount in the right columns.
     """
     min_delimiters = max(1, len(header.cells) - 2)
     country, amount = (header.headings.names.index(name) for name in REQUIRED_COLUMNS)
@@ -146,7 +146,7 @@ def _join_quoted_lines(data: bytes, header: HeaderPosition) -> bytes | None:
 
 
 def _has_only_empty_tail(table: Table, header: HeaderPosition) -> bool:
-    """Return whether the fields after the last heading are empty, and no value can belong there.
+    """Return whether all fields after the last heading are empty, and no value can belong there.
 
     A comma inside a value (`1,000`) shifts all later values, and an empty last column would hide the shift. So if the
     delimiter is a comma, the last known column must have strict checks and a value in each row.
@@ -221,19 +221,19 @@ def _flag_split_amounts(table: Table, delimiter: str) -> Table:
 
 
 def read_rows(data: bytes, header: HeaderPosition, marks: LineMarks, file: str) -> Table:
-    """Read the rows of `data` below `header`. `marks` are the marks in these rows. Raises `SheetError`."""
-    headings, lines = header.headings, marks.line_count
+    """Read the rows of `data` below `header`, in which `marks` were found. Raises `SheetError`."""
+    headings, height = header.headings, marks.line_count
     # polars silently joins lines at an unclosed quotation mark, and pads short rows. A payment could vanish, or an
     # amount could be read from a neighbouring column. So lines and delimiters are also counted in the bytes.
     ragged = None
-    frame = _parse_rows(data, header, headings) if _counts_agree(data, header, marks) else None
+    frame = _parse_rows(data, header) if _counts_agree(data, header, marks) else None
     if frame is None:
         ragged = _find_ragged_lines(data, header, file)
         _check_width(data, ragged, header, file)
-        frame = _parse_rows(_blank_ragged_lines(data, header, ragged), header, headings)
-    if frame is None or frame.height != lines:
+        frame = _parse_rows(_blank_ragged_lines(data, header, ragged), header)
+    if frame is None or frame.height != height:
         raise SheetError(
-            say("{file} cannot be split into rows, because its {lines} lines run together.", file=file, lines=lines),
+            say("{file} cannot be split into rows, because its {lines} lines run together.", file=file, lines=height),
             hint=say(_QUOTE_HINT),
         )
     # An apostrophe is rare, so searching for one and then checking what precedes it is fast.
@@ -242,7 +242,7 @@ def read_rows(data: bytes, header: HeaderPosition, marks: LineMarks, file: str) 
     frame = frame.with_row_index("row", offset=header.row + 1)
     if ragged is None:
         return Table(frame, headings, may_have_empty=b'""' in marks.marks)
-    frame, defects = _fill_ragged_rows(frame, ragged, header, headings)
+    frame, defects = _fill_ragged_rows(frame, ragged, header)
     return Table(frame, headings, defects=defects)
 
 
@@ -251,9 +251,9 @@ _QUOTE_HINT = mark('Quotation marks must enclose a whole field. Write a quotatio
 
 @dataclass(frozen=True, slots=True)
 class FirstLine:
-    """One of the first lines of a text: `line` in the file (from 0), `row` (from 1), `offset` of the line after it.
+    """One of a text's first lines: `line` in the file (from 0), `row` (from 1), and the next line's `offset`.
 
-    `cells_by_delimiter` has its cells for each delimiter. `has_open_quote` is true if a quotation mark is unpaired.
+    `cells_by_delimiter` holds its cells for each delimiter. `has_open_quote` says whether a quotation mark is unpaired.
     """
 
     line: int
@@ -317,8 +317,8 @@ def _split_cells(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _parse_rows(data: bytes, header: HeaderPosition, headings: Headings) -> pl.DataFrame | None:
-    """Parse each line below the header as a row. A blank line gives nulls. Returns None if polars fails."""
+def _parse_rows(data: bytes, header: HeaderPosition) -> pl.DataFrame | None:
+    """Parse each line below the header as a row, and blank lines as nulls. Returns None if polars fails."""
     try:
         return pl.read_csv(
             data,
@@ -326,17 +326,17 @@ def _parse_rows(data: bytes, header: HeaderPosition, headings: Headings) -> pl.D
             quote_char='"' if b'"' in data else None,
             skip_lines=header.line,
             infer_schema=False,
-            with_column_names=lambda _: list(headings.names),
+            with_column_names=lambda _: list(header.headings.names),
         )
     except pl.exceptions.PolarsError:
         return None
 
 
 def _counts_agree(data: bytes, header: HeaderPosition, marks: LineMarks) -> bool:
-    """Return whether counts of lines and delimiters prove that each line has all its fields.
+    """Return whether the numbers of lines and delimiters prove that each line has all its fields.
 
-    The few lines with quotation marks are checked one by one. polars rejects extra fields, so if the total of
-    delimiters in the other lines is right, none of these lines lacks a field or is blank.
+    The few lines with quotation marks are checked one by one. polars rejects extra fields, so if the other lines have
+    the right total of delimiters, none of them lacks a field or is blank.
     """
     needed = len(header.cells) - 1
     if marks.are_uniform(needed):
@@ -365,7 +365,7 @@ def _quoted_lines(data: bytes, offset: int, *, max_lines: int) -> list[bytes] | 
 
 
 def _find_ragged_lines(data: bytes, header: HeaderPosition, file: str) -> pl.DataFrame:
-    """Return lines (`index`, `line`) with wrong `fields` counts. Raises `SheetError` for an unpaired quotation mark."""
+    """Return the `index`, `line` and `fields` of lines with a wrong number of fields. Raises `SheetError`."""
     line, delimiter = pl.col("line"), header.delimiter
     lines_below = pl.scan_lines(data).with_row_index("index").filter(pl.col("index") > header.line)
     lines_below = lines_below.with_columns(index=pl.col("index") - (header.line + 1))
@@ -408,7 +408,7 @@ def _check_quotes(quoted: pl.DataFrame, header: HeaderPosition, file: str) -> No
 
 
 def _check_width(data: bytes, ragged: pl.DataFrame, header: HeaderPosition, file: str) -> None:
-    """Raise `_WidthMismatch` if most rows have the same wrong number of fields."""
+    """Raise `_WidthMismatch` if most rows share the same wrong number of fields."""
     columns = len(header.cells)
     fields, count = ragged["fields"].value_counts(sort=True).row(0) if ragged.height > 1 else (0, 0)
     row_count = data.count(b"\n", header.offset) + 1 - len(_BLANK_LINE.findall(data, header.offset))
@@ -446,22 +446,23 @@ def _blank_ragged_lines(data: bytes, header: HeaderPosition, ragged: pl.DataFram
 
 
 def _fill_ragged_rows(
-    frame: pl.DataFrame, ragged: pl.DataFrame, header: HeaderPosition, headings: Headings
+    frame: pl.DataFrame, ragged: pl.DataFrame, header: HeaderPosition
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Fill in the fields of ragged lines from left to right. Also return a defect for each of these lines.
+    """Fill in the fields of ragged lines from left to right. Also returns a defect for each of these lines.
 
-    Extra fields go into the last column, where they are visible for correction. Even an empty extra field is a defect,
-    because an unquoted `1,000` before an empty last field would be paid as 1.
+    Extra fields go into the last column, where a person can see and correct them. Even an empty extra field is a
+    defect, because an unquoted `1,000` before an empty last field would be paid as 1.
     """
-    columns = len(headings.names)
+    names = header.headings.names
+    columns = len(names)
     fitted_rows: list[list[str | None]] = []
     for line in ragged["line"]:
         cells = _split_cells(line, header.delimiter) or line.split(header.delimiter)
         fitted = [*cells[: columns - 1], header.delimiter.join(cells[columns - 1 :])]
         fitted_rows.append([cell or None for cell in fitted] + [None] * (columns - len(fitted)))
-    fields_frame = pl.DataFrame(fitted_rows, schema=dict.fromkeys(headings.names, pl.String), orient="row")
+    fields_frame = pl.DataFrame(fitted_rows, schema=dict.fromkeys(names, pl.String), orient="row")
     indices = ragged["index"]
-    frame = frame.with_columns(frame[name].scatter(indices, fields_frame[name]) for name in headings.names)
+    frame = frame.with_columns(frame[name].scatter(indices, fields_frame[name]) for name in names)
     add_fields = say("add the missing fields, empty if they have no value")
     quote_fields = say(
         "put fields that contain {delimiter!r} in quotation marks, and write amounts without it",

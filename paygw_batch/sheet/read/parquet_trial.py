@@ -22,12 +22,12 @@ _MAX_CPU_S = 600
 _TEXT_TYPES = (pl.String, pl.Categorical, pl.Enum)
 _NOT_TEXT = (pl.Binary, pl.Object, pl.Unknown, pl.Duration)
 MAX_DIGITS = 38
-"""The maximum number of digits in a decimal that polars decodes. Decimals of 256 bits can have more."""
+"""The maximum number of digits in a decimal that polars can decode. 256-bit decimals can have more."""
 _CHILD_CODE = "from paygw_batch.sheet.read.parquet_trial import run_trial; run_trial({limits})"
 
 
 class TrialResult(IntEnum):
-    """The result of a trial, as the child's exit status. Any other status means that the file is damaged."""
+    """The result of a trial, as the child's exit status. Any other status means a damaged file."""
 
     SOUND = 0
     TOO_MANY_ROWS = 10
@@ -81,10 +81,7 @@ def _decode(data: bytes, max_rows: int, max_bytes: int) -> TrialResult:
     if scan.select(pl.len()).collect().item() > max_rows:
         return TrialResult.TOO_MANY_ROWS
     frame = scan.select(text_columns(scan.collect_schema())).collect()
-    # A string is counted for each row that has it, although it is stored once, because all rows will be read.
+    # A string counts for each row that has it, although it is stored once, because all rows will be read.
     texts = [column.cast(pl.String) for column in frame.iter_columns() if column.dtype in _TEXT_TYPES]
-    return (
-        TrialResult.TOO_LARGE
-        if sum(int(text.str.len_bytes().sum()) for text in texts) > max_bytes
-        else TrialResult.SOUND
-    )
+    text_bytes = sum(int(text.str.len_bytes().sum()) for text in texts)
+    return TrialResult.TOO_LARGE if text_bytes > max_bytes else TrialResult.SOUND
