@@ -1,4 +1,4 @@
-"""Turns the rows of a file into a `Sheet`, in the same steps for all formats."""
+"""Converts the rows of a file to a `Sheet`, in the same steps for all formats."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ _DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
 
 
 def convert_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Convert digits to ASCII, with a warning for each. Values of mixed scripts stay, so that checks reject them."""
+    """Convert other scripts' digits to ASCII, with warnings. Values in mixed scripts stay, so checks reject them."""
     warnings, cleanings = [build_findings(())], sheet_columns().cleanings
     for name in frame.columns:
         if cleanings.get(name) not in {Cleaning.AMOUNT, Cleaning.NUMBER}:
@@ -51,9 +51,9 @@ def convert_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def clean_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Clean columns and return them as rows, with empty strings for missing values.
+    """Clean columns, and return them as rows with empty strings for missing values.
 
-    `meant` is the plain amount that `amount` means in its `currency`, or empty if that is unclear.
+    In each row, `meant` is the plain amount that `amount` means in its `currency`, or empty if that is unclear.
     """
     cleanings = sheet_columns().cleanings
     texts = (unguard_formulas(pl.Series(name, cells, pl.String)) for name, cells in columns.items())
@@ -67,7 +67,7 @@ def clean_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 
 
 def _has_other_digits(text: pl.Series) -> pl.Series:
-    """Return a mask of values with non-ASCII digits. Comparing lengths is a cheap way to exclude ASCII columns."""
+    """Return a mask of values with non-ASCII digits. Comparing lengths excludes ASCII columns cheaply."""
     if text.str.len_bytes().sum() == text.str.len_chars().sum():
         return pl.Series([False]).new_from_index(0, text.len())
     return text.str.contains(f"[{''.join(_SCRIPTS)}]").fill_null(value=False)
@@ -103,7 +103,7 @@ class Table:
 
 
 def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
-    """Convert a table to a sheet. Cells become single lines, blank cells null, and blank rows are dropped.
+    """Convert a table to a sheet. Cells become single lines, empty cells become null, and blank rows are dropped.
 
     Rows keep their numbers. Raises `SheetError` for a sheet without rows, or with more than `max_rows`.
     """
@@ -111,7 +111,7 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
     frame = join_cell_lines(table).frame.drop(headings.rejects_columns)
     if table.may_have_empty:
         frame = frame.with_columns(_empty_to_null(frame, name) for name in frame.columns[1:])
-    if (is_blank := _blank_rows(frame)).any():  # filtering without need would copy all texts
+    if (is_blank := _blank_rows(frame)).any():  # needless filtering would copy all texts
         frame = filter_rows(frame, ~is_blank)
     if not frame.height:
         raise SheetError(
@@ -158,7 +158,7 @@ def findings_in_frame(findings: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFra
 
 
 def filter_rows(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
-    """Filter rows and rechunk them. polars 2.1 may leave an empty first chunk, which makes `pl.format` panic."""
+    """Filter and rechunk rows. polars 2.1 may leave an empty first chunk, which makes `pl.format` panic."""
     return frame.filter(mask).rechunk()
 
 
@@ -169,9 +169,9 @@ def _empty_to_null(frame: pl.DataFrame, name: str) -> pl.Series:
 
 
 def join_cell_lines(table: Table) -> Table:
-    """Put every cell on one line, and trim cells that have several lines.
+    """Put every cell on one line, and trim cells with several lines.
 
-    In unknown columns, a line break becomes a space. In known columns, line breaks and ASCII control characters become
+    In unknown columns, line breaks become spaces. In known columns, line breaks and ASCII control characters become
     U+2028, which every check rejects.
     """
     frame = table.frame

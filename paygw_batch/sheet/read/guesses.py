@@ -1,4 +1,4 @@
-"""Suggests the columns of headings from profiles, words in headings, and cells.
+"""Suggests columns for headings, based on profiles, words in headings, and cells.
 
 A person checks every suggestion. None affects payments by itself.
 """
@@ -49,7 +49,7 @@ _HEADING_WORDS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""A word in a heading, without accents -> the column that it means. The first match counts."""
+"""A word in a heading, without accents -> the column that it means. The first match applies."""
 _NUMBER_COLUMNS = frozenset({"phone", "account_number"})
 """Columns whose headings may contain "number" or "no."."""
 _NUMBER_WORDS = frozenset({"number", "no", "numero", "n"})
@@ -59,8 +59,8 @@ _NUMBER_WORDS = frozenset({"number", "no", "numero", "n"})
 class HeadingSuggestion:
     """A heading of a sheet, and the column that it means (`is_known`) or may mean.
 
-    If the column is not known, it is a suggestion for a person to check, or `IGNORED_HEADING` if there is none. `other`
-    is a column that was not suggested because another heading has it. `samples` are the first values below the heading.
+    Any other column is a suggestion for a person to check, or `IGNORED_HEADING` if there is none. `other` is a column
+    that was not suggested because another heading has it. `samples` are the first values below the heading.
     """
 
     heading: str
@@ -76,10 +76,10 @@ def suggest_columns(headings: Sequence[FileHeading], columns: Sequence[str]) -> 
     used_columns = {IGNORED_HEADING}
     suggestions = []
     for entry in headings:
-        likely = entry.column or suggest_column(entry.heading, columns, entry.samples) or IGNORED_HEADING
-        column = IGNORED_HEADING if likely in used_columns or (entry.column is None and likely in known) else likely
+        guess = entry.column or suggest_column(entry.heading, columns, entry.samples) or IGNORED_HEADING
+        column = IGNORED_HEADING if guess in used_columns or (entry.column is None and guess in known) else guess
         used_columns.add(column)
-        other = likely if likely != column else ""
+        other = guess if guess != column else ""
         suggestions.append(
             HeadingSuggestion(entry.heading, column, entry.column is not None, other, entry.samples[:MAX_SAMPLES])
         )
@@ -89,25 +89,25 @@ def suggest_columns(headings: Sequence[FileHeading], columns: Sequence[str]) -> 
 def suggest_column(heading: str, columns: Sequence[str], samples: Sequence[str] = ()) -> str | None:
     """Return the column that a heading may mean, or None.
 
-    The first match decides. Profiles with this heading come first, then cells (if all are alike), similar spellings,
-    and words in the heading.
+    The first match applies. Profiles with this heading are tried first, then cells (if all are alike), similar
+    spellings, and words in the heading.
     """
-    in_profiles = {column for name, column in _known_headings() if name == fold_heading(heading)}
+    in_profiles = {column for name, column in _profile_headings() if name == fold_heading(heading)}
     if in_profiles:
-        possible = in_profiles.intersection(columns)
-        return possible.pop() if len(possible) == 1 else None
+        candidates = in_profiles.intersection(columns)
+        return candidates.pop() if len(candidates) == 1 else None
     guesses = (_match_cells(samples), _match_spelling(heading, columns), _match_words(heading))
     return next((guess for guess in guesses if guess in columns), None)
 
 
 @cache
-def _known_headings() -> tuple[tuple[str, str], ...]:
+def _profile_headings() -> tuple[tuple[str, str], ...]:
     profiles = [read_profile(name) for name in profile_names()]
     return tuple((fold_heading(heading), column) for profile in profiles for heading, column in profile.items())
 
 
 def _match_spelling(heading: str, columns: Sequence[str]) -> str | None:
-    by_name = {fold_heading(column): column for column in columns} | dict(_known_headings())
+    by_name = {fold_heading(column): column for column in columns} | dict(_profile_headings())
     matches = get_close_matches(fold_heading(re.sub(r"\(.*?\)", "", heading)), by_name, n=1, cutoff=_MIN_LIKENESS)
     return by_name[matches[0]] if matches else None
 

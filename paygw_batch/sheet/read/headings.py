@@ -20,7 +20,7 @@ from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 IGNORED_HEADING = ""
 """Marks a known heading that is to be ignored."""
 HEADER_ROWS = 20
-"""The header must be among this many first rows. Titles and notes may come before it."""
+"""The number of first rows that may be the header. Titles and notes may precede it."""
 MAX_SAMPLES = 3
 MAX_COLUMNS = 16_384
 
@@ -31,9 +31,9 @@ class ReadOptions:
 
     - `aliases`: a sender's heading -> our column, or `IGNORED_HEADING`.
     - `profiles`: a profile's name -> its aliases. If the header is not recognised, the error suggests a profile.
-      Profiles are never applied here, because headings decide whom to pay and how much.
+      Profiles are never applied here, because headings determine who is paid and how much.
     - `operation`: the operation of the rows, which determines the known columns.
-    - `encoding` (`cp1252`): tried for a text file that is not UTF-8 and has no byte order mark.
+    - `encoding` (`cp1252`): used for a text file that is not UTF-8 and has no byte order mark.
     - `file`: the sender's name for the file, if it is stored under another name.
     """
 
@@ -53,10 +53,10 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Headings:
-    """The columns of a file. `names` holds our name for each, in the file's order.
+    """A file's columns. `names` holds our name for each, in the file's order.
 
-    `sender_headings` maps these names to the headings in the file. `unknown` columns are kept. `nameless` columns have
-    no heading, and are dropped if empty. `rejects_columns`, which we added to a rejects file, are always dropped.
+    `sender_headings` maps these names to the file's headings. `unknown` columns are kept. `nameless` columns have no
+    heading, and are dropped if empty. `rejects_columns`, which we add to rejects files, are always dropped.
     """
 
     names: tuple[str, ...]
@@ -68,7 +68,7 @@ class Headings:
 
 @dataclass(frozen=True, slots=True)
 class FileHeading:
-    """A heading of a file, the known column that it means (if any), and the first values below it."""
+    """A file's heading, the known column that it means (if any), and the first values below it."""
 
     heading: str
     column: str | None
@@ -78,7 +78,7 @@ class FileHeading:
 class HeadingError(SheetError):
     """The header is missing, lacks required columns, or has a duplicate column.
 
-    `headings` are those of the row most like a header. `describe_command` returns the hint's last sentence for a sheet.
+    `headings` are from the row most like a header. `describe_command` returns the hint's last sentence for a sheet.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ def _map_hint(sheet: str) -> str:
 
 
 class MissingColumns(SheetError):
-    """A sheet lacks `columns` that its countries need, perhaps because their headings are unknown."""
+    """A sheet does not have `columns` that its countries need, perhaps because their headings are unknown."""
 
     def __init__(self, columns: Sequence[str], message: str, *, hint: str, option: str) -> None:
         super().__init__(message, hint=hint, option=option)
@@ -116,12 +116,12 @@ class MissingColumns(SheetError):
 
 
 class UnknownHeadings(HeadingError):
-    """No row of a file has the headings that every sheet needs."""
+    """No row in a file has the headings that every sheet needs."""
 
 
 @lru_cache(maxsize=4096)
 def fold_heading(heading: str) -> str:
-    """Normalise a heading: lower case, without spaces, invisible characters, hyphens and underscores."""
+    """Normalise a heading to lower case, without spaces, invisible characters, hyphens and underscores."""
     text = unicodedata.normalize("NFKC", heading).casefold()
     return "".join(c for c in text if unicodedata.category(c)[0] not in "CZ" and c not in "-_")
 
@@ -132,12 +132,12 @@ def match_names(cells: Sequence[str], options: ReadOptions) -> list[str | None]:
 
 
 def _fitting_profiles(cells: Sequence[str], options: ReadOptions) -> list[str]:
-    """Return the names of profiles that map a row's headings to all required columns."""
+    """Return the profiles that map a row's headings to all required columns."""
     profiles = options.profiles.items()
-    return [name for name, aliases in profiles if _has_required(_match_columns(cells, options.columns, aliases))]
+    return [name for name, aliases in profiles if _is_complete(_match_columns(cells, options.columns, aliases))]
 
 
-def _has_required(names: Sequence[str | None]) -> bool:
+def _is_complete(names: Sequence[str | None]) -> bool:
     return set(REQUIRED_COLUMNS) <= set(names)
 
 
@@ -168,13 +168,13 @@ def _require_known_column(heading: str, column: str) -> str:
 
 def is_header(cells: Sequence[str], options: ReadOptions) -> bool:
     """Return whether a row has the headings of all required columns."""
-    return _has_required(match_names(cells, options))
+    return _is_complete(match_names(cells, options))
 
 
 def no_header_error(
     rows: Sequence[Sequence[str]], options: ReadOptions, *, worksheet: str | None = None
 ) -> UnknownHeadings:
-    """Return the error for a file without a header in its first `rows`. It suggests columns to add, or profiles."""
+    """Return the error for a file whose first `rows` contain no header. It suggests columns to add, or profiles."""
     file = options.file
     label = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
     closest = max(rows, key=lambda cells: _row_likeness(cells, options), default=[])
@@ -209,7 +209,7 @@ def _missing_columns_message(label: str, row: int, names: Sequence[str | None], 
 
 
 def _profile_error(label: str, row: int, profiles: Sequence[str], headings: Sequence[FileHeading]) -> UnknownHeadings:
-    """Return the error for a header that matches only profiles that were not chosen."""
+    """Return the error for a header that only matches profiles that were not chosen."""
     return UnknownHeadings(
         say(
             "{place}, row {row}: these are headings of the profile {profiles}.",
@@ -228,25 +228,25 @@ def _profile_error(label: str, row: int, profiles: Sequence[str], headings: Sequ
 
 
 def column_texts(index: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the non-empty texts of one column, truncated for display."""
+    """Return the non-empty texts in one column, shortened for display."""
     cells = (row[index].strip() for row in rows if index < len(row))
     return tuple(cell[:SHOWN_CHARACTERS] for cell in cells if cell)
 
 
 def header_likeness(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, int, int]:
-    """Return the highest rating of a worksheet's first rows. The worksheet that rates highest is read."""
+    """Return the highest `_row_likeness` of a worksheet's first rows. The worksheet with the highest is read."""
     return max((_row_likeness(cells, options) for cells in rows), default=(False, 0, 0))
 
 
 def _row_likeness(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
-    """Rate how much a row resembles a header, by its fitting profiles, known columns, and texts without digits."""
+    """Rate how closely a row resembles a header, by fitting profiles, known columns and texts without digits."""
     known_count = sum(name is not None for name in match_names(cells, options))
     texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}
     return bool(_fitting_profiles(cells, options)), known_count, len(texts)
 
 
 def check_column_count(cells: Sequence[str], options: ReadOptions) -> None:
-    """Raise `SheetError` if there are more columns than a spreadsheet has. Matching them would take minutes."""
+    """Raise `SheetError` if there are more columns than a spreadsheet can have. Matching them would take minutes."""
     if len(cells) > MAX_COLUMNS:
         raise SheetError(
             say(
@@ -260,7 +260,7 @@ def check_column_count(cells: Sequence[str], options: ReadOptions) -> None:
 
 
 def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> Headings:
-    """Match the headings in row `row`. Raises `SheetError` if one repeats, as its column would replace another."""
+    """Match the headings in row `row` to columns. Raises `SheetError` if two of them mean the same column."""
     check_column_count(cells, options)
     trimmed = [" ".join(cell.split()) for cell in cells]
     columns = match_names(trimmed, options)
@@ -289,6 +289,6 @@ def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> H
             )
         sender_headings[label] = heading
         names.append(label)
-    ours = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
-    unknown = tuple(label for label, name in zip(names, columns, strict=True) if name is None and label not in ours)
-    return Headings(tuple(names), sender_headings, unknown, frozenset(nameless), ours)
+    added = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
+    unknown = tuple(label for label, name in zip(names, columns, strict=True) if name is None and label not in added)
+    return Headings(tuple(names), sender_headings, unknown, frozenset(nameless), added)

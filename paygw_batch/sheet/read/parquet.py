@@ -18,7 +18,7 @@ from paygw_batch.sheet.read.parquet_trial import MAX_DIGITS, TrialResult, text_c
 
 _FIRST_ROW = 2
 _EXACT_BELOW = 2**53
-"""Floats represent all whole numbers below this exactly."""
+"""Floats represent all whole numbers below this one exactly."""
 _SHORT_NUMBER = rf"^-?(?:[0-9.]{{1,{SAFE_DIGITS + 1}}}|inf)$"
 
 
@@ -26,10 +26,10 @@ def read_parquet(data: bytes, options: ReadOptions) -> Table:
     """Read the rows of a Parquet file. The first one is row 2, as if it followed a header.
 
     Text, whole numbers and decimals are exact. 64-bit floats have 15 digits, as in a workbook. In a known column, a
-    float with more digits is a defect (`COLUMN.digits`). So is a fraction (`COLUMN.float`) except in amounts, because
-    1001.1 can be the id 1001.10, and so are infinities and 32-bit floats, which have only 7 digits. An unknown column
-    that cannot be written as text (nested, binary, a decimal of more than 38 digits) is omitted with a note. Raises
-    `SheetError` if a known column cannot be, and if the file is damaged, or exceeds the limits when decoded.
+    float with more digits is a defect (`COLUMN.digits`). So are fractions (`COLUMN.float`), except in amounts, because
+    1001.1 can be the id 1001.10, and also infinities and 32-bit floats, which have only 7 digits. Unknown columns that
+    cannot be written as text (nested, binary, or decimals of more than 38 digits) are omitted with a note. Raises
+    `SheetError` for such a known column, for a damaged file, and for one that exceeds the limits when decoded.
     """
     result = try_parquet(data, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes)
     if result is not TrialResult.SOUND:
@@ -94,7 +94,7 @@ def _to_text(column: pl.Series) -> pl.Series:
     if dtype.is_float():
         whole = column.set(~_is_whole(column), None).cast(pl.Int64).cast(pl.String)
         text = whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))
-        return apply_where(text, ~text.str.contains(_SHORT_NUMBER), _write_without_exponent)
+        return apply_where(text, ~text.str.contains(_SHORT_NUMBER), _expand_exponents)
     text = column.cast(pl.String)
     if dtype.is_decimal():
         # All rows of a decimal column have the same scale, so trailing zeros are padding.
@@ -102,7 +102,7 @@ def _to_text(column: pl.Series) -> pl.Series:
     return text
 
 
-def _write_without_exponent(text: pl.Series) -> pl.Series:
+def _expand_exponents(text: pl.Series) -> pl.Series:
     numbers = [Decimal(value) for value in text]
     return pl.Series([round_to_safe_digits(number) or format(number, "f") for number in numbers], dtype=pl.String)
 
@@ -112,7 +112,7 @@ def _is_whole(column: pl.Series) -> pl.Series:
 
 
 def _inexact_defects(column: pl.Series, text: pl.Series) -> pl.DataFrame:
-    """Return a defect for each float that may not be the intended number. `text` has the floats as read."""
+    """Return a defect for each float that may not be the intended number. `text` holds the floats as read."""
     is_amount = sheet_columns().cleanings.get(column.name) is Cleaning.AMOUNT
     is_long = (text.str.count_matches("[0-9]") > SAFE_DIGITS) & (column.abs() >= 10.0**WHOLE_DIGITS_WITH_CENTS)
     is_binary = column.is_infinite() | (column.dtype != pl.Float64) | (~is_long & ~_is_whole(column) & (not is_amount))

@@ -17,12 +17,12 @@ PROFILE_EXTENSION = ".toml"
 
 
 def profile_names() -> list[str]:
-    """Return the names of the program's own profiles."""
+    """Return the names of the built-in profiles."""
     return sorted(file.stem for file in (config_dir() / "columns").glob("*.toml"))
 
 
 def read_profile(name: str) -> Mapping[str, str]:
-    """Read a profile: a sender's heading -> our column. A name that ends in .toml is a path.
+    """Read a profile, which maps senders' headings to our columns. A name that ends in .toml is a path.
 
     Raises `ConfigurationError` for an unusable file or an unknown name.
     """
@@ -73,7 +73,7 @@ def merge_headings(profile: str | None, overrides: Mapping[str, str]) -> Mapping
     """Merge a profile's headings (heading -> column) with `overrides` from the configuration.
 
     An override may be `IGNORED_HEADING`, which removes a heading. Case, spaces, hyphens and underscores are ignored.
-    Raises `ConfigurationError` for an unknown profile, and if `overrides` give one heading two meanings.
+    Raises `ConfigurationError` for an unknown profile, and if `overrides` give a heading two meanings.
     """
     merged = {
         fold_heading(heading): (heading, column)

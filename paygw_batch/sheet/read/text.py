@@ -28,7 +28,7 @@ class NotUtf8(SheetError):
 def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
     """Convert a text file to UTF-8 without a byte order mark. Lines end with LF or CR LF.
 
-    A text without a byte order mark must be UTF-8 or in `encoding`. Raises `NotUtf8` if it is neither, and `SheetError`
+    Text without a byte order mark must be UTF-8 or in `encoding`. Raises `NotUtf8` if it is neither, and `SheetError`
     if it contains NUL.
     """
     text = _normalise_line_ends(_decode(data, encoding, file))
@@ -48,10 +48,10 @@ def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LineMarks:
-    """The bytes that separate the lines and fields of a text.
+    """The bytes that separate a text's lines and fields.
 
-    `marks` holds every `delimiter`, quotation mark and line end, in order. `line_count` includes a last line
-    without a line end.
+    `marks` holds all delimiters, quotation marks and line ends, in order. `line_count` includes a last line that has no
+    line end.
     """
 
     delimiter: bytes
@@ -67,7 +67,7 @@ class LineMarks:
         return cls(delimiter, marks, marks.count(b"\n") + lacks_line_end)
 
     def are_uniform(self, delimiter_count: int) -> bool:
-        """Return whether each line has exactly this many delimiters, and no quotation mark."""
+        """Return whether each line has exactly this many delimiters and no quotation mark."""
         line_end = b"\r\n" if self.marks[delimiter_count : delimiter_count + 1] == b"\r" else b"\n"
         expected = (self.delimiter * delimiter_count + line_end) * self.line_count
         return self.marks in (expected, expected.removesuffix(line_end))
@@ -91,19 +91,19 @@ def _decode(data: bytes, encoding: str | None, file: str) -> bytes:
 
 
 def needs_encoding(data: bytes) -> bool:
-    """Return whether a text is not UTF-8 and has no byte order mark, so its encoding must be specified."""
+    """Return whether a text is not UTF-8 and has no byte order mark, so that its encoding must be specified."""
     has_mark = any(data.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS)
     return not has_mark and _find_invalid_byte(data.removeprefix(UTF8_MARK)) is not None
 
 
 def sample_fields(data: bytes, encoding: str, *, max_fields: int) -> list[str]:
-    """Return a few non-ASCII fields of a text decoded as `encoding`, or an empty list if decoding fails."""
+    """Return a few non-ASCII fields from a text in `encoding`, or an empty list if decoding fails."""
     try:
         lines = data.decode(encoding).splitlines()
     except UnicodeError:
         return []
     samples: dict[str, None] = {}
-    for line in (*lines[1:], *lines[:1]):  # the first line is probably headings, and names are better samples
+    for line in (*lines[1:], *lines[:1]):  # the first line probably has headings, and names are better samples
         if len(samples) >= max_fields:
             break
         if line.isascii():
@@ -139,13 +139,13 @@ def _transcode(data: bytes, encoding: str, file: str) -> bytes:
             hint=say('Use an encoding such as "cp1252" or "cp1256".'),
         ) from error
     except UnicodeError as error:
-        start = error.start if isinstance(error, UnicodeDecodeError) else 0
+        position = error.start if isinstance(error, UnicodeDecodeError) else 0
         raise SheetError(
             say(
                 "{file}: the text is not valid {encoding} (at byte {start}).",
                 file=file,
                 encoding=encoding.upper(),
-                start=start + 1,
+                start=position + 1,
             ),
             hint=say('Save it as "CSV UTF-8".'),
         ) from error

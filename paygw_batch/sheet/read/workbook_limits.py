@@ -1,6 +1,6 @@
 """Limits the size of an unpacked workbook, if possible before unpacking it.
 
-A few hundred KiB can unpack to hundreds of MiB of XML, which all becomes objects. The limits follow from
+A few hundred KiB can unpack to hundreds of MiB of XML, all of which becomes objects. The limits are derived from
 `limits.max_sheet_mib` (see docs/decisions/0105).
 """
 
@@ -17,15 +17,15 @@ MAX_DEPTH = 64
 MAX_TAG_BYTES = 1 << 22
 MAX_WORKSHEETS = 1_000
 MAX_DOUBTS = 200_000
-"""The maximum number of doubtful cells. With more, a workbook was never calculated, or isn't a sheet of payees."""
+"""The maximum number of doubtful cells. A workbook with more was never calculated, or isn't a sheet of payees."""
 _MAX_RATIO = 100
-"""The maximum compression ratio. Spreadsheets reach 5 to 30."""
+"""The maximum compression ratio. Spreadsheets have ratios of 5 to 30."""
 _RATIO_FROM_BYTES = 16 * 1024 * 1024
 """Below this unpacked size, the ratio isn't checked."""
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _CELL_BYTES = 16
 _INLINE_CHARACTERS = 12
-"""A string of at most this length needs no memory beyond its cell."""
+"""Strings of at most this length need no memory beyond their cells."""
 _STRING_BYTES = 57
 _DOUBT_BYTES = 200
 
@@ -39,11 +39,11 @@ class Budget:
     _unpacked: int = 0
     _cell_text_bytes: int = 0
     _shared_bytes: int = 0
-    """The memory of shared strings and doubts, in bytes."""
+    """The memory for shared strings and doubts, in bytes."""
     _doubt_count: int = 0
 
     def check_directory(self, archive: zipfile.ZipFile, packed_bytes: int) -> None:
-        """Reject a workbook before unpacking it if its directory lists suspicious sizes or compression."""
+        """Reject a workbook whose directory lists suspicious sizes or compression, before it is unpacked."""
         parts = archive.infolist()
         unpacked = sum(part.file_size for part in parts)
         if any(part.compress_type not in _COMPRESSIONS for part in parts):
@@ -107,7 +107,7 @@ class Budget:
         )
 
     def _check_memory(self, cell_bytes: int) -> None:
-        """Reject a workbook that needs too much memory. Cells are in memory twice while pieces are joined."""
+        """Reject a workbook that needs too much memory. While pieces are joined, memory holds cells twice."""
         if self._shared_bytes + 2 * (self._cell_text_bytes + cell_bytes) > self.max_bytes // 2:
             raise self.too_large_error()
 

@@ -39,7 +39,7 @@ _BUILT_IN: Mapping[int, str] = MappingProxyType(
         **dict.fromkeys((7, 8, 39, 40, 43, 44), "#,##0.00"),
     }
 )
-"""The formats that a workbook refers to by number. Currency symbols are omitted."""
+"""The formats that workbooks refer to by number, without currency symbols."""
 _DATE_FORMATS = frozenset({*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)})
 _NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
 _PIECE = re.compile(r'"(?P<quoted>[^"]*)"?|\\(?P<escaped>.?)|[_*].?|\[(?P<bracket>[^\]]*)\]?|(?P<plain>.)', re.DOTALL)
@@ -47,25 +47,25 @@ _CONDITION = re.compile(r"(?P<sign>[<>=]{1,2})(?P<bound>-?[0-9.]+)")
 _COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 _PLACEHOLDERS = re.compile(r"[0#?]")
 _DIGIT_PLACES = "\x00\x01"
-"""The placeholders in a layout: a required digit and an optional one."""
+"""The placeholders in a layout, for a required digit and an optional one."""
 _POINT = "\x02"
 _TO_LAYOUT = str.maketrans({"0": "\x00", "#": "\x01", "?": "\x01", ",": "", ".": _POINT})
 _NUMBER = re.compile(f"[{_DIGIT_PLACES}{_POINT}@]|{GENERAL}", re.IGNORECASE)
 _SCALE = re.compile(r"[0#?](,+)(?![,0#?])")
 _EXPONENT = re.compile(r"[eE][+-]")
 _WHITES = frozenset({"white", "color2"})
-"""The names of white in a format. They are English in every file."""
+"""Names for white in a format. They are English in every file."""
 _MIN_CONTRAST = 1.3
-"""The minimum contrast of visible text. Black on white has 21, and readable text has at least 1.5 (WCAG 2.2)."""
+"""The minimum contrast of visible text (WCAG 2.2). Black on white has 21, and readable text at least 1.5."""
 _MIN_POINTS = 3.0
 _MAX_DIGITS = 18
 _LAST_BUILT_IN = 163
 _WORD_SEPARATORS = " \u00a0\u202f()+-=/:'"
 _SAMPLE_AMOUNT = "1234567"
-"""If a rule's format displays this as another number, the rule changes amounts."""
+"""If a rule's format displays another number for this one, the rule changes amounts."""
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 _THEME = (_WHITE, _BLACK)
-"""The first two colours of a theme, light and dark. All other colours are visible on both."""
+"""A theme's first two colours, light and dark. All other colours are visible on both."""
 _INDEXED: Mapping[int, tuple[int, int, int]] = MappingProxyType(
     {0: _BLACK, 1: _WHITE, 8: _BLACK, 9: _WHITE, 64: _BLACK, 65: _WHITE}
 )
@@ -74,7 +74,7 @@ Colour = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class CellStyle:
-    """How the cells of a style are displayed. `code` is their number format."""
+    """How cells with a style are displayed. `code` is their number format."""
 
     code: str = GENERAL
     is_date: bool = False
@@ -116,7 +116,7 @@ class CellStyle:
 
 @dataclass(frozen=True, slots=True)
 class RuleEffect:
-    """The effect of conditional formatting: it strikes text through, or it hides or changes values (`hides`)."""
+    """The effect of conditional formatting: to strike text through, or to hide or change values (`hides`)."""
 
     strikes: bool = False
     hides: bool = False
@@ -127,7 +127,7 @@ FONT_TAGS = frozenset({"strike", "color", "sz"})
 
 @dataclass(slots=True)
 class Font:
-    """The properties of a font that can strike text through or make it invisible."""
+    """The font properties that can strike text through or make it invisible."""
 
     is_struck: bool = False
     colour: Colour | None = _BLACK
@@ -180,7 +180,7 @@ class StyleReader:
 
     styles: list[CellStyle] = field(default_factory=list)
     effects: list[RuleEffect] = field(default_factory=list)
-    """The effects of rules. A rule refers to its effect by index."""
+    """The effects of rules, which refer to them by index."""
     _formats: dict[int, str] = field(default_factory=dict)
     _fonts: list[Font] = field(default_factory=list)
     _fills: list[Colour | None] = field(default_factory=list)
@@ -216,7 +216,7 @@ class StyleReader:
             self._rule_style = _RuleStyle()
 
     def _build_style(self, attributes: Mapping[str, str]) -> CellStyle:
-        """Build a style from its attributes. Raises `IndexError` for a missing font, fill or format."""
+        """Build a style from attributes. Raises `IndexError` for a missing font, fill or format."""
         format_id, font_index, fill_index = (
             parse_index(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId")
         )
@@ -278,7 +278,7 @@ def _is_date_format(format_id: int, code: str) -> bool:
 
 
 def is_displayed_white(code: str, number: str) -> bool:
-    """Return whether a format displays a number in white regardless of the font."""
+    """Return whether a format displays a number in white, regardless of the font."""
     if not any(section.is_white for section in _parse_sections(code)):
         return False
     value = Decimal(number)
@@ -290,7 +290,7 @@ def displayed_number(code: str, number: str) -> Decimal | None:
     """Return the number that a format displays, or None if it does not display a decimal number."""
     value = Decimal(number)
     if value.adjusted() > _MAX_DIGITS:
-        return value  # a number with that many digits is doubtful anyway
+        return value  # a number with so many digits is doubtful anyway
     section = _select_section(value, code)
     pattern = section.pattern
     if pattern.strip().lower() == GENERAL.lower() or "@" in pattern:
@@ -316,7 +316,7 @@ class _Section:
     has_digits: bool
     is_white: bool
     layout: str
-    """The section with its literal text, and with `_DIGIT_PLACES` for digits."""
+    """The section including literal text, with `_DIGIT_PLACES` for digits."""
 
     def matches(self, value: Decimal) -> bool:
         operator, bound = self.condition or ("", value)
@@ -335,7 +335,7 @@ def _select_section(value: Decimal, code: str) -> _Section:
 
 @lru_cache(maxsize=1 << 10)
 def _parse_sections(code: str) -> tuple[_Section, ...]:
-    """Split a number format into sections. Their patterns omit literal text."""
+    """Split a number format into sections, whose patterns omit literal text."""
     sections: list[_Section] = []
     pattern, condition, has_digits, is_white, layout = "", None, False, False, ""
     for piece in _PIECE.finditer(code):
@@ -394,7 +394,7 @@ def format_displayed_number(code: str, number: str, *, is_exact: bool) -> str | 
 
 @lru_cache(maxsize=1 << 10)
 def words_in_format(code: str) -> tuple[str, ...]:
-    """Return the words and currency symbols that a format adds to positive numbers, such as "KES" or "$"."""
+    """Return the words and currency symbols, such as "KES" or "$", that a format adds to positive numbers."""
     sections = _parse_sections(code)[:3]
     used_sections = sections if any(section.condition for section in sections) else sections[:1]
     parts = (_NUMBER.split(section.layout) for section in used_sections if not _EXPONENT.search(section.pattern))
@@ -431,17 +431,17 @@ class Area:
         )
 
 
-def column_number(letters: str) -> int:
-    """Return the column number (`A` is 1) of a column or cell reference, or 0 if it has no letters."""
+def column_number(reference: str) -> int:
+    """Return the column number (from 1) of a column or cell reference, or 0 if it has no letters."""
     number = 0
-    for letter in letters.rstrip("0123456789").upper():
+    for letter in reference.rstrip("0123456789").upper():
         number = number * 26 + ord(letter) - ord("A") + 1
     return number
 
 
 @dataclass(slots=True)
 class Overlays:
-    """Merged cells and rules, read from the tags of a worksheet. Rules refer to the workbook's `effects`."""
+    """Merged cells and rules, read from a worksheet's tags. Rules refer to the workbook's `effects`."""
 
     effects: Sequence[RuleEffect]
     budget: Budget
@@ -467,8 +467,8 @@ class Overlays:
             self.budget.count_doubts(0, len(self._areas))
 
     def covered_rows(self, column: int, rows: Sequence[int]) -> list[int]:
-        """Return the `rows` (sorted) in which merged cells hide the cell of this column."""
-        changes = [0] * (len(rows) + 1)  # for each row: areas that begin in it, minus areas that end just before it
+        """Return those of `rows` (sorted) in which merged cells hide the cell in this column."""
+        changes = [0] * (len(rows) + 1)  # for each row: areas that begin there, minus areas that end just before
         for area in self.merged:
             if area.first_column <= column <= area.last_column:
                 first = area.first_row + (column == area.first_column)  # the first cell is displayed
@@ -477,7 +477,7 @@ class Overlays:
         return [row for row, area_count in zip(rows, accumulate(changes), strict=False) if area_count > 0]
 
     def rule_effects(self, columns: Collection[int], *, below: int) -> set[tuple[int, RuleEffect]]:
-        """Return the effects of rules on rows below row `below`, as (column, effect)."""
+        """Return the effects of rules on `columns` in rows below row `below`, as (column, effect)."""
         return {
             (column, effect)
             for area, effect in self.rules
