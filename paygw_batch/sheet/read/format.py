@@ -8,7 +8,7 @@ from paygw_batch.language import mark, say
 
 
 class Kind(StrEnum):
-    """A format of sheets. Its value is its name in messages."""
+    """A file format for sheets. Its value is its name in messages."""
 
     DELIMITED = mark("delimited text")
     PARQUET = mark("Parquet")
@@ -46,11 +46,11 @@ _FIRST_BYTES = (
     (b"ARROW1", mark("an Arrow file")),
     (b"<", mark("HTML or XML")),
 )
-"""The first bytes of formats other than delimited text. People mistake some of them for sheets."""
+"""The first bytes of formats other than delimited text, some of which people mistake for sheets."""
 
 
 def file_format(file: str) -> Kind:
-    """Return the format for a file's extension. Raises `SheetError` for an unknown one."""
+    """Return the format for a file's extension. Raises `SheetError` if it is unknown."""
     extension = Path(file).suffix.lower()
     if extension in _UNSUPPORTED_SPREADSHEETS:
         raise SheetError(
@@ -66,7 +66,7 @@ def file_format(file: str) -> Kind:
 
 
 def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
-    """Raise `SheetError` if a file's first bytes contradict its extension, or if a password protects it."""
+    """Raise `SheetError` if a file's first bytes contradict its extension, or if it is protected by a password."""
     if data.startswith(_COMPOUND) and _ENCRYPTED in data:
         raise SheetError(
             say("{file} is protected by a password.", file=file),

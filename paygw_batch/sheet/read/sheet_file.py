@@ -1,4 +1,4 @@
-"""Reads a sheet from a file. The bytes are read only once, to be hashed and parsed."""
+"""Reads a sheet from a file. The bytes are read only once, then hashed and parsed."""
 
 import errno
 import hashlib
@@ -26,14 +26,14 @@ from paygw_batch.sheet.read.xlsx import read_workbook
 from paygw_batch.sheet.read.xlsx_cells import Workbook
 
 _OFFICE_ENCODING = "cp1252"
-"""The encoding that spreadsheets use for CSV in Western Europe and French-speaking Africa."""
+"""The encoding that spreadsheets in Western Europe and French-speaking Africa use for CSV."""
 
 
 def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     """Read a sheet from a .csv, .txt, .tsv, .parquet or .xlsx file, with every value as text.
 
-    Raises `SheetError` if the file is missing, not regular, empty, too large or damaged, if its extension is wrong, if
-    its header is missing, incomplete or ambiguous, and if it has no rows or too many.
+    Raises `SheetError` if the file is missing, not regular, empty, too large or damaged, or has the wrong extension, a
+    missing, incomplete or ambiguous header, no rows, or too many.
     """
     file = options.file or path.name
     options = replace(options, file=file)
@@ -66,7 +66,7 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
 
 
 def read_headings(path: Path, options: ReadOptions) -> Sequence[FileHeading]:
-    """Read the headings of a file and the columns that they mean, even if the header is not recognised."""
+    """Read a file's headings and the columns that they mean, even if the header is not recognised."""
     try:
         sheet = read_sheet(path, options)
     except HeadingError as error:
@@ -103,7 +103,7 @@ def sheet_from_frame(frame: pl.DataFrame, options: ReadOptions, *, name: str) ->
     """Convert a frame to a sheet called `name`.
 
     The first row is row 2, and types are converted as in a Parquet file. The sheet's digest is that of its text as CSV.
-    Raises `SheetError` as `read_sheet` does.
+    Raises `SheetError` like `read_sheet`.
     """
     options = replace(options, file=name)
     table = build_table(frame.lazy(), options)
@@ -125,7 +125,7 @@ def _read_delimited_file(data: bytes, options: ReadOptions) -> Table:
 def _encoding_question(data: bytes, error: NotUtf8) -> SheetError:
     """Return a question about the encoding, or `error` if no samples can be shown.
 
-    Most text is valid in many encodings. Only a person can tell whether names are spelled correctly in one.
+    Most text is valid in many encodings, so only a person can tell whether names are spelled correctly.
     """
     samples = sample_fields(data, _OFFICE_ENCODING, max_fields=3)
     if not samples:
@@ -147,7 +147,7 @@ def _encoding_question(data: bytes, error: NotUtf8) -> SheetError:
 
 
 def _read_bytes(path: Path, max_bytes: int) -> bytes:
-    """Read a file once. Raises `SheetError` if it is not regular, empty, too large, or changes while being read."""
+    """Read a file. Raises `SheetError` if it is empty, too large or not regular, or if it changes while being read."""
     try:
         # Without O_NONBLOCK, opening a FIFO would block until there is a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -190,7 +190,7 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
 
 
 def check_operation(sheet: Sheet, commands: Mapping[str, str]) -> None:
-    """Raise `SheetError` if a sheet is for another operation. `commands` maps operations to commands."""
+    """Raise `SheetError` if a sheet is meant for another operation. `commands` maps operations to commands."""
     own_columns = set(operation_columns(sheet.operation))
     headings = {fold_heading(heading) for heading in sheet.headers.values()}
     for operation, columns in sheet_columns().by_operation.items():

@@ -31,11 +31,11 @@ from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPar
 _ROWS_AT_ONCE = 20_000
 _CELLS_AT_ONCE = 200_000
 _CHARACTERS_AT_ONCE = 1 << 23
-"""The number of characters of a worksheet that are kept as objects before they move to a frame."""
+"""The number of characters in a worksheet to keep as objects before they move to a frame."""
 _CENTS = re.compile(r"[0-9][^0-9]+[0-9]{1,2}(?![0-9])")
 _IDS = frozenset({"client_orderid", "order_id"})
 _DATE_COLUMNS = frozenset({"amount", "time", "sent_at"})
-"""Columns in which a date is expected, or always a defect."""
+"""Columns in which dates are expected, or are always defects."""
 _DOUBT_MESSAGES = {
     Doubt.FORMULA: mark(
         "{value} is a formula without a value. Paste it as a value, or save the workbook in a spreadsheet program."
@@ -52,7 +52,7 @@ _Finding = tuple[int, str, str | None, str, str]
 
 @dataclass(frozen=True, slots=True)
 class SheetLocation:
-    """The location of a sheet in a workbook. `names` are the columns' names in the sheet's frame."""
+    """The location of a sheet in a workbook. `names` are the column names in the sheet's frame."""
 
     worksheet: str
     names: tuple[str, ...]
@@ -60,9 +60,9 @@ class SheetLocation:
 
 @dataclass(slots=True)
 class Content:
-    """The rows of a worksheet, and doubts about them. `frames` have `row`, and columns named by their numbers."""
+    """A worksheet's rows, and doubts about them. `frames` have `row`, and columns named by number."""
 
-    above: list[Row] = field(default_factory=list)
+    rows_above: list[Row] = field(default_factory=list)
     header: Row | None = None
     columns: Mapping[int, str] = field(default_factory=dict)
     """The known columns, by number."""
@@ -72,7 +72,7 @@ class Content:
     doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
     struck_rows: list[int] = field(default_factory=list)
     displayed: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """Row, column, text and displayed text of each cell that is displayed differently."""
+    """The row, column, text and displayed text of each cell that is displayed differently."""
     formats: dict[tuple[tuple[str, ...], str, str], tuple[int, str, str]] = field(default_factory=dict)
     """Words next to an amount, currency, country -> row, text and displayed text of the first such amount."""
     overlays: Overlays | None = None
@@ -86,7 +86,7 @@ class Content:
         return " ".join(self.header.texts.get(number, "").split()) if self.header is not None else ""
 
     def add(self, row: Row) -> int:
-        """Record the doubts about a row. Returns the number of doubts that become warnings."""
+        """Record the doubts about a row. Returns how many of them become warnings."""
         old_count = len(self.displayed) + len(self.formats)
         if row.is_hidden:
             self.hidden_rows.append(row.number)
@@ -111,10 +111,10 @@ class Content:
 
 
 def read_workbook(data: bytes, options: ReadOptions) -> Table:
-    """Read the named worksheet, or the only one that looks like a sheet of payees.
+    """Read the chosen worksheet, or the only one that looks like a sheet of payees.
 
     In known columns, formulas without a value and numbers with more digits than a spreadsheet can store are defects
-    (`COLUMN.formula`, `COLUMN.digits`). Anything that a person could not see is a warning: hidden rows and columns
+    (`COLUMN.formula`, `COLUMN.digits`). Anything that a person might not see is a warning: hidden rows and columns
     (`row.hidden`, `column.hidden`), rows struck through (`row.struck`), and values that are displayed differently or
     not at all (`COLUMN.shown_otherwise`). Similar worksheets are reported as notes. Raises `SheetError`.
     """
@@ -155,7 +155,7 @@ def locate_sheet(data: bytes, options: ReadOptions) -> SheetLocation:
 
 
 def _choose_worksheet(book: Workbook, options: ReadOptions) -> tuple[WorksheetPart, Mapping[WorksheetPart, Content]]:
-    """Choose the worksheet to read. Also return those that look like a sheet of payees, read to the header."""
+    """Choose the worksheet to read. Also returns those that look like a sheet of payees, read to the header."""
     file = options.file
     parts = book.worksheets()
     if not parts:
@@ -182,7 +182,7 @@ def _choose_worksheet(book: Workbook, options: ReadOptions) -> tuple[WorksheetPa
 
 
 def _worksheet_notes(book: Workbook, chosen: WorksheetPart, matches: Mapping[WorksheetPart, Content]) -> Iterator[str]:
-    """Yield a note if the chosen worksheet is hidden, and one about each similar worksheet that is not read."""
+    """Yield a note if the chosen worksheet is hidden, and one for each similar worksheet that is not read."""
     if chosen.is_hidden:
         yield say("The worksheet {name!r} is hidden in the spreadsheet, but was read as you asked.", name=chosen.name)
     others = {part: content for part, content in matches.items() if part != chosen}
@@ -198,7 +198,7 @@ def _worksheet_notes(book: Workbook, chosen: WorksheetPart, matches: Mapping[Wor
 def _unread_worksheets(
     book: Workbook, chosen: WorksheetPart, matches: Mapping[WorksheetPart, Content]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield `Sheet.other_worksheets`. Worksheets that this program wrote are omitted."""
+    """Yield `Sheet.other_worksheets`, omitting worksheets that this program wrote."""
     for part in book.worksheets():
         if part == chosen:
             continue
@@ -209,7 +209,7 @@ def _unread_worksheets(
 
 
 def _count_rows(book: Workbook, part: WorksheetPart, content: Content) -> int:
-    return book.count_rows(part) - len(content.above) - 1
+    return book.count_rows(part) - len(content.rows_above) - 1
 
 
 def _describe_row_counts(book: Workbook, contents: Mapping[WorksheetPart, Content]) -> Sequence[str]:
@@ -221,21 +221,21 @@ def _most_likely_worksheet(book: Workbook, parts: Sequence[WorksheetPart], optio
     candidates = [part for part in parts if not part.is_hidden] or parts
 
     def rate_worksheet(part: WorksheetPart) -> tuple[bool, int, int]:
-        above = _read_header(book, part, options).above
-        return header_likeness([row_texts(row) for row in above], options)
+        rows_above = _read_header(book, part, options).rows_above
+        return header_likeness([row_texts(row) for row in rows_above], options)
 
     return max(candidates, key=rate_worksheet)
 
 
 def _missing_header_error(book: Workbook, part: WorksheetPart, content: Content, options: ReadOptions) -> HeadingError:
     worksheet = part.name if len(book.worksheets()) > 1 else None
-    texts = {row.number: row_texts(row) for row in content.above}
+    texts = {row.number: row_texts(row) for row in content.rows_above}
     rows = [texts.get(number, []) for number in range(1, max(texts, default=0) + 1)]  # the file omits blank rows
     return no_header_error(rows, options, worksheet=worksheet)
 
 
 def _find_worksheet(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:
-    """Find a worksheet by name. Case is ignored unless several names differ only in case."""
+    """Find a worksheet by name. Case matters only if several names differ only in case."""
     same_ignoring_case = [part for part in parts if part.name.casefold() == name.casefold()]
     same_name = [part for part in same_ignoring_case if part.name == name]
     matches = same_name or same_ignoring_case
@@ -251,7 +251,7 @@ def _find_worksheet(parts: Sequence[WorksheetPart], name: str, file: str) -> Wor
 
 
 def row_texts(row: Row) -> list[str]:
-    """Return the texts of a row. Missing cells are empty."""
+    """Return a row's texts, which are empty for missing cells."""
     return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
 
 
@@ -263,11 +263,11 @@ def _read_header(book: Workbook, part: WorksheetPart, options: ReadOptions) -> C
 
 
 def _is_written_by_us(content: Content) -> bool:
-    return bool(content.above) and not OUR_WORKSHEETS.isdisjoint(content.above[0].texts.values())
+    return bool(content.rows_above) and not OUR_WORKSHEETS.isdisjoint(content.rows_above[0].texts.values())
 
 
 def read_to_header(book: Workbook, part: WorksheetPart, is_header: _IsHeader) -> tuple[Content, Iterator[Row]]:
-    """Read a worksheet down to its header, if any. Also return an iterator over the other rows."""
+    """Read a worksheet down to its header, if it has one. Also returns an iterator over the other rows."""
     content = Content()
     rows = book.rows(part)
     for row in rows:
@@ -276,25 +276,25 @@ def read_to_header(book: Workbook, part: WorksheetPart, is_header: _IsHeader) ->
         if is_header(row_texts(row)):
             content.header = row
             break
-        content.above.append(row)
+        content.rows_above.append(row)
     return content, rows
 
 
 def read_content(
     book: Workbook, part: WorksheetPart, is_header: _IsHeader, find_columns: Callable[[Row], Mapping[int, str]]
 ) -> Content:
-    """Read a worksheet. `find_columns` returns the known columns of a header, by number."""
+    """Read a worksheet. `find_columns` returns a header's known columns, by number."""
     content, rows = read_to_header(book, part, is_header)
     used_columns: set[int] = set()
-    height = 0
+    row_count = 0
     if content.header is not None:
         content.columns = find_columns(content.header)
     while content.header is not None and (chunk := _read_chunk(rows)):
         columns = sorted({column for row in chunk for column in row.texts})
         used_columns.update(columns)
-        height += len(chunk)
+        row_count += len(chunk)
         book.budget.count_doubts(sum(len(row.doubts) for row in chunk), sum(map(content.add, chunk)))
-        book.budget.check_memory_for_cells(height, len(used_columns))
+        book.budget.check_memory_for_cells(row_count, len(used_columns))
         # The file omits blank rows and cells, so row and column numbers come from the cells' addresses.
         numbers = pl.Series("row", [row.number for row in chunk], pl.UInt32)
         texts = [pl.Series(str(column), [row.texts.get(column) for row in chunk], pl.String) for column in columns]
@@ -318,7 +318,7 @@ def _read_chunk(rows: Iterator[Row]) -> list[Row]:
 
 
 def appearance_warnings(content: Content) -> pl.DataFrame:
-    """Return warnings about values, rows and columns that the workbook hides or displays differently."""
+    """Return warnings about rows, columns and values that the workbook hides or displays differently."""
     names = content.columns
     hidden = say("The row is hidden in the spreadsheet, but will be paid like any other. Unhide it or delete it.")
     struck = say(
@@ -344,7 +344,7 @@ def appearance_warnings(content: Content) -> pl.DataFrame:
 
 
 def _covered_values(content: Content) -> Iterator[tuple[int, int, str, str]]:
-    """Yield the values that merged cells hide, as in `Content.displayed`."""
+    """Yield the values hidden by merged cells, as in `Content.displayed`."""
     if content.overlays is None or not content.overlays.merged:
         return
     known_cells = {(row, col) for row, col, *_ in content.displayed}
@@ -392,19 +392,19 @@ def _rule_warnings(content: Content) -> Iterator[_Finding]:
         yield 0, content.columns[column], None, f"{content.columns[column]}.shown_otherwise", message
 
 
-def _value_message(text: str, display: str) -> str:
+def _value_message(text: str, shown: str) -> str:
     value = text[:SHOWN_CHARACTERS]
-    if display == UNKNOWN_FORMAT:
+    if shown == UNKNOWN_FORMAT:
         return say(TYPED_MESSAGE, value=value)
-    if not display:
+    if not shown:
         return say(
             "{value} is hidden in the spreadsheet, but will still be used. Make it visible or delete it.", value=value
         )
-    return say("{value} is shown as {seen} in the spreadsheet. Check which one is correct.", value=value, seen=display)
+    return say("{value} is shown as {seen} in the spreadsheet. Check which one is correct.", value=value, seen=shown)
 
 
 def _shows_other_value(name: str, text: str, displayed_text: str, row_code: Callable[[str], str]) -> bool:
-    """Return whether the displayed text looks like another value, not like the same value in another format."""
+    """Return whether the displayed text looks like another value, rather than the same value in another format."""
     digits = "".join(letter for letter in displayed_text if letter.isdigit())
     match name:
         case _ if displayed_text in {"", UNKNOWN_FORMAT}:

@@ -1,7 +1,7 @@
 """Reads the cells of a workbook (.xlsx, ECMA-376) as a stream of exact text, with reasons to doubt it.
 
-Parts are found by their relationships, as spreadsheets do. Duplicate and missing parts are errors, because the values
-read could differ from those that a person saw. docs/decisions/0105 explains why no library is used.
+Parts are found by their relationships, as in spreadsheet programs. Duplicate and missing parts are errors, because the
+values read could differ from those that a person saw. docs/decisions/0105 explains why no library is used.
 """
 
 import io
@@ -53,7 +53,7 @@ _DAMAGE = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, NotImplem
 
 
 class Doubt(StrEnum):
-    """A reason to doubt the text of a cell. Its value is the last part of the defect's code."""
+    """A reason to doubt the text of a cell. Its value ends the defect's code."""
 
     FORMULA = "formula"
     """A formula without a value. The workbook was never calculated."""
@@ -63,7 +63,7 @@ class Doubt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorksheetPart:
-    """A worksheet and the path of the part with its cells."""
+    """A worksheet, and the path of the part that holds its cells."""
 
     name: str
     is_hidden: bool
@@ -72,20 +72,20 @@ class WorksheetPart:
 
 @dataclass(slots=True)
 class Row:
-    """A row, with its texts and doubts by column number (from 1)."""
+    """A row with its texts and doubts, by column number (from 1)."""
 
     number: int
     is_hidden: bool
     texts: dict[int, str] = field(default_factory=dict)
     doubts: dict[int, Doubt] = field(default_factory=dict)
     struck: set[int] = field(default_factory=set)
-    """The columns whose text is struck through, even in part."""
+    """The columns whose text is at least partly struck through."""
     displayed: dict[int, str | CellStyle] = field(default_factory=dict)
-    """Column -> the displayed text if it differs (empty if nothing is visible), or the style of a number."""
+    """Column -> the displayed text if different (empty if nothing is visible), or the style of a number."""
 
 
 class Workbook:
-    """A workbook in memory. Raises `SheetError` if parts are ambiguous, or exceed `max_bytes` when unpacked."""
+    """A workbook in memory. Raises `SheetError` if parts are ambiguous or exceed `max_bytes` when unpacked."""
 
     def __init__(self, data: bytes, *, file: str, max_bytes: int) -> None:
         self._file = file
@@ -109,11 +109,11 @@ class Workbook:
         self.overlays = Overlays((), self.budget)
         """The merged cells and rules of the worksheet that `rows` reads."""
         self.hidden_columns: list[tuple[int, int]] = []
-        """The first and last numbers of its ranges of hidden columns."""
+        """The first and last numbers of each range of hidden columns in that worksheet."""
         self._first_day = _FIRST_DAY
 
     def worksheets(self) -> list[WorksheetPart]:
-        """Return the worksheets in order. This also reads the date system, so call it before `rows`."""
+        """Return the worksheets in order. This also reads the date system, so it must be called before `rows`."""
         targets = {relationship_id: (kind, target) for relationship_id, kind, target in self._related_parts}
         parts: list[WorksheetPart] = []
         root = ""
@@ -162,7 +162,7 @@ class Workbook:
         yield from reader.finished_rows
 
     def count_rows(self, part: WorksheetPart) -> int:
-        """Count the non-empty rows of a worksheet, up to the first damage."""
+        """Count the non-empty rows of a worksheet. Rows after damaged content are not counted."""
         is_filled = [False]
 
         def start(name: str, _attributes: Mapping[str, str]) -> None:
@@ -176,7 +176,7 @@ class Workbook:
         return sum(is_filled)
 
     def _require_single_parts(self) -> None:
-        """Reject a workbook with duplicates of unique parts, because other programs might read the other part."""
+        """Reject a workbook in which a unique part occurs twice, because another program might read the other one."""
         paths: dict[str, set[str]] = {}
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
@@ -185,11 +185,11 @@ class Workbook:
                 paths.setdefault(kind, set()).add(attributes.get("PartName", "").lower())
 
         self._parse_all(_CONTENT_TYPES if _CONTENT_TYPES in self._parts else None, Handlers(start=start))
-        if double := next((kind for kind in paths if kind.endswith(_SINGLE_PART_TYPES) and len(paths[kind]) > 1), None):
-            raise self._duplicate_error(double.rpartition(".")[2].removesuffix("+xml"))
+        if duplicates := [kind for kind in paths if kind.endswith(_SINGLE_PART_TYPES) and len(paths[kind]) > 1]:
+            raise self._duplicate_error(duplicates[0].rpartition(".")[2].removesuffix("+xml"))
 
     def _read_relationships(self, path: str) -> list[tuple[str, str, str]]:
-        """Return (id, kind, path) of each part that `path` (the whole file if empty) refers to (part 2, 9.3)."""
+        """Return the (id, kind, path) of parts that `path`, or the whole file if empty, refers to (part 2, 9.3)."""
         folder, name = posixpath.split(path)
         related: list[tuple[str, str, str]] = []
 
@@ -261,14 +261,14 @@ class Workbook:
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """The handlers of start tags (local name, attributes), end tags and text."""
+    """The handlers for start tags (local name, attributes), end tags and text."""
 
     start: Callable[[str, Mapping[str, str]], object]
     end: Callable[[str], object] | None = None
     text: Callable[[str], object] | None = None
 
     def create_parser(self) -> expat.XMLParserType:
-        """Create an XML parser that calls the handlers. It rejects document types, which workbooks don't have."""
+        """Create an XML parser that calls the handlers. It rejects document types, which no workbook has."""
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
         parser.StartDoctypeDeclHandler = _reject_doctype
@@ -299,13 +299,13 @@ def _reject_doctype(*_: object) -> None:
 
 
 def _normalise_path(name: str) -> str:
-    """Normalise the case (ECMA-376 part 2, 6.2.2) and slashes of a part's name."""
+    """Normalise a part's name: its case (ECMA-376 part 2, 6.2.2), escapes and slashes."""
     return unquote(name).replace("\\", "/").lower()
 
 
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """The text of a cell and its runs (18.4.8), each of which may have its own font."""
+    """The text of a cell, and its runs (18.4.8), which may have fonts of their own."""
 
     text: str
     runs: Sequence[tuple[str, Font | None]] = ()
@@ -327,7 +327,7 @@ class CellText:
 
 @dataclass(slots=True)
 class _TextReader:
-    """Reads texts made of runs, ignoring pronunciation (rPh)."""
+    """Reads texts that consist of runs. Pronunciation (rPh) is ignored."""
 
     _budget: Budget
     texts: list[CellText] = field(default_factory=list)
@@ -354,7 +354,7 @@ class _TextReader:
             runs = self._runs if any(font for _, font in self._runs) else []
             self.texts.append(CellText(_unescape("".join(text for text, _ in self._runs)), runs))
             self._runs, self._length, self._font = [], 0, None
-            if name == "si":  # an inline text is freed with its cell
+            if name == "si":  # inline text is freed with its cell
                 self._budget.count_doubts(0, len(runs))
                 self._budget.count_string(self.texts[-1].text)
 
@@ -368,7 +368,7 @@ class _TextReader:
 
 
 class _CellReader:
-    """Reads the rows of a worksheet from its tags. Complete rows move to `finished_rows`."""
+    """Reads a worksheet's rows from its tags. Complete rows are added to `finished_rows`."""
 
     def __init__(
         self, strings: list[CellText], styles: list[CellStyle], first_day: datetime, overlays: Overlays
@@ -464,7 +464,7 @@ class _CellReader:
             row.displayed[column] = displayed
 
     def _displayed_value(self, cell: CellText, style: CellStyle) -> str | CellStyle | None:
-        """Return a cell's displayed text, or the style of a number. Returns None if the text is displayed as is."""
+        """Return a cell's displayed text, or the style of a number, or None if the text is displayed as it is."""
         kind = self._cell.get("t", "n") if self._inline is None else ""
         if style.is_invisible:
             return ""
@@ -506,7 +506,7 @@ def _unescape(text: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _format_number(raw: str) -> tuple[str, bool]:
-    """Format a number as a spreadsheet does, and say if it has too many digits. Raises `ValueError` if not finite."""
+    """Format a number as a spreadsheet does. Also returns whether it has too many digits. Raises `ValueError`."""
     if raw.isascii() and raw.isdigit() and len(raw) <= SAFE_DIGITS and not raw.startswith("0"):
         return raw, False
     number = Decimal(repr(_parse_float(raw)))
