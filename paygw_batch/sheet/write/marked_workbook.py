@@ -1,7 +1,7 @@
 """Marks a sender's own workbook: red cells with comments, and a worksheet that lists every problem with a link.
 
-Nothing else changes. A change of type or format must not make an invalid cell payable, so the caller (`rejects`)
-rereads the copy and compares it. This module needs the `excel` extra, and is imported only if that is installed.
+Nothing else changes. No change of type or format may make an invalid cell payable, so the caller (`rejects`) rereads
+the copy and compares it. This module needs the `excel` extra, and is imported only if that is installed.
 """
 
 import re
@@ -33,7 +33,7 @@ from paygw_batch.sheet.write.workbook_copy import load_workbook_copy, save_workb
 
 PROBLEM, WARNING = mark("problem"), mark("warning")
 COLOURS = {PROBLEM: "FFFF9B9B", WARNING: "FFFFE59A"}
-"""The colours of marked cells. Marks of an earlier copy are recognised by exactly these colours."""
+"""The colours of marked cells, by which marks of an earlier copy are recognised."""
 MAX_LISTED = 50_000
 """The maximum number of listed problems. A worksheet can hold 65,530 links."""
 _HEADINGS = (
@@ -51,7 +51,7 @@ _HEADINGS = (
 class Problem:
     """A defect or warning, and the cell that shows it. `heading` is the sender's.
 
-    `sheet_row` is the row in the sender's sheet, or 0 if it is the same.
+    `sheet_row` is the row in the sender's sheet, or 0 if it equals `row`.
     """
 
     row: int
@@ -65,12 +65,12 @@ class Problem:
 
 
 def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
-    """Write a text cell, which is never run as a formula."""
+    """Write a text cell, which no spreadsheet runs as a formula."""
     sheet.cell(row, column, text).data_type = "s"
 
 
 def _add_problem_list(book: Workbook, sheet: Worksheet, problems: Sequence[Problem]) -> None:
-    """Add a worksheet that lists the problems, and make it the active one."""
+    """Add a worksheet that lists the problems, and make it active."""
     problem_sheet: Worksheet = book.create_sheet(_unused_name(book.sheetnames))
     _activate_only(book, problem_sheet)
     header_row = _write_header(problem_sheet, sheet.title, problems)
@@ -95,7 +95,7 @@ def _add_problem_list(book: Workbook, sheet: Worksheet, problems: Sequence[Probl
 
 
 def _write_header(problem_sheet: Worksheet, sheet_title: str, problems: Sequence[Problem]) -> int:
-    """Write the instructions and headings. Returns the number of the row with the headings."""
+    """Write the instructions and headings. Returns the row number of the headings."""
     sentences = [
         say(PROBLEMS_TITLE),
         say(
@@ -149,14 +149,14 @@ def _activate_only(book: Workbook, sheet: Worksheet) -> None:
 
 
 MAX_COMMENTS = 5_000
-"""The maximum number of comments, which slow a spreadsheet down. The list has all messages."""
+"""The maximum number of comments, which slow spreadsheets down. The list of problems has all messages."""
 _PROBLEMS_WIDTH = 60
 _COMMENT_CHARACTERS = 1_000
 _AUTHOR = "paygw-batch"
 _DISPLAY_CODES = {"row.hidden", "row.struck"}
-"""Codes of findings about how a row is displayed. A marked copy does not change these rows."""
+"""Codes of findings about how a row is displayed, which a marked copy does not change."""
 _OUR_COMMENT = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
-"""The start of our part of a comment. The sender's part precedes it and is kept."""
+"""The start of our part of a comment. The sender's part comes first and is kept."""
 
 
 def build_marked_copy(
@@ -164,8 +164,8 @@ def build_marked_copy(
 ) -> tuple[bytes, Collection[tuple[int, int]]]:
     """Copy the workbook `data`, with every defect and warning in the worksheet at `location` marked.
 
-    Corrected cells (`edits`) become text. Marks of an earlier copy are removed first. Returns the copy and the
-    (row, column) of each formula, because formulas have no values in it. The library's own exceptions are not caught.
+    Corrected cells (`edits`) become text. Marks from an earlier copy are removed first. Also returns the (row, column)
+    of each formula, because the copy has no values for them. Exceptions from the library are not caught.
     """
     with warnings.catch_warnings(action="ignore"):  # about lost parts, which `lost_parts` reports
         book = load_workbook_copy(data)
@@ -219,12 +219,12 @@ def build_marked_table(table: pl.DataFrame, validated: Validated, *, title: str)
 
 
 def _existing_cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
-    """Return the existing cells by (row, column). Public methods would create the missing ones."""
+    """Return the existing cells by (row, column). Public methods would create missing ones."""
     return sheet._cells  # noqa: SLF001 (see above)
 
 
 def _list_problems(validated: Validated, location: SheetLocation) -> list[Problem]:
-    """List the problems of all rows, in order. A problem with a whole row is shown in the row's country cell."""
+    """List the problems of all rows, in order. The country cell shows problems with the whole row."""
     frames = [
         validated.defects.with_columns(kind=pl.lit(PROBLEM)),
         validated.warnings.with_columns(kind=pl.lit(WARNING)),
@@ -250,7 +250,7 @@ def _list_problems(validated: Validated, location: SheetLocation) -> list[Proble
 
 
 def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
-    """Remove the marks of an earlier copy. A workbook without marks keeps its own colours."""
+    """Remove the marks from an earlier copy. A workbook without marks keeps its own colours."""
     cells = _existing_cells(sheet).values()
     lists = [other for other in book.worksheets if other is not sheet and _is_problem_list(other)]
     if not lists and not any(cell.comment is not None and _OUR_COMMENT.search(cell.comment.text) for cell in cells):
@@ -270,7 +270,7 @@ def _is_problem_list(sheet: Worksheet) -> bool:
 
 
 def _write_edits(sheet: Worksheet, edits: Sequence[CellEdit], location: SheetLocation) -> None:
-    """Write corrected cells as text. For a merged cell, the library raises its own exception."""
+    """Write corrected cells as text. The library raises its own exception for a merged cell."""
     for edit in edits:
         column = location.names.index(edit.column) + 1
         write_text(sheet, edit.row, column, edit.now or "")
@@ -283,7 +283,7 @@ def _write_edits(sheet: Worksheet, edits: Sequence[CellEdit], location: SheetLoc
 def _replace_dates(
     sheet: Worksheet, problems: Sequence[Problem], validated: Validated, location: SheetLocation
 ) -> None:
-    """Replace dates in marked cells with their text. A number typed over a date would become a date."""
+    """Replace dates in marked cells with their text. Otherwise, a number typed over a date would become a date."""
     dates = {
         (problem.row, problem.column)
         for problem in problems
@@ -327,7 +327,7 @@ def _unhide_problems(sheet: Worksheet, problems: Sequence[Problem]) -> None:
 
 
 def _problem_cell(sheet: Worksheet, problem: Problem) -> Cell:
-    """Return the cell that shows a problem. Of merged cells, this is the first one, which holds the value."""
+    """Return the cell that shows a problem. For merged cells, this is the first one, which holds the value."""
     cell = sheet.cell(problem.row, problem.column)
     if isinstance(cell, MergedCell):
         merged = next(merged for merged in sheet.merged_cells.ranges if cell.coordinate in merged)

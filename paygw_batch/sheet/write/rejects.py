@@ -22,17 +22,17 @@ from paygw_batch.sheet.read.xlsx import locate_sheet, read_workbook
 from paygw_batch.sheet.write.table import rejected_rows, write_frame
 
 MAX_MARKED_CELLS = 300_000
-"""The maximum number of cells of a marked table. The library creates an object for each cell."""
+"""The maximum number of cells in a marked table. The library creates an object for each."""
 NO_MARKED_WORKBOOK = mark(
     "This sheet has no marked workbook, because it has too many cells or cannot be written as a workbook."
 )
 _FormulaCells = Mapping[str, Collection[int]]
-"""A column of the sheet's frame -> the rows whose cell contains a formula."""
+"""A column in the sheet's frame -> the rows in which its cell contains a formula."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectsFile:
-    """What `write_rejects` wrote: a marked copy of the sender's workbook (`is_workbook`), or a table."""
+    """A file from `write_rejects`: a marked copy of the sender's workbook (`is_workbook`), or a table."""
 
     is_workbook: bool
     notes: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class RejectsFile:
 def write_rejects(validated: Validated, source: Path, options: ReadOptions, path: Path) -> RejectsFile:
     """Write the refused rows of the sheet at `source` to `path`.
 
-    The file is a marked copy of the sheet if both are workbooks and the sheet can be marked, otherwise a table. Raises
+    If both are workbooks and the sheet can be marked, the file is a marked copy of the sheet, otherwise a table. Raises
     `OutputError`, for example if `path` is the sheet itself. Raises `SheetError` if the sheet has changed.
     """
     table_format(path, must_be_readable=True)
@@ -68,8 +68,8 @@ def write_marked_workbook(
 ) -> None:
     """Write the whole sheet at `source` to a workbook, with `edits` applied and every defect marked.
 
-    The file is a marked copy if `source` is a workbook that can be marked, otherwise a table of all rows.
-    Raises `OutputError` if the table would be too large, and `SheetError` if the file has changed since it was read.
+    If `source` is a workbook that can be marked, the file is a marked copy of it, otherwise a table of all rows. Raises
+    `OutputError` if the table would be too large, and `SheetError` if `source` has changed since it was read.
     """
     result = _try_marked_copy(source, validated, options, edits) if source.suffix.lower() == ".xlsx" else ""
     if not isinstance(result, str):
@@ -84,7 +84,7 @@ def write_marked_workbook(
 
 
 def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
-    """Write the refused rows as a table. In a workbook, wrong cells are marked. Returns notes for the user."""
+    """Write the refused rows as a table, with the faulty cells of a workbook marked. Returns notes for the user."""
     table = rejected_rows(validated)
     if path.suffix.lower() != ".xlsx" or importlib.util.find_spec("openpyxl") is None:
         write_frame(table, path)
@@ -101,7 +101,7 @@ def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
 def _try_marked_copy(
     source: Path, validated: Validated, options: ReadOptions, edits: Sequence[CellEdit] = ()
 ) -> tuple[bytes, tuple[str, ...]] | str:
-    """Return a marked copy and notes about it, or the reason (a clause) why there is none."""
+    """Return a marked copy with notes about it, or a clause that says why there is none."""
     if importlib.util.find_spec("openpyxl") is None:
         return say("a marked copy needs the extra `excel`: {command}", command=install_command("excel"))
     from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
@@ -138,7 +138,7 @@ def _try_marked_copy(
 
 
 def _reads_alike(copy: bytes, formulas: _FormulaCells, original: Sheet, options: ReadOptions) -> bool:
-    """Return whether the copy reads like the sheet. Formula cells are ignored, because they have no values yet."""
+    """Return whether the copy reads like the sheet, except for formula cells, which have no values yet."""
     try:
         table = read_workbook(copy, options)
         copied_sheet = to_sheet(table, replace(options, max_rows=table.frame.height), sha256="")
@@ -155,7 +155,7 @@ def _reads_alike(copy: bytes, formulas: _FormulaCells, original: Sheet, options:
 
 
 def _clear_formulas(frame: pl.DataFrame, formulas: _FormulaCells) -> pl.DataFrame:
-    """Replace formula cells with null and drop rows that become empty."""
+    """Replace formula cells with null, and drop rows that become empty."""
     cleared = frame.with_columns(
         pl.when(pl.col("row").is_in(rows)).then(None).otherwise(pl.col(name)).alias(name)
         for name, rows in formulas.items()
@@ -165,7 +165,7 @@ def _clear_formulas(frame: pl.DataFrame, formulas: _FormulaCells) -> pl.DataFram
 
 
 def _defects_outside_formulas(sheet: Sheet, formulas: _FormulaCells) -> pl.DataFrame:
-    """Return the defects outside formula cells. Rows left out are not counted as defects."""
+    """Return the defects outside formula cells, except rows left out."""
     defects = sheet.defects.filter(pl.col("code") != LEFT_OUT)
     in_formula = [(pl.col("column") == name) & pl.col("row").is_in(rows) for name, rows in formulas.items()]
     return defects.filter(~pl.any_horizontal(in_formula)) if in_formula else defects

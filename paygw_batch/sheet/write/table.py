@@ -16,17 +16,17 @@ from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.model import Validated
 
 _UNWRAPPED_COLUMNS = frozenset({"amount", "first_sent_at", "updated_at"})
-"""Columns of the reconciliation that are not wrapped, because spreadsheets convert them correctly."""
+"""Columns of the reconciliation that spreadsheets convert correctly, so they are not wrapped."""
 _EXCEL_AMOUNT = r"^([0-9]{1,15})\.([0-9]+)$"
 _POINTS_PER_LINE = 15
 _LETTERS_PER_DIGIT = 1.1
-"""Column widths are in digits, and the average letter is narrower than a digit."""
+"""Column widths are measured in digits, and the average letter is narrower than a digit."""
 
 
 def write_frame(frame: pl.DataFrame, path: Path) -> None:
-    """Write a frame to a .csv, .parquet or .xlsx file (the last with the `excel` extra).
+    """Write a frame to a .csv or .parquet file, or with the `excel` extra to an .xlsx file.
 
-    The file is written atomically, with mode 0600, and is durable on return. CSV is UTF-8 with formulas guarded. In
+    The file is written atomically with mode 0600, and is durable on return. CSV is UTF-8, with formulas guarded. In
     .xlsx, strings are text cells. Raises `OutputError`.
     """
     if (max_rows := table_format(path).max_rows) is not None and frame.height > max_rows:
@@ -38,10 +38,10 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
 
 
 def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool = False) -> None:
-    """Write a frame that comes in pieces, like `write_frame`. A workbook needs all pieces in memory.
+    """Write a frame in pieces, like `write_frame`. A workbook needs all pieces in memory.
 
-    If `for_excel`, CSV is written so that Excel opens it correctly (`_write_csv_for_excel`). No file is written if
-    `pieces` raises an error.
+    If `for_excel`, CSV is written so that Excel opens it correctly (`_write_csv_for_excel`). If `pieces` raises an
+    error, no file is written.
     """
     output_format = table_format(path)
     output = map(_guard_piece, pieces) if output_format.is_guarded and not for_excel else pieces
@@ -67,7 +67,7 @@ def rejected_rows(validated: Validated, *, include_valid: bool = False) -> pl.Da
 
 
 def row_height_points(texts: Iterable[str], widths: Iterable[int]) -> int:
-    """Return the height in points of a row of wrapped cells, which some spreadsheets don't compute."""
+    """Return the height of a row of wrapped cells in points, which some spreadsheets don't compute."""
     lines = (ceil(len(text) / (width * _LETTERS_PER_DIGIT)) for text, width in zip(texts, widths, strict=True))
     return _POINTS_PER_LINE * max(1, *lines)
 
@@ -79,9 +79,9 @@ def _guard_piece(piece: pl.DataFrame) -> pl.DataFrame:
 
 
 def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
-    """Write CSV that Excel displays unchanged. Amounts have the separators that Excel probably expects."""
+    """Write CSV that Excel displays unchanged, with the separators that Excel probably expects in amounts."""
     decimal, delimiter = spreadsheet_separators()
-    for position, piece in enumerate(pieces):
+    for index, piece in enumerate(pieces):
         frame = guard_columns(piece)
         names = [name for name in frame.columns if frame.schema[name] == pl.String and name not in _UNWRAPPED_COLUMNS]
         frame = frame.with_columns(
@@ -89,4 +89,4 @@ def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> Non
             pl.col("amount").str.replace(_EXCEL_AMOUNT, f"${{1}}{decimal}${{2}}"),
         )
         frame.columns = guard_names(piece.columns)
-        frame.write_csv(file, include_header=position == 0, include_bom=position == 0, separator=delimiter)
+        frame.write_csv(file, include_header=index == 0, include_bom=index == 0, separator=delimiter)

@@ -32,7 +32,7 @@ GUIDE_HEADINGS = (mark("Column"), mark("Country"), mark("Required"), mark("What 
 
 @dataclass(frozen=True, slots=True)
 class ColumnGuide:
-    """How to fill in one column. `example` is a valid value, or empty if the cell should be empty.
+    """How to fill in a column. `example` is a valid value, or empty if the cell should be empty.
 
     `width` is the column's width in a template, in characters, or 0 if another guide to the column sets it.
     """
@@ -46,7 +46,7 @@ class ColumnGuide:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The guide as a row of a table with `GUIDE_HEADINGS`."""
+        """The guide as a table row with `GUIDE_HEADINGS`."""
         return (
             self.column,
             ", ".join(self.countries),
@@ -57,7 +57,7 @@ class ColumnGuide:
 
 
 def build_guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
-    """Build the guides to the columns that these countries use, in column order.
+    """Build guides to the columns that these countries use, in column order.
 
     Each rule must have a form. Columns that the rules fill in (`ipaddress`, `receiver_country_code`) are omitted.
     Countries with the same instructions share a guide.
@@ -78,7 +78,7 @@ def build_guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
 
 
 def guide_columns(column_guides: Sequence[ColumnGuide]) -> list[str]:
-    """Return the columns of the guides, in order and without duplicates."""
+    """Return the guides' columns in order, without duplicates."""
     return list(dict.fromkeys(guide.column for guide in column_guides))
 
 
@@ -148,7 +148,7 @@ def _amount_help(rule: CountryRule) -> tuple[str, str]:
 def _number_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
     numbers = rule.numbers
     demonym = say(rule.demonym)
-    phrase = (
+    description = (
         say("An {demonym} mobile number", demonym=demonym)
         if rule.demonym[0] in "AEIOU"
         else say("A {demonym} mobile number", demonym=demonym)
@@ -160,7 +160,7 @@ def _number_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
         if is_account
         else mark("{number}, in international ({abroad}) or national format ({inside}).")
     )
-    help_text = say(template, number=phrase, abroad=international, inside=national)
+    help_text = say(template, number=description, abroad=international, inside=national)
     return help_text, PhoneColumn.for_field(rule, field.name, field.kind).example
 
 
@@ -181,8 +181,8 @@ _HELP_WIDTHS = (22, 16, 9, 98, 34)
 def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide]:
     """Write a template (.xlsx or .csv) for these countries, and return the guides to its columns.
 
-    An .xlsx file has text cells, drop-down lists and a help sheet. A .csv file has only the headings. An existing file
-    is never overwritten, because somebody may have filled it in. Raises `OutputError`.
+    An .xlsx file has text cells, drop-down lists and a help sheet. A .csv file has only headings. An existing file is
+    never overwritten, because someone may have filled it in. Raises `OutputError`.
     """
     check_writable(path)
     if path.suffix.lower() not in {".xlsx", ".csv"}:
@@ -217,7 +217,7 @@ def _build_workbook(rules: Sequence[CountryRule], column_guides: Sequence[Column
 
 
 def _add_payees(workbook: Any, sheet: Any, column_guides: Sequence[ColumnGuide]) -> None:
-    """Add the headings, bold if required, with text cells below them."""
+    """Add the headings, in bold if required, and text cells below them."""
     text_format = workbook.add_format({"num_format": "@"})
     required_format = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     optional_format = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
@@ -275,7 +275,7 @@ def _add_drop_down_lists(workbook: Any, payees: Any, column_guides: Sequence[Col
 
 
 def write_example(rules: Sequence[CountryRule], path: Path) -> int:
-    """Write a CSV sheet with an example row for each rule, and return the number of rows. Rules must have a form."""
+    """Write a CSV sheet with an example row for each rule, and return the number of rows. Rules must have forms."""
     column_guides = build_guides(rules)
     file = io.StringIO()
     writer = csv.DictWriter(file, guide_columns(column_guides), restval="", lineterminator="\n")

@@ -20,9 +20,9 @@ from paygw_batch.language import mark, say
 from paygw_batch.sheet.read.xlsx_cells import Handlers
 
 MAX_UNPACKED_BYTES = 32 * 1024 * 1024
-"""The maximum size of an unpacked workbook. See docs/performance.md for memory and time."""
+"""The maximum size of an unpacked workbook. See docs/performance.md for the memory and time needed."""
 _MAX_RANGED_CELLS = 200_000
-"""The maximum number of cells in merged cells and links. The library creates an object for each."""
+"""The maximum number of cells in merged cells and links. The library creates an object for each one."""
 _RANGE_TAGS = frozenset({"mergeCell", "hyperlink"})
 _UNCOPIED_PARTS = {
     "xl/media/": mark("pictures"),
@@ -38,7 +38,7 @@ _UNCOPIED_PARTS = {
 
 
 def find_copy_obstacle(data: bytes) -> str:
-    """Return the reason (a clause) why the library must not load this workbook, or "" if there is none.
+    """Return a clause that says why the library must not load this workbook, or "" if it may.
 
     The library unpacks all parts, resolves document types, and creates an object for each cell in a range. So a small
     file could exhaust the memory.
@@ -50,17 +50,17 @@ def find_copy_obstacle(data: bytes) -> str:
         cell_count += _range_size(attributes.get("ref", "")) if name in _RANGE_TAGS else 0
 
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as parts:
-            unpacked_bytes = sum(info.file_size for info in parts.infolist())
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            unpacked_bytes = sum(info.file_size for info in archive.infolist())
             if unpacked_bytes > MAX_UNPACKED_BYTES:
                 return say(
                     "the workbook is {unpacked} MiB when unpacked, which is more than {most}",
                     unpacked=unpacked_bytes >> 20,
                     most=MAX_UNPACKED_BYTES >> 20,
                 )
-            for info in parts.infolist():
+            for info in archive.infolist():
                 if info.filename.endswith((".xml", ".rels")):
-                    Handlers(start=count_range).create_parser().Parse(parts.read(info), True)
+                    Handlers(start=count_range).create_parser().Parse(archive.read(info), True)
     except (expat.ExpatError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError):
         return say("a part of the workbook is damaged, or contains a document type declaration (DTD)")
     if cell_count > _MAX_RANGED_CELLS:
@@ -77,9 +77,9 @@ def _range_size(ref: str) -> int:
 
 
 def load_workbook_copy(data: bytes) -> Workbook:
-    """Load a workbook with its formulas, but without their values.
+    """Load a workbook with its formulas, but not their values.
 
-    Raises `ValueError` for a table without column names, because `save_workbook` would create every cell of the table
+    Raises `ValueError` for a table without column names, because `save_workbook` would create every cell in the table
     to find them.
     """
     book = load_workbook(io.BytesIO(data), rich_text=True)
@@ -97,7 +97,7 @@ def save_workbook(book: Workbook) -> bytes:
 
 
 def lost_parts(original: bytes, copy: bytes) -> list[str]:
-    """Return the kinds of parts that are missing from `copy`."""
+    """Return the kinds of parts that are missing from the copy."""
     old, new = _part_names(original), _part_names(copy)
     return [kind for prefix, kind in _UNCOPIED_PARTS.items() if _count_parts(old, prefix) > _count_parts(new, prefix)]
 
@@ -118,8 +118,8 @@ class _InMemoryWriter(ExcelWriter):
 
 
 def _part_names(data: bytes) -> list[str]:
-    with zipfile.ZipFile(io.BytesIO(data)) as parts:
-        return parts.namelist()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return archive.namelist()
 
 
 def _count_parts(names: list[str], prefix: str) -> int:
