@@ -52,10 +52,9 @@ def sheet_columns(*, data: Path | None = None) -> SheetColumns:
 def _read_columns(root: Path) -> SheetColumns:
     forms = files.read_forms(root)
     operations = {name: files.read_operation(root, name) for name in files.list_operations(root)}
-    used_in = {name: _form_names(root, name, operation) for name, operation in operations.items()}
+    used_forms = {name: _used_forms(root, name, operation, forms) for name, operation in operations.items()}
     columns_by_operation = {
-        name: _operation_columns(name, operation, [forms[form] for form in used_in[name] if form in forms])
-        for name, operation in operations.items()
+        name: _operation_columns(name, operation, used_forms[name]) for name, operation in operations.items()
     }
     fields = [field for form in forms.values() for field in form.fields if field.from_sheet]
     cleanings = _column_cleanings(fields)
@@ -66,10 +65,7 @@ def _read_columns(root: Path) -> SheetColumns:
         country_codes=frozenset(f.name for f in fields if f.kind is FieldKind.COUNTRY and f.name != COUNTRY_COLUMN),
         renamed=frozenset(_renamed_columns(forms)),
         reconciled=MappingProxyType(
-            {
-                name: tuple(dict.fromkeys(_reconciled_columns(forms[form] for form in used_in[name] if form in forms)))
-                for name in operations
-            }
+            {name: tuple(dict.fromkeys(_reconciled_columns(forms))) for name, forms in used_forms.items()}
         ),
         labels=MappingProxyType(
             {STAFF_NUMBER: mark("Staff number")}
@@ -78,10 +74,12 @@ def _read_columns(root: Path) -> SheetColumns:
     )
 
 
-def _form_names(root: Path, name: str, operation: files.OperationData) -> list[str]:
+def _used_forms(
+    root: Path, name: str, operation: files.OperationData, forms: Mapping[str, files.FormData]
+) -> list[files.FormData]:
     entries = (country.operations.get(name) for country in files.read_countries(root).values())
-    forms = [entry.form for entry in entries if entry is not None and entry.form is not None]
-    return list(dict.fromkeys([operation.default_form, *sorted(forms)]))
+    names = [entry.form for entry in entries if entry is not None and entry.form is not None]
+    return [forms[form] for form in dict.fromkeys([operation.default_form, *sorted(names)]) if form in forms]
 
 
 def _operation_columns(name: str, operation: files.OperationData, forms: Sequence[files.FormData]) -> tuple[str, ...]:
