@@ -46,11 +46,6 @@ class Answers:
     names: str | None
     is_text: bool
 
-    @property
-    def changes_cells(self) -> bool:
-        """Whether cells may mean something other than their text."""
-        return self.names == WORDS or self.numbers in {COMMA, POINT}
-
 
 def country_code(text: pl.Expr, rules: Rules) -> pl.Expr:
     """Return the code of the country with this name (in any of our languages, with or without accents), or null."""
@@ -87,7 +82,7 @@ def _fold_letters(text: pl.Expr | pl.Series) -> pl.Expr:
 
 def interpreted_cells(sheet: Sheet, rules: Rules, answers: Answers) -> pl.DataFrame:
     """Return the cells whose meaning differs from their text (`DEFECT_SCHEMA`, with the meaning as `correction`)."""
-    if not answers.changes_cells:
+    if answers.names != WORDS and answers.numbers not in {COMMA, POINT}:
         return empty_findings()
     columns = [name for name in ("row", "country", "currency", "amount") if name in sheet.frame.columns]
     cells = sheet.frame.select(columns)

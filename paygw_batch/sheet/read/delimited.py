@@ -9,7 +9,6 @@ import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import takewhile
 
 import polars as pl
@@ -302,12 +301,11 @@ def find_header(data: bytes, options: ReadOptions) -> HeaderPosition:
                 say(template, file=options.file, row=line.row), hint=say("Write each heading on one line.")
             )
     by_delimiter = ([dict(line.cells_by_delimiter)[delimiter] for line in lines] for delimiter in DELIMITERS)
-    raise no_header_error(max(by_delimiter, key=partial(_rate_rows, options)), options)
 
+    def count_names_and_cells(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
+        return sum(bool(name) for cells in rows for name in match_names(cells, options)), sum(map(len, rows))
 
-def _rate_rows(options: ReadOptions, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Rate rows by their number of known columns, then by their number of cells."""
-    return sum(bool(name) for cells in rows for name in match_names(cells, options)), sum(map(len, rows))
+    raise no_header_error(max(by_delimiter, key=count_names_and_cells), options)
 
 
 def _split_cells(line: str, delimiter: str) -> list[str]:
