@@ -153,7 +153,7 @@ class _RuleStyle:
     _background: Colour | None = _WHITE
     _code: str = GENERAL
 
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+    def start_element(self, name: str, attributes: Mapping[str, str]) -> None:
         match name:
             case _ if name in FONT_TAGS:
                 self._font.set_property(name, attributes)
@@ -187,11 +187,11 @@ class StyleReader:
     _open_tags: list[str] = field(default_factory=list)
     _rule_style: _RuleStyle = field(default_factory=_RuleStyle)
 
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+    def start_element(self, name: str, attributes: Mapping[str, str]) -> None:
         self._open_tags.append(name)
         parents = self._open_tags
         if "dxfs" in parents:
-            self._rule_style.start(name, attributes)
+            self._rule_style.start_element(name, attributes)
             return
         match name:
             case "numFmt" if "numFmts" in parents:
@@ -209,7 +209,7 @@ class StyleReader:
             case "xf" if "cellXfs" in parents:
                 self.styles.append(self._build_style(attributes))
 
-    def end(self, name: str) -> None:
+    def end_element(self, name: str) -> None:
         self._open_tags.pop()
         if name == "dxf":
             self.effects.append(self._rule_style.effect())
@@ -449,7 +449,7 @@ class Overlays:
     rules: list[tuple[Area, RuleEffect]] = field(default_factory=list)
     _areas: list[Area] = field(default_factory=list)
 
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+    def start_element(self, name: str, attributes: Mapping[str, str]) -> None:
         match name:
             case "mergeCell":
                 self.merged.append(Area.parse(attributes["ref"]))

@@ -149,14 +149,15 @@ class Workbook:
         """Yield the non-empty rows of a worksheet."""
         if self._strings is None:
             strings = _TextReader(self.budget)
-            handlers = Handlers(strings.start, strings.end, strings.text)
+            handlers = Handlers(strings.start_element, strings.end_element, strings.add_text)
             self._parse_all(self._locate(self._related_parts, "sharedStrings"), handlers)
-            self._parse_all(self._locate(self._related_parts, "styles"), Handlers(self._styles.start, self._styles.end))
+            styles = Handlers(self._styles.start_element, self._styles.end_element)
+            self._parse_all(self._locate(self._related_parts, "styles"), styles)
             self._strings = strings.texts
         self.overlays = Overlays(self._styles.effects, self.budget)
         reader = _CellReader(self._strings, self._styles.styles, self._first_day, self.overlays)
         self.hidden_columns = reader.hidden_columns
-        for _ in self._parse(part.path, Handlers(reader.start, reader.end, reader.text)):
+        for _ in self._parse(part.path, Handlers(reader.start_element, reader.end_element, reader.add_text)):
             yield from reader.finished_rows
             reader.finished_rows.clear()
         yield from reader.finished_rows
@@ -337,7 +338,7 @@ class _TextReader:
     _is_pronunciation: bool = False
     _font: Font | None = None
 
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+    def start_element(self, name: str, attributes: Mapping[str, str]) -> None:
         self._tag = name
         if name == "rPh":
             self._is_pronunciation = True
@@ -346,7 +347,7 @@ class _TextReader:
         elif self._font is not None and name in FONT_TAGS:
             self._font.set_property(name, attributes)
 
-    def end(self, name: str) -> None:
+    def end_element(self, name: str) -> None:
         self._tag = ""
         if name == "rPh":
             self._is_pronunciation = False
@@ -358,7 +359,7 @@ class _TextReader:
                 self._budget.count_doubts(0, len(runs))
                 self._budget.count_string(self.texts[-1].text)
 
-    def text(self, data: str) -> None:
+    def add_text(self, data: str) -> None:
         if self._tag != "t" or self._is_pronunciation:
             return
         self._runs.append((data, self._font))
@@ -389,7 +390,7 @@ class _CellReader:
         self._inline: _TextReader | None = None
         self._formula: list[str] | None = None
 
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+    def start_element(self, name: str, attributes: Mapping[str, str]) -> None:
         """Handle a start tag. Raises `ValueError` if a cell or row is out of order."""
         self._tag = name
         if name == "c":
@@ -414,13 +415,13 @@ class _CellReader:
         elif name == "is":
             self._inline = self._inline or _TextReader(self._budget)
         elif self._inline is not None:
-            self._inline.start(name, attributes)
+            self._inline.start_element(name, attributes)
         else:
-            self._overlays.start(name, attributes)
+            self._overlays.start_element(name, attributes)
 
-    def text(self, data: str) -> None:
+    def add_text(self, data: str) -> None:
         if self._inline is not None:
-            self._inline.text(data)
+            self._inline.add_text(data)
         elif self._tag == "v":
             self._value.append(data)
         elif self._tag == "f" and self._formula is not None:
@@ -429,7 +430,7 @@ class _CellReader:
         if self._characters > 2 * MAX_CELL_CHARACTERS:  # a formula and its value
             raise self._budget.too_large_error()
 
-    def end(self, name: str) -> None:
+    def end_element(self, name: str) -> None:
         if name == "c":
             self._finish_cell()
             self._inline = None
@@ -438,7 +439,7 @@ class _CellReader:
         elif name == "v":
             self._value.append("\0")
         elif self._inline is not None:
-            self._inline.end(name)
+            self._inline.end_element(name)
         self._tag = ""
 
     def _finish_cell(self) -> None:
