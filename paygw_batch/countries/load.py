@@ -431,11 +431,11 @@ def _extra_field_problems(case: _CountryCase) -> Iterator[str]:
 
 def _default_problem(case: _CountryCase, name: str, value: str) -> str:
     kind = case.sent_fields[name].kind if name in case.sent_fields else None
-    supplied = f"{case.key}.{name}"
+    supplied_key = f"{case.key}.{name}"
     possible_problems = {
         _unknown_field_problem(case, name): kind is None,
         say("each row has its own {name}. Remove it.", name=name): kind is not None and kind not in _DEFAULT_MESSAGES,
-        say("{key} also sets this value. Remove one of them.", key=supplied): name in case.supplied_values,
+        say("{key} also sets this value. Remove one of them.", key=supplied_key): name in case.supplied_values,
     }
     problem = next((message for message, applies in possible_problems.items() if applies), "")
     if problem := problem or _text_problem(case, name, value):

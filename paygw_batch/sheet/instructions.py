@@ -181,11 +181,11 @@ def build_instructions(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
     payee = payee_column(valid)
     added_columns = [*wire.select("minor", "form", "content"), _sent_fields(wire), payee]
     instructions = valid.hstack(added_columns).select(INSTRUCTION_COLUMNS)
-    is_consistent = instructions.select(
+    consistency = instructions.select(
         (pl.col("fields").str.contains(pl.concat_str(pl.lit('"'), "payee", pl.lit('"')), literal=True)).all(),
         (pl.col("content").str.slice(_MINOR_OFFSET, _MINOR_DIGITS).cast(pl.Int64) == pl.col("minor")).all(),
     )
-    if payee.null_count() or not all(is_consistent.row(0)):
+    if payee.null_count() or not all(consistency.row(0)):
         raise InternalError("what is sent for a row does not name the payee and the amount that are shown for it")
     return instructions
 

@@ -91,9 +91,9 @@ def _build_validated(
         raise InternalError("the rows with a defect are not the rows that are not valid")
     # Warnings about rows with defects are not needed until the rows are corrected.
     file_warnings = sheet.warnings.filter(~pl.col("row").is_in(tally.invalid_rows.implode()))
-    similar_rows = tally.repeated_payee_rows
-    payees = payee_warnings(sheet_pass.lines_for(sheet, similar_rows)) if similar_rows.len() else empty_findings()
-    warnings = tally.warnings().with_findings(file_warnings, added_first=True).with_findings(payees)
+    similar = tally.repeated_payee_rows
+    repeat_warnings = payee_warnings(sheet_pass.lines_for(sheet, similar)) if similar.len() else empty_findings()
+    warnings = tally.warnings().with_findings(file_warnings, added_first=True).with_findings(repeat_warnings)
     # Computing rows with their defects is expensive if there are many, and most commands never show them.
     lines, reasons = tally.lines, DeferredFrame(lambda: _row_reasons(defects.all_findings.frame))
     if lines is None:

@@ -43,8 +43,8 @@ def build_table(lazy_frame: pl.LazyFrame, options: ReadOptions) -> Table:
     schema = lazy_frame.collect_schema()
     if not is_header([*schema], options):
         raise no_header_error([[*schema]], options)
-    cells = text_columns(schema)
-    unsupported = [name for name in schema if name not in cells]
+    supported = text_columns(schema)
+    unsupported = [name for name in schema if name not in supported]
     for name, column in zip(unsupported, match_names(unsupported, options), strict=True):
         if column is not None:
             raise SheetError(
@@ -56,8 +56,8 @@ def build_table(lazy_frame: pl.LazyFrame, options: ReadOptions) -> Table:
                 ),
                 hint=say("Store the column as text, or as a decimal of at most {digits} digits.", digits=MAX_DIGITS),
             )
-    headings = match_headings(cells, options, row=1)
-    frame = lazy_frame.select(cells).collect().rename(dict(zip(cells, headings.names, strict=True)))
+    headings = match_headings(supported, options, row=1)
+    frame = lazy_frame.select(supported).collect().rename(dict(zip(supported, headings.names, strict=True)))
     text = pl.DataFrame([_to_text(column) for column in frame.iter_columns()])
     defects = [
         _inexact_defects(frame[name], text[name])
