@@ -237,7 +237,7 @@ _MASK_CHARACTERS = "[Xx\u00d7#\u2022\u25cf\u2219\u00b7?_\uff0a\uff38\uff58\uff03
 
 
 @dataclass(frozen=True, slots=True)
-class PhoneColumn:
+class NumberColumn:
     """Expressions about the numbers in one column, for one country, over a `clean_columns` frame.
 
     Null values give null results. `source` is the column with the values.
@@ -250,7 +250,7 @@ class PhoneColumn:
     bank_account_pattern: str | None
 
     @classmethod
-    def for_field(cls, rule: CountryRule, name: str, kind: FieldKind) -> "PhoneColumn":
+    def for_field(cls, rule: CountryRule, name: str, kind: FieldKind) -> "NumberColumn":
         is_wallet = kind is FieldKind.WALLET
         source = (rule.account_from if is_wallet else "") or name
         # A phone that serves as the account is a wallet, never a bank account with the same digits.

@@ -19,7 +19,7 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import minor_value
-from paygw_batch.sheet.clean import PhoneColumn, bare_column, purpose_code
+from paygw_batch.sheet.clean import NumberColumn, bare_column, purpose_code
 from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.model import LINE_COLUMNS
 
@@ -73,7 +73,7 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
         # A field with the column's own name takes precedence.
         field = fields.get(name)
         if field is not None and field.kind in NUMBER_KINDS:
-            phone = PhoneColumn.for_field(rule, name, field.kind)
+            phone = NumberColumn.for_field(rule, name, field.kind)
             columns.append(ShownColumn(name, pl.col(bare_column(phone.source)), phone.is_in_sent_form, phone.as_sent))
         else:
             columns.append(ShownColumn(name, _field_value(rule, field) if field is not None else _join_texts(values)))
@@ -113,7 +113,7 @@ def _instruction_fields(rule: CountryRule, form: Form) -> list[FormField]:
 
 def _field_value(rule: CountryRule, field: FormField) -> pl.Expr:
     if field.kind in NUMBER_KINDS:
-        return PhoneColumn.for_field(rule, field.name, field.kind).as_sent
+        return NumberColumn.for_field(rule, field.name, field.kind).as_sent
     if field.kind is FieldKind.COUNTRY:
         return pl.lit(rule.code)
     if field.kind is FieldKind.PURPOSE:

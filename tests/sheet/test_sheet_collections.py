@@ -16,7 +16,7 @@ from paygw_batch.countries.rules import FieldKind, OperatorTerms
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.check.contract import ContractGate, payable_rows
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.clean import PhoneColumn, bare_column, strip_separators
+from paygw_batch.sheet.clean import NumberColumn, bare_column, strip_separators
 from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.headings import ReadOptions
@@ -112,7 +112,7 @@ masked = st.text("0123456789*", min_size=9, max_size=9)
 
 def read_phone(name: str, kind: FieldKind, written: str) -> tuple[bool, str]:
     """Return whether a Kenyan number is valid in a column, and what is sent."""
-    column, text = PhoneColumn.for_field(RULES["KE"], name, kind), pl.Series(name, [written])
+    column, text = NumberColumn.for_field(RULES["KE"], name, kind), pl.Series(name, [written])
     frame = pl.DataFrame([text, strip_separators(text).alias(bare_column(name))])
     ((valid, wire),) = frame.select(valid=column.is_valid, wire=column.as_sent).rows()
     return valid, wire

@@ -12,7 +12,7 @@ from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import FieldKind, MobileNumbers, OperatorTerms, Rules
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.clean import PhoneColumn, bare_column, clean_columns, is_clean, strip_separators
+from paygw_batch.sheet.clean import NumberColumn, bare_column, clean_columns, is_clean, strip_separators
 from tests.support.long_part import example_count
 from tests.support.sheet_values import KENYAN, TANZANIAN, build_sheet, codes
 
@@ -105,7 +105,7 @@ def test_bank_account_is_accepted_if_operator_allows_it(rules: Rules) -> None:
 def convert_numbers(numbers: MobileNumbers, *values: str) -> tuple[list[bool | None], list[str | None]]:
     """Return which of `values` are valid numbers, and their wire forms."""
     frame = clean_columns(build_sheet(*({"phone": value} for value in values)).frame)
-    made = PhoneColumn("phone", "phone", FieldKind.INTERNATIONAL_PHONE, numbers, None)
+    made = NumberColumn("phone", "phone", FieldKind.INTERNATIONAL_PHONE, numbers, None)
     read = frame.select(valid=made.is_valid, wire=pl.when(made.is_valid).then(made.as_sent))
     return read["valid"].to_list(), read["wire"].to_list()
 

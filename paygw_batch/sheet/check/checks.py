@@ -27,7 +27,7 @@ from paygw_batch.sheet.amounts import (
 )
 from paygw_batch.sheet.check.damage import DOUBTFUL, repair_column
 from paygw_batch.sheet.check.spelling import country_code, nearest_country
-from paygw_batch.sheet.clean import EXPONENT, FORMULA_SIGNS, PhoneColumn, bare_column, folded_purpose
+from paygw_batch.sheet.clean import EXPONENT, FORMULA_SIGNS, NumberColumn, bare_column, folded_purpose
 from paygw_batch.sheet.findings import NO_CORRECTION, build_message, shortened_value
 
 _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA|VALEUR!|NOM\?|NOMBRE!|NUL!)$"
@@ -370,7 +370,7 @@ def _name_check(column: str, rule: CountryRule, *, required: bool) -> ColumnChec
 
 def _number_check(rule: CountryRule, field: FormField, rules: Rules, *, required: bool) -> ColumnCheck:
     name = field.name
-    column = PhoneColumn.for_field(rule, name, field.kind)
+    column = NumberColumn.for_field(rule, name, field.kind)
     digits = pl.col(bare_column(name))
     is_foreign, other_country = _foreign_number(rule, digits, rules)
     parts = {"value": shortened_value(name), "what": pl.lit(_describe_number(rule))}
@@ -394,7 +394,7 @@ def _number_check(rule: CountryRule, field: FormField, rules: Rules, *, required
     return _value_check(name, column.is_valid, message, *reasons, required=required, headings=rule.headings)
 
 
-def _renumbering_reasons(column: PhoneColumn, rule: CountryRule) -> Iterator[Reason]:
+def _renumbering_reasons(column: NumberColumn, rule: CountryRule) -> Iterator[Reason]:
     """Yield a reason for numbers in the numbering plan, former or new, that the gateway does not use."""
     if (change := rule.numbers.renumbering) is None:
         return
@@ -425,7 +425,7 @@ def _describe_number(rule: CountryRule) -> str:
     return say(template, demonym=say(rule.demonym))
 
 
-def _expected_digits(column: PhoneColumn) -> pl.Expr:
+def _expected_digits(column: NumberColumn) -> pl.Expr:
     """Describe how many digits a valid number has, in the value's own format (national or international)."""
     numbers = column.numbers
     national_lengths = [len(numbers.trunk_prefix) + length for length in numbers.national_lengths]
@@ -442,7 +442,7 @@ def _expected_digits(column: PhoneColumn) -> pl.Expr:
     )
 
 
-def _example_message(column: PhoneColumn, parts: Mapping[str, pl.Expr]) -> pl.Expr:
+def _example_message(column: NumberColumn, parts: Mapping[str, pl.Expr]) -> pl.Expr:
     if column.kind is FieldKind.MASKED_PHONE:
         template = mark("{value} is not {what}. An example is {example}. Use *, X or # for a hidden digit.")
     else:
@@ -485,25 +485,25 @@ def warning_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
     payee = next((field for field in numbers if field.kind is FieldKind.WALLET), numbers[0] if numbers else None)
     for field in fields:
         if field in numbers:
-            column = PhoneColumn.for_field(rule, field.name, field.kind)
+            column = NumberColumn.for_field(rule, field.name, field.kind)
             yield _zero_warning(column)
             if field is payee and (check := _operator_warning(column, rule)) is not None:
                 yield check
             if field.kind is FieldKind.WALLET:
                 other_numbers = (number for number in numbers if number.kind is not field.kind)
-                phones = (PhoneColumn.for_field(rule, other.name, other.kind) for other in other_numbers)
+                phones = (NumberColumn.for_field(rule, other.name, other.kind) for other in other_numbers)
                 yield _two_meanings_warning(column, next(phones, None))
         elif field.name in names:
             yield _name_warning(field.name)
             yield _damage_warning(field.name)
 
 
-def _number_warning(column: PhoneColumn, code: str, is_doubtful: pl.Expr, message: pl.Expr) -> ColumnCheck:
+def _number_warning(column: NumberColumn, code: str, is_doubtful: pl.Expr, message: pl.Expr) -> ColumnCheck:
     reason = Reason(f"{column.name}.{code}", is_doubtful, message)
     return ColumnCheck(column.name, ~is_doubtful.fill_null(value=False), (reason,))
 
 
-def _zero_warning(column: PhoneColumn) -> ColumnCheck:
+def _zero_warning(column: NumberColumn) -> ColumnCheck:
     message = build_message(
         "{value} was read as {number}: the spreadsheet seems to have dropped a zero.",
         value=shortened_value(column.name),
@@ -512,7 +512,7 @@ def _zero_warning(column: PhoneColumn) -> ColumnCheck:
     return _number_warning(column, "zero_restored", column.has_lost_zero, message)
 
 
-def _two_meanings_warning(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnCheck:
+def _two_meanings_warning(account: NumberColumn, phone: NumberColumn | None) -> ColumnCheck:
     """Return a check for accounts that have two meanings or differ from the row's phone. They may be correct."""
     national = pl.lit(None, pl.String) if phone is None else phone.national
     is_bank, is_both, is_phone = account.is_bank_account, account.is_account_and_mobile, account.national == national
@@ -536,7 +536,7 @@ def _two_meanings_warning(account: PhoneColumn, phone: PhoneColumn | None) -> Co
     return ColumnCheck(account.name, passes, tuple(reasons), once_per_column=True)
 
 
-def _operator_warning(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | None:
+def _operator_warning(column: NumberColumn, rule: CountryRule) -> ColumnCheck | None:
     """Return a check for numbers that were first assigned to an operator other than the purpose's."""
     operators = {word: terms.operator for word, terms in rule.purposes.items() if terms.operator is not None}
     default_operator = rule.operator if rule.purpose is not None else None

@@ -20,7 +20,7 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, FormField
 from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable, write_atomically
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.clean import PhoneColumn
+from paygw_batch.sheet.clean import NumberColumn
 from paygw_batch.sheet.columns import HELP_TITLE, known_columns
 from paygw_batch.sheet.formats import table_format, workbook_options
 from paygw_batch.sheet.write.table import row_height_points
@@ -161,7 +161,7 @@ def _number_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
         else mark("{number}, in international ({abroad}) or national format ({inside}).")
     )
     help_text = say(template, number=description, abroad=international, inside=national)
-    return help_text, PhoneColumn.for_field(rule, field.name, field.kind).example
+    return help_text, NumberColumn.for_field(rule, field.name, field.kind).example
 
 
 _LAST_ROW = 1_048_576
