@@ -49,7 +49,7 @@ from paygw_batch.sheet.columns import REQUIRED_COLUMNS, column_label, operation_
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.guesses import HeadingSuggestion, suggest_columns
 from paygw_batch.sheet.read.headings import HEADER_ROWS, FileHeading, HeadingError, MissingColumns, UnknownHeadings
-from paygw_batch.sheet.read.sheet_file import file_headings, list_worksheets, read_headings
+from paygw_batch.sheet.read.sheet_file import list_worksheets, read_headings, sheet_headings
 from paygw_batch.sheet.write.rejects import write_marked_workbook
 from paygw_batch.submit.compare_sheet import ComparisonMemory, exclude_rows
 from paygw_batch.submit.open_questions import QUESTION_CODES, OpenQuestion
@@ -83,7 +83,7 @@ def recheck_cached_sheet(folder: PayoutFolder, settings: Settings, rules: Rules,
             folder.write_check_result(_check_against_journal(folder, corrections, submission, journal, memory=memory))
     except PaygwError as error:
         head = sheet.frame.head(HEADER_ROWS)
-        folder.write_check_result(unreadable_result(error, partial(file_headings, sheet.headers, sheet.unknown, head)))
+        folder.write_check_result(unreadable_result(error, partial(sheet_headings, sheet.headers, sheet.unknown, head)))
     return True
 
 
@@ -317,7 +317,7 @@ def _check_against_journal(
         notes=list(sheet.notes),
         columns=sheet.frame.columns[1:],
         headings={name: heading or name for name, heading in sheet.headers.items()},
-        guesses=suggest_columns(file_headings(sheet.headers, sheet.unknown, head), columns),
+        guesses=suggest_columns(sheet_headings(sheet.headers, sheet.unknown, head), columns),
         known_columns=columns,
         worksheet=sheet.worksheet,
         other_worksheets=sheet.other_worksheets,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError, UsageError
-from paygw_batch.sheet.check.repeats import duplicate_defects, look_alike_defects, normalise_ids
+from paygw_batch.sheet.check.repeats import find_duplicate_ids, find_look_alike_ids, normalise_ids
 from paygw_batch.sheet.check.validate import validate, with_defects, with_warnings
 from paygw_batch.sheet.findings import DEFECT_SCHEMA
 from paygw_batch.sheet.instructions import ROWS_PER_PAGE, from_pages, to_pages
@@ -87,11 +87,11 @@ def test_look_alike_id_defect_names_other_row(rules: Rules) -> None:
 @given(st.lists(st.none() | st.sampled_from([*"aAbBéÉ", "E\u0301"]) | st.text(max_size=6), max_size=40))
 def test_every_repeated_or_similar_id_is_found(ids: list[str | None]) -> None:
     twice = [row for row, name in enumerate(ids) if name is not None and ids.count(name) > 1]
-    assert sorted(duplicate_defects(frame_of_ids(ids))["row"]) == twice
+    assert sorted(find_duplicate_ids(frame_of_ids(ids))["row"]) == twice
     spelt = [None if one is None else normalise_spelling(one) for one in ids]
     alike = {one: {other for other in ids if other and normalise_spelling(other) == one} for one in {*spelt} - {None}}
     expected = [row for row, name in enumerate(ids) if name and len(alike[normalise_spelling(name)]) > 1]
-    assert sorted(look_alike_defects(frame_of_ids(ids))["row"]) == expected
+    assert sorted(find_look_alike_ids(frame_of_ids(ids))["row"]) == expected
     assert normalise_ids(pl.Series("id", ids, dtype=pl.String)).to_list() == spelt
 
 

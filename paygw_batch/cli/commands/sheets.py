@@ -33,7 +33,7 @@ from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.profiles import PROFILE_EXTENSION
 from paygw_batch.sheet.read.sheet_file import read_headings
 from paygw_batch.sheet.write.rejects import write_rejects
-from paygw_batch.sheet.write.template import GUIDE_HEADINGS, guide_columns, write_template
+from paygw_batch.sheet.write.template import GUIDE_HEADINGS, guided_columns, write_template
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.show.summary import ExitCode, Summary
 from paygw_batch.show.totals import sheet_totals
@@ -159,4 +159,4 @@ def template_command(invocation: Invocation, *, operation: str, countries: tuple
         out=shlex.quote(str(out)),
         further="" if operation == PAYOUT else "--collect ",
     )
-    screen.finish(Summary(ExitCode.DONE, message, extra={"template": str(out), "columns": guide_columns(guides)}))
+    screen.finish(Summary(ExitCode.DONE, message, extra={"template": str(out), "columns": guided_columns(guides)}))

@@ -156,7 +156,7 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
         if not field.from_sheet or (rule.account_from and field.name in rule.accounts):
             continue  # the account is the phone, which has its own check
         name, kind = field.name, KINDS[field.kind]
-        if name in rule.omitted:  # the value would be lost silently
+        if name in rule.omitted:  # the value would be silently ignored
             message = build_message(
                 "{value}: {column} is not used for {country}. Leave the cell empty.",
                 value=shortened_value(name),
@@ -170,7 +170,7 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
             case Checking.NUMBER:
                 yield _number_check(rule, field, rules, required=required)
             case Checking.TEXT:
-                build_check = _name_check if name in name_columns(rule) else _text_check
+                build_check = _name_check if name in _payee_name_columns(rule) else _text_check
                 yield build_check(name, rule, required=required)
             case Checking.PATTERN:
                 message = build_message("{value} is not {what}.", value=shortened_value(name), what=say(kind.what))
@@ -350,7 +350,7 @@ def _text_check(column: str, rule: CountryRule, *reasons: Reason, forbidden: str
     )
 
 
-def name_columns(rule: CountryRule) -> frozenset[str]:
+def _payee_name_columns(rule: CountryRule) -> frozenset[str]:
     """Return the columns that contain the payee's name or part of it."""
     shown_columns = dict(rule.form.shown) if rule.form is not None else {}
     return frozenset({PAYEE_NAME, *shown_columns.get(PAYEE_NAME, ())})
@@ -478,7 +478,7 @@ _PLACEHOLDER = (
 def warning_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
     """Yield the checks whose failures are warnings. Rows that fail one remain valid."""
     fields = rule.form.fields if rule.form is not None else ()
-    names = name_columns(rule)
+    names = _payee_name_columns(rule)
     unused = rule.omitted | (rule.accounts if rule.account_from else frozenset())
     numbers = [field for field in fields if field.kind in NUMBER_KINDS and field.name not in unused]
     # The payee is the account, or the phone if the form has no account.

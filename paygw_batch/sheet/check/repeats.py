@@ -45,7 +45,7 @@ def _repeated_groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     return frame.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
 
 
-def duplicate_defects(frame: pl.DataFrame) -> pl.DataFrame:
+def find_duplicate_ids(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a defect for each row that shares its `client_orderid` with another row."""
     column = "client_orderid"
     more = pl.when(pl.col("count") > _MAX_ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
@@ -145,7 +145,7 @@ def normalise_ids(text: pl.Series) -> pl.Series:
     )
 
 
-def look_alike_defects(frame: pl.DataFrame) -> pl.DataFrame:
+def find_look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a defect for each row whose `client_orderid` is another row's id spelled differently."""
     order_ids = frame.select("row", "client_orderid").drop_nulls()
     ids = order_ids.with_columns(folded=normalise_ids(order_ids["client_orderid"]))
@@ -159,7 +159,7 @@ def look_alike_defects(frame: pl.DataFrame) -> pl.DataFrame:
     return findings_for_rows(_pair_rows(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
 
 
-def rewritten_defects(lines: pl.DataFrame) -> pl.DataFrame:
+def find_rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
     """Return a defect for each row that may repeat another row, with its order id changed by a spreadsheet."""
     payments = payment_lines(lines).drop_nulls("client_orderid").with_columns(value=readable_amount("amount"))
     keys = ["currency", "payee", "value"]

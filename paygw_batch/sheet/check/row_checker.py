@@ -86,9 +86,8 @@ class FailureTally:
                     finding = _explain_rows(rows.bottom_k(1, by="row"), failure.check, position)
                     self._column_failures[failure.check.column, position].append((rows["row"], finding))
                 continue
-            self._tallies.setdefault((failure.country, failure.position), _CheckTally(failure.check)).frames.append(
-                failure.rows
-            )
+            tally = self._tallies.setdefault((failure.country, failure.position), _CheckTally(failure.check))
+            tally.frames.append(failure.rows)
 
     def findings(self, rows: pl.Series) -> Findings:
         """Return the findings, after all failures have been added. `rows` are the numbers of the rows with one."""

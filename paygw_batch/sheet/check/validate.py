@@ -20,7 +20,7 @@ from paygw_batch.errors import InternalError, QuestionKind, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.check.contract import rules_for_sheet
 from paygw_batch.sheet.check.corrections import LEFT_OUT
-from paygw_batch.sheet.check.repeats import duplicate_defects, look_alike_defects, payee_warnings, rewritten_defects
+from paygw_batch.sheet.check.repeats import find_duplicate_ids, find_look_alike_ids, find_rewritten_ids, payee_warnings
 from paygw_batch.sheet.check.row_checker import CheckedRows, RowChecker
 from paygw_batch.sheet.check.tally import Piece, SheetTally, count_lines, map_pieces, split_sheet, tally_sheet
 from paygw_batch.sheet.clean import clean_columns
@@ -65,7 +65,7 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
     elif (similar_rows := pl.concat([tally.pop_repeated_id_rows(), tally.repeated_payee_rows]).unique()).len():
         left_out = sheet.defects.filter(pl.col("code") == LEFT_OUT)  # these rows cannot repeat others
         similar = sheet_pass.lines_for(sheet, similar_rows).join(left_out, "row", "anti")
-        repeats = pl.concat([duplicate_defects(similar), look_alike_defects(similar), rewritten_defects(similar)])
+        repeats = pl.concat([find_duplicate_ids(similar), find_look_alike_ids(similar), find_rewritten_ids(similar)])
         sheet_pass = replace(sheet_pass, refused=repeats["row"])
     if derives_ids or repeats.height:
         tally = tally_sheet(sheet, sheet_pass.check_piece)

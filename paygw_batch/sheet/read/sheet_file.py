@@ -71,7 +71,7 @@ def read_headings(path: Path, options: ReadOptions) -> Sequence[FileHeading]:
         sheet = read_sheet(path, options)
     except HeadingError as error:
         return error.headings
-    return file_headings(sheet.headers, sheet.unknown, sheet.frame.head(HEADER_ROWS))
+    return sheet_headings(sheet.headers, sheet.unknown, sheet.frame.head(HEADER_ROWS))
 
 
 def list_worksheets(path: Path, options: ReadOptions) -> Sequence[str]:
@@ -80,7 +80,7 @@ def list_worksheets(path: Path, options: ReadOptions) -> Sequence[str]:
     return [part.name for part in workbook.worksheets()]
 
 
-def file_headings(headers: Mapping[str, str], unknown: Collection[str], rows: pl.DataFrame) -> list[FileHeading]:
+def sheet_headings(headers: Mapping[str, str], unknown: Collection[str], rows: pl.DataFrame) -> list[FileHeading]:
     texts = {name: [text[:SHOWN_CHARACTERS] for text in rows[name].drop_nulls()] for name in rows.columns[1:]}
     return [
         FileHeading(heading, None if name in unknown else name, tuple(texts.get(name, ())))
@@ -89,8 +89,8 @@ def file_headings(headers: Mapping[str, str], unknown: Collection[str], rows: pl
     ]
 
 
-def reread_sheet(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
-    """Reread the bytes of `sheet`. Raises `SheetError` if the file has changed."""
+def reread_bytes(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
+    """Read the bytes of `sheet` again. Raises `SheetError` if the file has changed."""
     data = _read_bytes(path, options.max_sheet_bytes)
     if hashlib.sha256(data).hexdigest() != sheet.sha256:
         raise SheetError(

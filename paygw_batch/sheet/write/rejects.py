@@ -17,7 +17,7 @@ from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.frame import to_sheet
 from paygw_batch.sheet.read.headings import ReadOptions
-from paygw_batch.sheet.read.sheet_file import reread_sheet
+from paygw_batch.sheet.read.sheet_file import reread_bytes
 from paygw_batch.sheet.read.xlsx import locate_sheet, read_workbook
 from paygw_batch.sheet.write.table import rejected_rows, write_frame
 
@@ -107,7 +107,7 @@ def _try_marked_copy(
     from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
     from paygw_batch.sheet.write.marked_workbook import build_marked_copy  # noqa: PLC0415 (as above)
 
-    data = reread_sheet(source, validated.sheet, options)
+    data = reread_bytes(source, validated.sheet, options)
     if obstacle := workbook_copy.find_copy_obstacle(data):
         return obstacle
     # Our marks make the copy larger, so it may exceed the limit for sheets when it is read again.

@@ -77,7 +77,7 @@ def build_guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
     return [replace(guide, countries=tuple(countries)) for guide, countries in countries_by_guide.items()]
 
 
-def guide_columns(column_guides: Sequence[ColumnGuide]) -> list[str]:
+def guided_columns(column_guides: Sequence[ColumnGuide]) -> list[str]:
     """Return the guides' columns in order, without duplicates."""
     return list(dict.fromkeys(guide.column for guide in column_guides))
 
@@ -198,7 +198,7 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
         )
     column_guides = build_guides(rules)
     if path.suffix.lower() == ".csv":
-        write_atomically(path, f"{','.join(guide_columns(column_guides))}\n".encode())
+        write_atomically(path, f"{','.join(guided_columns(column_guides))}\n".encode())
     else:
         write_atomically(path, _build_workbook(rules, column_guides))
     return column_guides
@@ -221,7 +221,7 @@ def _add_payees(workbook: Any, sheet: Any, column_guides: Sequence[ColumnGuide])
     text_format = workbook.add_format({"num_format": "@"})
     required_format = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     optional_format = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
-    for i, column in enumerate(guide_columns(column_guides)):
+    for i, column in enumerate(guided_columns(column_guides)):
         is_required = any(guide.is_required for guide in column_guides if guide.column == column)
         sheet.set_column(i, i, max(guide.width for guide in column_guides if guide.column == column), text_format)
         sheet.write_string(0, i, column, required_format if is_required else optional_format)
@@ -264,7 +264,7 @@ def _add_drop_down_lists(workbook: Any, payees: Any, column_guides: Sequence[Col
         for row, value in enumerate(values):
             lists.write_string(row, index, value)
         letter = "ABC"[index]
-        column_index = guide_columns(column_guides).index(column)
+        column_index = guided_columns(column_guides).index(column)
         validation = {
             "validate": "list",
             "source": f"=Lists!${letter}$1:${letter}${len(values)}",
@@ -278,7 +278,7 @@ def write_example(rules: Sequence[CountryRule], path: Path) -> int:
     """Write a CSV sheet with an example row for each rule, and return the number of rows. Rules must have forms."""
     column_guides = build_guides(rules)
     file = io.StringIO()
-    writer = csv.DictWriter(file, guide_columns(column_guides), restval="", lineterminator="\n")
+    writer = csv.DictWriter(file, guided_columns(column_guides), restval="", lineterminator="\n")
     writer.writeheader()
     for rule in rules:
         row = {guide.column: guide.example for guide in column_guides if rule.code in guide.countries}
