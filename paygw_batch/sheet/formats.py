@@ -47,14 +47,12 @@ class TableFormat:
 
 def table_format(path: Path, *, must_be_readable: bool = False) -> TableFormat:
     """Return the format for a file's extension. Raises `OutputError` if it is unknown, or needs a missing library."""
-    extensions = [candidate.extension for candidate in FORMATS if candidate.is_readable or not must_be_readable]
-    extension = path.suffix.lower()
-    if extension not in extensions:
+    formats = {known.extension: known for known in FORMATS if known.is_readable or not must_be_readable}
+    if (output_format := formats.get(path.suffix.lower())) is None:
         raise OutputError(
-            say("{name} must have one of these extensions: {endings}.", name=path.name, endings=", ".join(extensions)),
+            say("{name} must have one of these extensions: {endings}.", name=path.name, endings=", ".join(formats)),
             hint=say("The extension determines the format."),
         )
-    output_format = next(candidate for candidate in FORMATS if candidate.extension == extension)
     if output_format.library and importlib.util.find_spec(output_format.library) is None:
         raise OutputError(
             say("{name}: writing .xlsx needs the extra `excel`.", name=path.name),

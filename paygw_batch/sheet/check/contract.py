@@ -62,7 +62,6 @@ def combine_schemas(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSc
 
 
 def _all_rows_pass(data: pa.PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -> bool:
-    """Return whether every row belongs to one of the countries and passes all its checks."""
     passing_counts = pl.collect_all(
         data.lazyframe.filter(pl.col("code") == country).select(
             (pl.col("row").is_not_null() & pl.all_horizontal(checks).fill_null(value=False)).sum()

@@ -287,7 +287,6 @@ def _sender_columns(raw: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
 
 
 def _result_rows(lines: pl.DataFrame, reasons: pl.DataFrame, sender_columns: pl.DataFrame) -> pl.DataFrame:
-    """Build `Validated.rows` from lines, the reasons of invalid rows, and the sender's columns."""
     if lines["valid"].all():
         row_reasons = pl.DataFrame(schema=dict.fromkeys(REASON_COLUMNS, pl.String)).clear(lines.height)
     else:

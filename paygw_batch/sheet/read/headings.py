@@ -132,7 +132,6 @@ def match_names(cells: Sequence[str], options: ReadOptions) -> list[str | None]:
 
 
 def _fitting_profiles(cells: Sequence[str], options: ReadOptions) -> list[str]:
-    """Return the profiles that map a row's headings to all required columns."""
     profiles = options.profiles.items()
     return [name for name, aliases in profiles if _is_complete(_match_columns(cells, options.columns, aliases))]
 

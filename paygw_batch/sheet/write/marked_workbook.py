@@ -70,7 +70,6 @@ def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
 
 
 def _add_problem_list(book: Workbook, sheet: Worksheet, problems: Sequence[Problem]) -> None:
-    """Add a worksheet that lists the problems, and make it active."""
     problem_sheet: Worksheet = book.create_sheet(_unused_name(book.sheetnames))
     _activate_only(book, problem_sheet)
     header_row = _write_header(problem_sheet, sheet.title, problems)

@@ -86,12 +86,11 @@ def write_marked_workbook(
 def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
     """Write the refused rows as a table, with the faulty cells of a workbook marked. Returns notes for the user."""
     table = rejected_rows(validated)
-    if path.suffix.lower() != ".xlsx" or importlib.util.find_spec("openpyxl") is None:
+    can_mark = path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
+    if not can_mark or table.height * table.width > MAX_MARKED_CELLS:
         write_frame(table, path)
-        return ()
-    if table.height * table.width > MAX_MARKED_CELLS:
-        write_frame(table, path)
-        return (say("{name} is not marked: it has more than {most:,} cells.", name=path.name, most=MAX_MARKED_CELLS),)
+        note = say("{name} is not marked: it has more than {most:,} cells.", name=path.name, most=MAX_MARKED_CELLS)
+        return (note,) if can_mark else ()
     from paygw_batch.sheet.write.marked_workbook import build_marked_table  # noqa: PLC0415 (needs the extra)
 
     write_atomically(path, build_marked_table(table, validated, title=say("Refused rows")))

@@ -252,7 +252,6 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], column_gu
 
 
 def _add_drop_down_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide]) -> None:
-    """Add drop-down lists with values from a hidden worksheet."""
     lists = workbook.add_worksheet("Lists")
     lists.hide()
     for index, column in enumerate(_DROP_DOWN_COLUMNS):
