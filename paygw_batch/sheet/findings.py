@@ -93,9 +93,9 @@ class DeferredFrame:
 
 
 MAX_LISTED = 1000
-"""The number of first findings in `Findings.sample`."""
+"""`Findings.sample` includes this many of the first findings."""
 EXAMPLES_PER_CODE = 3
-"""The number of first findings with each code in `Findings.sample`."""
+"""`Findings.sample` includes this many of the first findings with each code."""
 COUNT_SCHEMA = {"code": pl.String(), "count": pl.UInt32(), "concerns_rows": pl.Boolean()}
 
 

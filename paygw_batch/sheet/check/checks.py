@@ -486,7 +486,7 @@ def warning_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
     for field in fields:
         if field in numbers:
             column = NumberColumn.for_field(rule, field.name, field.kind)
-            yield _zero_warning(column)
+            yield _lost_zero_warning(column)
             if field is payee and (check := _operator_warning(column, rule)) is not None:
                 yield check
             if field.kind is FieldKind.WALLET:
@@ -503,7 +503,7 @@ def _number_warning(column: NumberColumn, code: str, is_doubtful: pl.Expr, messa
     return ColumnCheck(column.name, ~is_doubtful.fill_null(value=False), (reason,))
 
 
-def _zero_warning(column: NumberColumn) -> ColumnCheck:
+def _lost_zero_warning(column: NumberColumn) -> ColumnCheck:
     message = build_message(
         "{value} was read as {number}: the spreadsheet seems to have dropped a zero.",
         value=shortened_value(column.name),

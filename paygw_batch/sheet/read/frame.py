@@ -24,7 +24,7 @@ _DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
 
 
 def convert_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Convert other scripts' digits to ASCII, with warnings. Values in mixed scripts stay, so checks reject them."""
+    """Convert digits of other scripts to ASCII, with warnings. Mixed scripts are unchanged, so checks reject them."""
     warnings, cleanings = [build_findings(())], sheet_columns().cleanings
     for name in frame.columns:
         if cleanings.get(name) not in {Cleaning.AMOUNT, Cleaning.NUMBER}:

@@ -57,9 +57,9 @@ _NUMBER_WORDS = frozenset({"number", "no", "numero", "n"})
 
 @dataclass(frozen=True, slots=True)
 class HeadingSuggestion:
-    """A heading of a sheet, and the column that it means (`is_known`) or may mean.
+    """A sheet's heading, and the column that it means (if `is_known`) or may mean.
 
-    Any other column is a suggestion for a person to check, or `IGNORED_HEADING` if there is none. `other` is a column
+    A column that it may mean is for a person to check, and is `IGNORED_HEADING` if none was found. `other` is a column
     that was not suggested because another heading has it. `samples` are the first values below the heading.
     """
 

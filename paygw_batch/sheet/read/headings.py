@@ -233,7 +233,7 @@ def column_texts(index: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def header_likeness(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, int, int]:
-    """Return the highest `_row_likeness` of a worksheet's first rows. The worksheet with the highest is read."""
+    """Return the highest likeness to a header among `rows`, by which the most likely worksheet is chosen."""
     return max((_row_likeness(cells, options) for cells in rows), default=(False, 0, 0))
 
 
@@ -259,7 +259,7 @@ def check_column_count(cells: Sequence[str], options: ReadOptions) -> None:
 
 
 def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> Headings:
-    """Match the headings in row `row` to columns. Raises `SheetError` if two of them mean the same column."""
+    """Match the headings of a row to columns. Raises `SheetError` if two of them mean the same column."""
     check_column_count(cells, options)
     trimmed = [" ".join(cell.split()) for cell in cells]
     columns = match_names(trimmed, options)
@@ -268,26 +268,26 @@ def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> H
     names: list[str] = []
     sender_headings: dict[str, str] = {}
     nameless: set[str] = set()
-    for position, (heading, name) in enumerate(zip(trimmed, columns, strict=True), start=1):
+    for position, (heading, known) in enumerate(zip(trimmed, columns, strict=True), start=1):
         if not heading:
             nameless.add(f"column {position}")
-        label = name or heading or f"column {position}"
-        if name is None and label in reserved:
-            label = f"{label} (ours)" if is_rejects and label in REJECTS_COLUMNS else f"{label} (sheet)"
-        if label in sender_headings:
+        name = known or heading or f"column {position}"
+        if known is None and name in reserved:
+            name = f"{name} (ours)" if is_rejects and name in REJECTS_COLUMNS else f"{name} (sheet)"
+        if name in sender_headings:
             raise HeadingError(
                 say(
                     "{file}, row {row}: the headings {seen!r} and {heading!r} mean the same column.",
                     file=options.file,
                     row=row,
-                    seen=sender_headings[label],
+                    seen=sender_headings[name],
                     heading=heading,
                 ),
                 say("Remove or rename one of the two columns."),
                 [FileHeading(text, column) for text, column in zip(trimmed, columns, strict=True) if text],
             )
-        sender_headings[label] = heading
-        names.append(label)
+        sender_headings[name] = heading
+        names.append(name)
     added = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
-    unknown = tuple(label for label, name in zip(names, columns, strict=True) if name is None and label not in added)
+    unknown = tuple(name for name, known in zip(names, columns, strict=True) if known is None and name not in added)
     return Headings(tuple(names), sender_headings, unknown, frozenset(nameless), added)
