@@ -23,7 +23,7 @@ def rows_with_repeated_hash(hashes: pl.DataFrame) -> pl.Series:
 
 
 def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
-    """Return the `row` of each row that repeats a payee with the same amount or another name, and of a few others.
+    """Return the `row` of each row that may repeat a payee with the same amount or under another name.
 
     `payees` has `row`, and hashes of the payee (`hash`), `amount` and `name` (null if missing). Rows that share only
     the payee are excluded, because some sheets pay everyone several times.
@@ -39,7 +39,7 @@ def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
 
 
 def _repeated_groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return the rows that share all `keys` with others, and each group's `count` and first row numbers (`rows`)."""
+    """Return the rows that share all `keys` with others, with their group's `count` and first row numbers (`rows`)."""
     number = pl.col("row").cast(pl.String)
     groups = frame.group_by(keys).agg(count=pl.len(), rows=number.head(_MAX_ROWS_NAMED).str.join(", "))
     return frame.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()

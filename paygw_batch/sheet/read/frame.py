@@ -33,12 +33,12 @@ def convert_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         indices = _has_other_digits(text).arg_true()
         if not indices.len():
             continue
-        texts = text.gather(indices)
+        changed = text.gather(indices)
         for digits in _SCRIPTS:
-            has_one_script = texts.str.contains(f"[{digits}]") & ~texts.str.contains(f"[{_ANY_DIGIT}--[{digits}]]")
-            converted = texts.str.replace_many([*digits, _DECIMAL_SIGN], [*"0123456789", "."])
-            texts = texts.zip_with(~has_one_script, converted)
-        lines = zip(frame["row"].gather(indices), text.gather(indices), texts, strict=True)
+            has_one_script = changed.str.contains(f"[{digits}]") & ~changed.str.contains(f"[{_ANY_DIGIT}--[{digits}]]")
+            converted = changed.str.replace_many([*digits, _DECIMAL_SIGN], [*"0123456789", "."])
+            changed = changed.zip_with(~has_one_script, converted)
+        lines = zip(frame["row"].gather(indices), text.gather(indices), changed, strict=True)
         warnings.append(
             build_findings(
                 (row, name, old, f"{name}.other_digits", say("{old} was read as {new}.", old=old, new=new))
@@ -46,7 +46,7 @@ def convert_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
                 if old != new
             )
         )
-        frame = frame.with_columns(text.scatter(indices, texts))
+        frame = frame.with_columns(text.scatter(indices, changed))
     return frame, pl.concat(warnings)
 
 

@@ -187,11 +187,11 @@ def _worksheet_notes(book: Workbook, chosen: WorksheetPart, matches: Mapping[Wor
         yield say("The worksheet {name!r} is hidden in the spreadsheet, but was read as you asked.", name=chosen.name)
     others = {part: content for part, content in matches.items() if part != chosen}
     for part, rows in zip(others, _describe_row_counts(book, others), strict=True):
-        parts = {"name": part.name, "rows": rows, "chosen": chosen.name}
+        values = {"name": part.name, "rows": rows, "chosen": chosen.name}
         yield (
-            say("The worksheet {name!r} ({rows}) is hidden and is not read. {chosen!r} is read instead.", **parts)
+            say("The worksheet {name!r} ({rows}) is hidden and is not read. {chosen!r} is read instead.", **values)
             if part.is_hidden
-            else say("The worksheet {name!r} ({rows}) is not read or paid here. {chosen!r} is read instead.", **parts)
+            else say("The worksheet {name!r} ({rows}) is not read or paid here. {chosen!r} is read instead.", **values)
         )
 
 

@@ -41,8 +41,8 @@ class RejectsFile:
 def write_rejects(validated: Validated, source: Path, options: ReadOptions, path: Path) -> RejectsFile:
     """Write the refused rows of the sheet at `source` to `path`.
 
-    If both are workbooks and the sheet can be marked, the file is a marked copy of the sheet, otherwise a table. Raises
-    `OutputError`, for example if `path` is the sheet itself. Raises `SheetError` if the sheet has changed.
+    If both files are workbooks and the sheet can be marked, the result is a marked copy, otherwise a table. Raises
+    `OutputError`, for example if `path` is the sheet itself, and `SheetError` if the sheet has changed.
     """
     table_format(path, must_be_readable=True)
     check_writable(path)

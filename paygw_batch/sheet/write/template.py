@@ -273,8 +273,8 @@ def _add_drop_down_lists(workbook: Any, payees: Any, column_guides: Sequence[Col
         payees.data_validation(1, column_index, _LAST_ROW - 1, column_index, validation)
 
 
-def write_example(rules: Sequence[CountryRule], path: Path) -> int:
-    """Write a CSV sheet with an example row for each rule, and return the number of rows. Rules must have forms."""
+def write_example(rules: Sequence[CountryRule], path: Path) -> None:
+    """Write a CSV sheet with an example row for each rule. Each rule must have a form."""
     column_guides = build_guides(rules)
     file = io.StringIO()
     writer = csv.DictWriter(file, guided_columns(column_guides), restval="", lineterminator="\n")
@@ -283,4 +283,3 @@ def write_example(rules: Sequence[CountryRule], path: Path) -> int:
         row = {guide.column: guide.example for guide in column_guides if rule.code in guide.countries}
         writer.writerow({**row, "client_orderid": f"EXAMPLE-{rule.code}"})
     write_atomically(path, file.getvalue().encode())
-    return len(rules)
