@@ -98,8 +98,8 @@ def save_workbook(book: Workbook) -> bytes:
 
 def lost_parts(original: bytes, copy: bytes) -> list[str]:
     """Return the kinds of parts that are missing from the copy."""
-    old, new = _part_names(original), _part_names(copy)
-    return [kind for prefix, kind in _UNCOPIED_PARTS.items() if _count_parts(old, prefix) > _count_parts(new, prefix)]
+    counts = zip(_UNCOPIED_PARTS.values(), _count_parts(original), _count_parts(copy), strict=True)
+    return [kind for kind, old_count, new_count in counts if old_count > new_count]
 
 
 class _InMemoryWriter(ExcelWriter):
@@ -117,10 +117,7 @@ class _InMemoryWriter(ExcelWriter):
         self.manifest.append(ws)
 
 
-def _part_names(data: bytes) -> list[str]:
+def _count_parts(data: bytes) -> list[int]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return archive.namelist()
-
-
-def _count_parts(names: list[str], prefix: str) -> int:
-    return sum(name.startswith(prefix) and not name.endswith(".rels") for name in names)
+        names = [name for name in archive.namelist() if not name.endswith(".rels")]
+    return [sum(name.startswith(prefix) for name in names) for prefix in _UNCOPIED_PARTS]
