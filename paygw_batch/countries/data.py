@@ -245,9 +245,8 @@ def read_operation(root: Path, name: str) -> OperationData:
     """Read config/operations/NAME.toml. Raises `ConfigurationError` for an unknown name."""
     names = list_operations(root)
     if name not in names:
-        raise ConfigurationError(
-            say("There is no operation {name!r}. {nearest}", name=name, nearest=nearest(name, names))
-        )
+        hint = nearest(name, names)
+        raise ConfigurationError(say("There is no operation {name!r}. {nearest}", name=name, nearest=hint))
     return _read(root, f"operations/{name}.toml", OperationData)
 
 

@@ -68,19 +68,19 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
     )
 
 
-def load_enquiry(profile: str, operation: Operation, *, data: Path | None = None) -> Operation:
+def load_enquiry(profile: str, operation: Operation) -> Operation:
     """Load the enquiry about orders of `operation`, whose replies have the same format as the operation's own."""
-    return replace(operation, name="enquiry", path=files.read_enquiry(data or files.config_dir(), profile).path)
+    return replace(operation, name="enquiry", path=files.read_enquiry(files.config_dir(), profile).path)
 
 
-def operation_names(*, data: Path | None = None) -> tuple[str, ...]:
+def operation_names() -> tuple[str, ...]:
     """Return the names of all operations, payouts first."""
-    return tuple(sorted(files.list_operations(data or files.config_dir()), reverse=True))
+    return tuple(sorted(files.list_operations(files.config_dir()), reverse=True))
 
 
-def minor_units_by_currency(*, data: Path | None = None) -> Mapping[str, int]:
+def minor_units_by_currency() -> Mapping[str, int]:
     """Map currencies to their numbers of decimals."""
-    countries = files.read_countries(data or files.config_dir())
+    countries = files.read_countries(files.config_dir())
     return {country.currency: country.minor_units for country in countries.values()}
 
 

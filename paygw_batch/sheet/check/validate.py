@@ -137,12 +137,9 @@ class _SheetPass:
         lines = checked_rows.lines.drop("client_orderid").join(self.ids, on="row", how="left", maintain_order="left")
         return replace(checked_rows, lines=lines.select(LINE_COLUMNS))
 
-    def lines_for(self, sheet: Sheet, rows: pl.Series | None = None) -> pl.DataFrame:
-        """Return the lines of `rows`, or of all rows if None."""
+    def lines_for(self, sheet: Sheet, rows: pl.Series) -> pl.DataFrame:
 
         def check_lines(piece: Piece) -> pl.DataFrame | None:
-            if rows is None:
-                return self.check_piece(piece).lines
             frame = filter_rows(piece.frame, piece.frame["row"].is_in(rows.implode()))
             return self.check_piece(replace(piece, frame=frame)).lines if frame.height else None
 

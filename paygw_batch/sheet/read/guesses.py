@@ -86,7 +86,7 @@ def suggest_columns(headings: Sequence[FileHeading], columns: Sequence[str]) -> 
     return suggestions
 
 
-def suggest_column(heading: str, columns: Sequence[str], samples: Sequence[str] = ()) -> str | None:
+def suggest_column(heading: str, columns: Sequence[str], samples: Sequence[str]) -> str | None:
     """Return the column that a heading may mean, or None.
 
     The first match applies. Profiles with this heading are tried first, then cells (if all are alike), similar

@@ -59,7 +59,7 @@ class LineMarks:
     line_count: int
 
     @classmethod
-    def scan(cls, text: bytes, delimiter: bytes, offset: int = 0) -> "LineMarks":
+    def scan(cls, text: bytes, delimiter: bytes, offset: int) -> "LineMarks":
         other_bytes = _ALL_BYTES.translate(None, delimiter + b'"\r\n')
         starts = range(offset, len(text), _CHUNK_BYTES)
         marks = b"".join(text[start : start + _CHUNK_BYTES].translate(None, other_bytes) for start in starts)

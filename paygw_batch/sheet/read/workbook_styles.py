@@ -141,7 +141,7 @@ class Font:
         elif name == "color":
             self.colour = _parse_colour(attributes)
 
-    def is_unreadable(self, background: Colour | None = _WHITE) -> bool:
+    def is_unreadable(self, background: Colour | None) -> bool:
         return self.points < _MIN_POINTS or _is_low_contrast(self.colour, background)
 
 

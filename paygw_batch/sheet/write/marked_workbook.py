@@ -159,7 +159,7 @@ _OUR_COMMENT = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
 
 
 def build_marked_copy(
-    data: bytes, location: SheetLocation, validated: Validated, edits: Sequence[CellEdit] = ()
+    data: bytes, location: SheetLocation, validated: Validated, edits: Sequence[CellEdit]
 ) -> tuple[bytes, Collection[tuple[int, int]]]:
     """Copy the workbook `data`, with every defect and warning in the worksheet at `location` marked.
 

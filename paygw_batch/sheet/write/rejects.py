@@ -64,7 +64,7 @@ def write_rejects(validated: Validated, source: Path, options: ReadOptions, path
 
 
 def write_marked_workbook(
-    validated: Validated, source: Path, options: ReadOptions, path: Path, edits: Sequence[CellEdit] = ()
+    validated: Validated, source: Path, options: ReadOptions, path: Path, edits: Sequence[CellEdit]
 ) -> None:
     """Write the whole sheet at `source` to a workbook, with `edits` applied and every defect marked.
 
