@@ -3,11 +3,11 @@
 The models define the format of the files. `load` converts them to the types in `rules`.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import date
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar, cast, get_args
@@ -64,22 +64,20 @@ class FieldData(_Data):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        entry = KINDS[self.kind]
+        kind, entry = self.kind, KINDS[self.kind]
         if self.from_sheet and entry.checking is Checking.NOT_IN_SHEET:
-            raise ValueError(
-                say("a sheet cannot have a field of the kind {kind}: write from_sheet = false", kind=self.kind)
-            )
+            raise ValueError(say("a sheet cannot have a field of the kind {kind}: write from_sheet = false", kind=kind))
         if self.from_sheet and entry.column not in {None, self.name}:
             raise ValueError(
                 say(
                     "a field of the kind {kind} must be called {column}, like the column in a sheet: rename the "
                     "field, or write from_sheet = false",
-                    kind=self.kind,
+                    kind=kind,
                     column=entry.column,
                 )
             )
         if not self.from_sheet and not (entry.is_outside_fields or entry.is_filled):
-            raise ValueError(say("a field of the kind {kind} must come from the sheet", kind=self.kind))
+            raise ValueError(say("a field of the kind {kind} must come from the sheet", kind=kind))
         return self
 
 
@@ -305,9 +303,7 @@ def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Return a hint about an unknown word, with the most similar of `choices` and a list of them all."""
     words = sorted(choices)
-    matches = difflib.get_close_matches(word, words, n=1) or difflib.get_close_matches(
-        word.upper(), words, n=1, cutoff=0.5
-    )
+    matches = get_close_matches(word, words, n=1) or get_close_matches(word.upper(), words, n=1, cutoff=0.5)
     known_words = say("Choose from: {words}.", words=", ".join(words))
     return f"{say('Did you mean {near}?', near=matches[0])} {known_words}" if matches else known_words
 

@@ -88,9 +88,8 @@ def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
     bare = text.str.replace(r"\s*/[=-]$", "")
     if currency is not None:
         words = _CURRENCY_WORDS.get(currency, currency)
-        bare = bare.str.replace(rf"(?i)^(?:{words})\.?[\s\p{{Z}}]*", "").str.replace(
-            rf"(?i)[\s\p{{Z}}]*(?:{words})\.?$", ""
-        )
+        bare = bare.str.replace(rf"(?i)^(?:{words})\.?[\s\p{{Z}}]*", "")
+        bare = bare.str.replace(rf"(?i)[\s\p{{Z}}]*(?:{words})\.?$", "")
     without_spaces = bare.str.replace_all(r"[\s'\x{2019}\p{Z}]", "")
     return pl.when(bare.str.contains(_GROUPED_DIGITS)).then(without_spaces).otherwise(bare)
 

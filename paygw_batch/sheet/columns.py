@@ -29,18 +29,8 @@ PAYMENT_COLUMNS = (
 )
 """The columns of the reconciliation that show a row's payment."""
 RECONCILIATION_COLUMNS = (
-    "row",
-    *PAYMENT_COLUMNS,
-    "state",
-    "attempts",
-    "sent_orderid",
-    "gateway_status",
-    "gateway_reference",
-    "http_status",
-    "error_code",
-    "message",
-    "first_sent_at",
-    "updated_at",
+    *("row", *PAYMENT_COLUMNS, "state", "attempts", "sent_orderid", "gateway_status", "gateway_reference"),
+    *("http_status", "error_code", "message", "first_sent_at", "updated_at"),
 )
 """The first columns of every reconciliation file. The sheet's unknown columns follow."""
 REQUIRED_COLUMNS = ("country", "amount")

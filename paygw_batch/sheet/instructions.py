@@ -26,16 +26,8 @@ from paygw_batch.sheet.model import LINE_COLUMNS
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 INSTRUCTION_COLUMNS = (
-    "row",
-    "client_orderid",
-    "country",
-    "currency",
-    "amount",
-    "minor",
-    "form",
-    "fields",
-    "payee",
-    "content",
+    *("row", "client_orderid", "country", "currency", "amount"),
+    *("minor", "form", "fields", "payee", "content"),
 )
 """The fields of `journal.values.NewInstruction`, in order."""
 SHOWN_COLUMNS = ("account_name", "account_number", "phone")
@@ -229,9 +221,8 @@ def derive_order_ids(payees: pl.DataFrame, reference: str) -> pl.DataFrame:
         )
     numbered = payees.select("row", "payee").with_columns(number=pl.lit(1, pl.Int64))
     if (repeated := payees.filter(pl.col("payee").is_duplicated())).height:
-        repeated = repeated.sort("payee", "content", "row").select(
-            "row", position=pl.int_range(1, pl.len() + 1).over("payee")
-        )
+        position = pl.int_range(1, pl.len() + 1).over("payee")
+        repeated = repeated.sort("payee", "content", "row").select("row", position=position)
         numbered = numbered.join(repeated, on="row", how="left", maintain_order="left")
         numbered = numbered.with_columns(number=pl.coalesce("position", "number"))
     payee_tags = pl.Series([payee_tag(reference, payee) for payee in numbered["payee"]], dtype=pl.String)

@@ -122,6 +122,5 @@ def find_invalid_values(frame: pl.DataFrame, rules: Rules, columns: Sequence[str
 
 
 def _add_country_code(rows: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    return rows.with_columns(
-        code=pl.when(pl.col("country").is_in(list(rules))).then("country").otherwise(pl.lit(NO_COUNTRY))
-    )
+    is_known = pl.col("country").is_in(list(rules))
+    return rows.with_columns(code=pl.when(is_known).then("country").otherwise(pl.lit(NO_COUNTRY)))

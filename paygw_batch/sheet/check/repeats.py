@@ -140,9 +140,8 @@ def normalise_ids(text: pl.Series) -> pl.Series:
     indices = (text.str.len_bytes() != text.str.len_chars()).fill_null(value=False).arg_true()
     if not indices.len():
         return folded
-    return folded.scatter(
-        indices, pl.Series([normalise_spelling(value) for value in text.gather(indices)], dtype=pl.String)
-    )
+    normalised = pl.Series([normalise_spelling(value) for value in text.gather(indices)], dtype=pl.String)
+    return folded.scatter(indices, normalised)
 
 
 def find_look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
@@ -165,9 +164,8 @@ def find_rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
     keys = ["currency", "payee", "value"]
     repeated = payments.filter(pl.len().over(keys) > 1) if payments.height else payments
     ids = repeated["client_orderid"]
-    suspects = repeated.with_columns(
-        folded=normalise_ids(ids), repaired=pl.Series(map(repair_order_id, ids), dtype=pl.String)
-    )
+    repaired = pl.Series(map(repair_order_id, ids), dtype=pl.String)
+    suspects = repeated.with_columns(folded=normalise_ids(ids), repaired=repaired)
     message = build_message(
         "{value} may be {other} from row {row}, changed by a spreadsheet. Both rows pay the same account the same "
         "amount. If they are the same payment, delete one row. If not, give one a clearly different id.",

@@ -143,10 +143,8 @@ def _is_complete(names: Sequence[str | None]) -> bool:
 def _match_columns(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
     targets = ((alias, _require_known_column(alias, column)) for alias, column in aliases.items())
     lookup = {fold_heading(name): name for name in columns}
-    # Columns of other operations are unknown here.
-    lookup |= {
-        fold_heading(alias): column for alias, column in targets if column in columns or column == IGNORED_HEADING
-    }
+    known = {*columns, IGNORED_HEADING}  # columns of other operations are unknown here
+    lookup |= {fold_heading(alias): column for alias, column in targets if column in known}
     return [lookup.get(fold_heading(cell)) or None for cell in cells]
 
 

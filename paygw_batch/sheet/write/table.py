@@ -60,9 +60,7 @@ def rejected_rows(validated: Validated, *, include_valid: bool = False) -> pl.Da
     """
     sheet = validated.sheet
     rows = validated.rows.filter(~pl.col("valid") | include_valid).select("row", problems="message")
-    names = {
-        name: heading if heading and heading not in REJECTS_COLUMNS else name for name, heading in sheet.headers.items()
-    }
+    names = {name: name if heading in {"", *REJECTS_COLUMNS} else heading for name, heading in sheet.headers.items()}
     return rows.join(sheet.frame, on="row", how="left", maintain_order="left").rename(names)
 
 

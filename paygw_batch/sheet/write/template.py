@@ -255,9 +255,8 @@ def _add_drop_down_lists(workbook: Any, payees: Any, column_guides: Sequence[Col
     lists = workbook.add_worksheet("Lists")
     lists.hide()
     for index, column in enumerate(_DROP_DOWN_COLUMNS):
-        values = list(
-            dict.fromkeys(guide.example for guide in column_guides if guide.column == column and guide.example)
-        )
+        examples = [guide.example for guide in column_guides if guide.column == column and guide.example]
+        values = list(dict.fromkeys(examples))
         if not values:
             continue
         for row, value in enumerate(values):
