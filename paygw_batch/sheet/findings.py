@@ -74,11 +74,8 @@ def build_message(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
 def shortened_value(column: str) -> pl.Expr:
     """Return the values in a column, shortened to `SHOWN_CHARACTERS`."""
     text = pl.col(column)
-    return (
-        pl.when(text.str.len_chars() > SHOWN_CHARACTERS)
-        .then(pl.concat_str(text.str.slice(0, SHOWN_CHARACTERS), pl.lit("...")))
-        .otherwise(text)
-    )
+    shortened = pl.concat_str(text.str.slice(0, SHOWN_CHARACTERS), pl.lit("..."))
+    return pl.when(text.str.len_chars() > SHOWN_CHARACTERS).then(shortened).otherwise(text)
 
 
 class DeferredFrame:

@@ -86,11 +86,9 @@ def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
     head_parts = (pl.lit(head[0]), minor.cast(pl.String).str.zfill(_MINOR_DIGITS), pl.lit(head[1]))
     differs = any(field.name in rule.defaults for field in fields)
     own_fields = pl.concat_str(_json_object(rule, fields, with_defaults=True)) if differs else pl.lit(None, pl.String)
-    content = pl.concat_str(*head_parts, *_json_object(rule, fields, with_defaults=False))
-    return [
-        *(pl.col("row"), minor.alias("minor"), pl.lit(form.name).alias("form")),
-        *(content.alias("content"), own_fields.alias("own_fields")),
-    ]
+    content = pl.concat_str(*head_parts, *_json_object(rule, fields, with_defaults=False)).alias("content")
+    form_name = pl.lit(form.name).alias("form")
+    return [pl.col("row"), minor.alias("minor"), form_name, content, own_fields.alias("own_fields")]
 
 
 def _instruction_fields(rule: CountryRule, form: Form) -> list[FormField]:

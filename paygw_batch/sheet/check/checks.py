@@ -453,11 +453,8 @@ def _example_message(column: NumberColumn, parts: Mapping[str, pl.Expr]) -> pl.E
 def _foreign_number(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr, pl.Expr]:
     """Return whether a number belongs to another country, and the name of that country."""
     own_code = rule.numbers.dialling_code
-    patterns = {
-        say(other.name): f"{other.numbers.dialling_code}{other.numbers.pattern}"
-        for other in rules.values()
-        if other.numbers.dialling_code != own_code
-    }
+    others = [other for other in rules.values() if other.numbers.dialling_code != own_code]
+    patterns = {say(other.name): f"{other.numbers.dialling_code}{other.numbers.pattern}" for other in others}
     has_other_code = digits.str.contains(r"^(?:\+|00)[1-9]") & ~digits.str.contains(rf"^(?:\+|00){own_code}")
     names = (
         pl.when(digits.str.contains(rf"^(?:\+|00)?{number}$")).then(pl.lit(name)) for name, number in patterns.items()

@@ -83,11 +83,8 @@ def apply_corrections(sheet: Sheet, corrections: Corrections) -> Sheet:
     positions = _row_positions(frame, [entry.row for entry in corrections.left_out])
     if missing := [entry.row for entry in corrections.left_out if entry.row not in positions]:
         raise SheetError(say("The corrections leave out row {row}, which the sheet does not have.", row=missing[0]))
-    edited_cells = pl.DataFrame(
-        [(edit.row, edit.column) for edit in corrections.edits],
-        schema={"row": pl.UInt32, "column": pl.String},
-        orient="row",
-    )
+    addresses = [(edit.row, edit.column) for edit in corrections.edits]
+    edited_cells = pl.DataFrame(addresses, schema={"row": pl.UInt32, "column": pl.String}, orient="row")
     left_out = build_findings(
         (entry.row, "", None, LEFT_OUT, say("Left out by {by}, so not paid with this sheet.", by=entry.by))
         for entry in corrections.left_out

@@ -111,11 +111,8 @@ def _two_name_warnings(payments: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 def _look_alike_warnings(payments: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     order_id = pl.col("client_orderid")
-    other_id = (
-        pl.when(pl.int_range(pl.len()).over(keys) == 0)
-        .then(order_id.get(1).over(keys))
-        .otherwise(order_id.first().over(keys))
-    )
+    first, second = order_id.first().over(keys), order_id.get(1).over(keys)
+    other_id = pl.when(pl.int_range(pl.len()).over(keys) == 0).then(second).otherwise(first)
     message = build_message(
         "{value} has the same account and amount as {other} ({count} such rows: {rows}). Check that you want to pay "
         "all of them.",

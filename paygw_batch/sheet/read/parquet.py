@@ -59,11 +59,8 @@ def build_table(lazy_frame: pl.LazyFrame, options: ReadOptions) -> Table:
     headings = match_headings(supported, options, row=1)
     frame = lazy_frame.select(supported).collect().rename(dict(zip(supported, headings.names, strict=True)))
     text = pl.DataFrame([_to_text(column) for column in frame.iter_columns()])
-    defects = [
-        _inexact_defects(frame[name], text[name])
-        for name in options.columns
-        if name in frame.columns and frame[name].dtype.is_float()
-    ]
+    floats = [name for name in options.columns if name in frame.columns and frame[name].dtype.is_float()]
+    defects = [_inexact_defects(frame[name], text[name]) for name in floats]
     names = ", ".join(map(repr, unsupported))
     notes = (say("Columns of unsupported types are ignored: {names}.", names=names),) if unsupported else ()
     rows = text.with_row_index("row", offset=_FIRST_ROW)

@@ -75,10 +75,8 @@ def merge_headings(profile: str | None, overrides: Mapping[str, str]) -> Mapping
     An override may be `IGNORED_HEADING`, which removes a heading. Case, spaces, hyphens and underscores are ignored.
     Raises `ConfigurationError` for an unknown profile, and if `overrides` give a heading two meanings.
     """
-    merged = {
-        fold_heading(heading): (heading, column)
-        for heading, column in ({} if profile is None else read_profile(profile)).items()
-    }
+    headings = {} if profile is None else read_profile(profile)
+    merged = {fold_heading(heading): (heading, column) for heading, column in headings.items()}
     folded_overrides: dict[str, tuple[str, str]] = {}
     for heading, column in overrides.items():
         other, meaning = folded_overrides.setdefault(fold_heading(heading), (heading, column))

@@ -283,11 +283,8 @@ def _replace_dates(
     sheet: Worksheet, problems: Sequence[Problem], validated: Validated, location: SheetLocation
 ) -> None:
     """Replace dates in marked cells with their text. Otherwise, a number typed over a date would become a date."""
-    dates = {
-        (problem.row, problem.column)
-        for problem in problems
-        if isinstance(_problem_cell(sheet, problem).value, date | time | timedelta)
-    }
+    values = {(problem.row, problem.column): _problem_cell(sheet, problem).value for problem in problems}
+    dates = [address for address, value in values.items() if isinstance(value, date | time | timedelta)]
     if not dates:
         return
     date_rows = validated.sheet.frame.filter(pl.col("row").is_in([row for row, _ in dates]))

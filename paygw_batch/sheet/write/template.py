@@ -147,12 +147,7 @@ def _amount_help(rule: CountryRule) -> tuple[str, str]:
 
 def _number_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
     numbers = rule.numbers
-    demonym = say(rule.demonym)
-    description = (
-        say("An {demonym} mobile number", demonym=demonym)
-        if rule.demonym[0] in "AEIOU"
-        else say("A {demonym} mobile number", demonym=demonym)
-    )
+    phrase = mark("An {demonym} mobile number") if rule.demonym[0] in "AEIOU" else mark("A {demonym} mobile number")
     international, national = f"+{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
     is_account = field.kind is FieldKind.WALLET and rule.bank_account_pattern is not None
     template = (
@@ -160,6 +155,7 @@ def _number_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
         if is_account
         else mark("{number}, in international ({abroad}) or national format ({inside}).")
     )
+    description = say(phrase, demonym=say(rule.demonym))
     help_text = say(template, number=description, abroad=international, inside=national)
     return help_text, NumberColumn.for_field(rule, field.name, field.kind).example
 
