@@ -250,15 +250,14 @@ def _build_numbers(case: _CountryCase, numbers_data: files.NumbersData) -> Mobil
         conversions = tuple((f"({pattern})", new_prefix) for new_prefix, pattern in former.in_front.items())
         numbers = replace(numbers, renumbering=Renumbering(former.changed, conversions))
         if case.terms.former_numbers:
+            to_former = tuple((added + group, "") for group, added in conversions)
             numbers = replace(
                 numbers,
                 pattern=former.pattern,
                 national_lengths=(len(former.example),),
                 example=former.example,
                 operators=MappingProxyType({}),  # the known prefixes are for new numbers
-                renumbering=Renumbering(
-                    former.changed, tuple((added + group, "") for group, added in conversions), to_former=True
-                ),
+                renumbering=Renumbering(former.changed, to_former, to_former=True),
             )
     lengths, prefixes = numbers.national_lengths, case.terms.also_numbers
     alternatives = [f"{prefix}[0-9]{{{length - len(prefix)}}}" for prefix in prefixes for length in lengths]

@@ -164,11 +164,8 @@ def sample_findings(findings: pl.DataFrame) -> pl.DataFrame:
 
 
 def sum_counts(counts: list[pl.DataFrame]) -> pl.DataFrame:
-    return (
-        pl.concat([pl.DataFrame(schema=COUNT_SCHEMA), *counts])
-        .group_by("code", maintain_order=True)
-        .agg(pl.col("count").sum(), pl.col("concerns_rows").any())
-    )
+    by_code = pl.concat([pl.DataFrame(schema=COUNT_SCHEMA), *counts]).group_by("code", maintain_order=True)
+    return by_code.agg(pl.col("count").sum(), pl.col("concerns_rows").any())
 
 
 def _tally(findings: pl.DataFrame) -> pl.DataFrame:

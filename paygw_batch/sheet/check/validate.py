@@ -270,11 +270,8 @@ def _profile_hint(missing: Collection[str], sheet: Sheet) -> str:
 
 def _row_reasons(defects: pl.DataFrame) -> pl.DataFrame:
     """Return `row` and `REASON_COLUMNS` for each row with a defect, ignoring defects of the whole sheet (row 0)."""
-    return (
-        defects.filter(pl.col("row") > 0)
-        .group_by("row", maintain_order=True)
-        .agg(error_code=pl.col("code").first(), message=pl.col("message").str.join(" "))
-    )
+    by_row = defects.filter(pl.col("row") > 0).group_by("row", maintain_order=True)
+    return by_row.agg(error_code=pl.col("code").first(), message=pl.col("message").str.join(" "))
 
 
 def _sender_columns(raw: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:

@@ -186,16 +186,10 @@ def _flag_split_amounts(table: Table, delimiter: str) -> Table:
     cents = (cents & (cents.mean() > 1 / 2)) | (
         joined_value.str.contains(_SPLIT_CENTS_OF_MORE) & joined_value.str.contains(",0[0-9]$").any()
     )
+    looks_split = joined_value.str.contains(_SPLIT_THOUSANDS) | cents
+    may_be_amount = joined_value.str.contains(r"^[^.,]*[0-9],[0-9]") if next_columns[0] in nameless else looks_split
     rows = table.frame.filter(is_regular, pl.col(next_columns[0]).str.contains(VISIBLE)).select(
-        "row",
-        whole=joined_value,
-        is_certain=(
-            joined_value.str.contains(r"^[^.,]*[0-9],[0-9]")
-            if next_columns[0] in nameless
-            else joined_value.str.contains(_SPLIT_THOUSANDS) | cents
-        )
-        & has_nameless,
-        is_unsure=(joined_value.str.contains(_SPLIT_THOUSANDS) | cents) & ~has_later,
+        "row", whole=joined_value, is_certain=may_be_amount & has_nameless, is_unsure=looks_split & ~has_later
     )
     certain, unsure = rows.filter("is_certain"), rows.filter("is_unsure", ~pl.col("is_certain"))
     message = build_message(

@@ -423,12 +423,8 @@ class Area:
         column, row, last_column, last_row = match.groups()
         if last_column is None:
             last_column, last_row = column, row
-        return cls(
-            int(row or 1),
-            column_number(column) or 1,
-            int(last_row or _LAST_ROW),
-            column_number(last_column) or _LAST_COLUMN,
-        )
+        right = column_number(last_column) or _LAST_COLUMN
+        return cls(int(row or 1), column_number(column) or 1, int(last_row or _LAST_ROW), right)
 
 
 def column_number(reference: str) -> int:

@@ -132,15 +132,10 @@ def read_workbook(data: bytes, options: ReadOptions) -> Table:
     width = max(*content.header.texts, *(int(name) for frame in content.frames for name in frame.columns[1:]), 1)
     cells = [content.header.texts.get(column, "") for column in range(1, width + 1)]
     headings = match_headings(cells, options, row=content.header.number)
-    return Table(
-        content.rows_below(headings.names),
-        headings,
-        notes,
-        _doubt_defects(content),
-        appearance_warnings(content),
-        part.name if len(book.worksheets()) > 1 else "",
-        tuple(_unread_worksheets(book, part, matches)),
-    )
+    defects, warnings = _doubt_defects(content), appearance_warnings(content)
+    worksheet = part.name if len(book.worksheets()) > 1 else ""
+    others = tuple(_unread_worksheets(book, part, matches))
+    return Table(content.rows_below(headings.names), headings, notes, defects, warnings, worksheet, others)
 
 
 def locate_sheet(data: bytes, options: ReadOptions) -> SheetLocation:
