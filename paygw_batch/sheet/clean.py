@@ -330,9 +330,8 @@ class NumberColumn:
     def has_lost_zero(self) -> pl.Expr:
         """Whether a valid number lacks its leading zero, probably because of a spreadsheet."""
         numbers = self.numbers
-        forms = ([self._digits.str.contains(f"^{numbers.pattern}$")] if numbers.trunk_prefix else []) + (
-            [self._lacks_zero] if numbers.keeps_zero else []
-        )
+        forms = [self._digits.str.contains(f"^{numbers.pattern}$")] if numbers.trunk_prefix else []
+        forms += [self._lacks_zero] if numbers.keeps_zero else []
         return reduce(or_, forms) & ~self.is_bank_account if forms else pl.lit(value=False)
 
     def other_operator(self, operator: pl.Expr) -> tuple[pl.Expr, pl.Expr]:

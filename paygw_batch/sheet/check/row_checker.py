@@ -90,7 +90,7 @@ class FailureTally:
             tally.frames.append(failure.rows)
 
     def findings(self, rows: pl.Series) -> Findings:
-        """Return the findings, after all failures have been added. `rows` are the rows that have any."""
+        """Return the findings, after all failures have been added. `rows` are the numbers of rows with findings."""
         for tally in self._tallies.values():
             tally.count_reasons()
         all_findings = DeferredFrame(lambda: sort_findings(self._all_findings()))

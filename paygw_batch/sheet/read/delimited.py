@@ -98,7 +98,7 @@ def _read_table(data: bytes, header: HeaderPosition, options: ReadOptions) -> Ta
     delimiter = header.delimiter.encode()
     marks = LineMarks.scan(data, delimiter, header.offset)
     try:
-        return read_rows(data, header, marks, options.file)
+        return _read_rows(data, header, marks, options.file)
     except _WidthMismatch as error:
         if error.fields is None or "".join(header.cells[error.fields :]).strip():
             raise
@@ -106,7 +106,7 @@ def _read_table(data: bytes, header: HeaderPosition, options: ReadOptions) -> Ta
         headings = match_headings(unguard_names(cells), options, row=header.row)
         head = data[: data.rfind(b"\n", 0, header.offset - 1) + 1] + delimiter.join([b"x"] * error.fields) + b"\n"
         fitted_header = replace(header, cells=cells, headings=headings, offset=len(head))
-        table = read_rows(head + data[header.offset :], fitted_header, marks, options.file)
+        table = _read_rows(head + data[header.offset :], fitted_header, marks, options.file)
         if not _has_only_empty_tail(table, header):
             raise
         note = say("Every row ends with an empty field that has no heading. These fields are ignored.")
@@ -213,7 +213,7 @@ def _flag_split_amounts(table: Table, delimiter: str) -> Table:
     return replace(table, warnings=pl.concat([table.warnings, warning]))
 
 
-def read_rows(data: bytes, header: HeaderPosition, marks: LineMarks, file: str) -> Table:
+def _read_rows(data: bytes, header: HeaderPosition, marks: LineMarks, file: str) -> Table:
     """Read the rows of `data` below `header`, in which `marks` were found. Raises `SheetError`."""
     headings, height = header.headings, marks.line_count
     # polars silently joins lines at an unclosed quotation mark, and pads short rows. A payment could vanish, or an

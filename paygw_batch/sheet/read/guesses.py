@@ -124,8 +124,7 @@ def _match_words(heading: str) -> str | None:
 
 def _match_cells(samples: Sequence[str]) -> str | None:
     cells = [cell.strip() for cell in samples if cell.strip()]
-    tests = _cell_tests()
-    return next((column for column, matches in tests.items() if cells and all(map(matches, cells))), None)
+    return next((column for column, matches in _cell_tests().items() if cells and all(map(matches, cells))), None)
 
 
 @cache

@@ -20,7 +20,7 @@ from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 IGNORED_HEADING = ""
 """Marks a known heading that is to be ignored."""
 HEADER_ROWS = 20
-"""The number of first rows that may be the header. Titles and notes may precede it."""
+"""The header must be within this many rows from the top. Titles and notes may precede it."""
 MAX_SAMPLES = 3
 MAX_COLUMNS = 16_384
 

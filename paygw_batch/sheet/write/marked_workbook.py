@@ -224,10 +224,8 @@ def _existing_cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell
 
 def _list_problems(validated: Validated, location: SheetLocation) -> list[Problem]:
     """List the problems of all rows, in order. The country cell shows problems with the whole row."""
-    frames = [
-        validated.defects.with_columns(kind=pl.lit(PROBLEM)),
-        validated.warnings.with_columns(kind=pl.lit(WARNING)),
-    ]
+    defects = validated.defects.with_columns(kind=pl.lit(PROBLEM))
+    findings = pl.concat([defects, validated.warnings.with_columns(kind=pl.lit(WARNING))])
     column_numbers = {name: number for number, name in enumerate(location.names, start=1)}
     headings = validated.sheet.headers
     return [
@@ -240,8 +238,7 @@ def _list_problems(validated: Validated, location: SheetLocation) -> list[Proble
             message,
             code,
         )
-        for row, name, value, kind, message, code in pl.concat(frames)
-        .filter(pl.col("row") > 0)
+        for row, name, value, kind, message, code in findings.filter(pl.col("row") > 0)
         .sort("row", maintain_order=True)
         .select("row", "column", "value", "kind", "message", "code")
         .iter_rows()
