@@ -61,8 +61,8 @@ def bare_column(column: str) -> str:
 def clean_columns(frame: pl.DataFrame, columns: Collection[str] | None = None) -> pl.DataFrame:
     """Clean every known column as its kind requires. Returns `row`, then these columns as String.
 
-    Columns that are not in the frame, or not in `columns` if given, are null. The `bare_column` of a column of numbers
-    follows it.
+    Columns that are not in the frame, or not in `columns` if given, are null. Each column of numbers is followed by its
+    `bare_column`.
     """
     empty = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
     cleaned: dict[str, pl.Series] = {}

@@ -289,9 +289,9 @@ def code_meaning(
 ) -> CodeMeaning:
     """Return the meaning of a code in the current language.
 
-    Its texts use the sender's heading of the column, if there is one. Raises `KeyError` for an unknown code.
+    Its texts use the sender's heading for the column, if there is one. Raises `KeyError` for an unknown code.
     """
-    subject, _, suffix = code.partition(".")
-    meaning = meanings.get(code) or meanings[f"{ANY_COLUMN}.{suffix}"]
+    subject, _, kind = code.partition(".")
+    meaning = meanings.get(code) or meanings[f"{ANY_COLUMN}.{kind}"]
     texts = (meaning.label, meaning.sentence, meaning.suggestion)
     return CodeMeaning(*(say(text, column=headings.get(subject) or subject) for text in texts))

@@ -148,7 +148,7 @@ def country_checks(rule: CountryRule, rules: Rules) -> tuple[ColumnCheck, ...]:
     common = (_order_id_check(rule.headings), _amount_check(rule, rule.headings), _currency_check(rule))
     if rule.form is None:
         return (_defect_check(_ALWAYS, "country", "unusable", pl.lit(say(rule.unusable))), *common)
-    return (*common, *_contradiction_checks(rule), *_form_checks(rule, rule.form.fields, rules))
+    return (*common, *_mismatch_checks(rule), *_form_checks(rule, rule.form.fields, rules))
 
 
 def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules) -> Iterator[ColumnCheck]:
@@ -242,10 +242,10 @@ def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], has_cou
     is_ambiguous = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.decimals}}}{'0' * (3 - rule.decimals)}$")
     ambiguous = Reason("amount.decimals", is_ambiguous, advice)
     rounded = rounded_amount("amount", rule.decimals)
-    decimals = Reason("amount.decimals", ~exact, _decimals_message(rule, rounded), rounded)
+    too_precise = Reason("amount.decimals", ~exact, _decimals_message(rule, rounded), rounded)
     limits = tuple(_limit_reasons(rule))
     passes = pl.all_horizontal(text.is_not_null(), exact, nonzero, *(~limit.applies for limit in limits))
-    return ColumnCheck("amount", passes, (*format_reasons, ambiguous, decimals, zero, *limits))
+    return ColumnCheck("amount", passes, (*format_reasons, ambiguous, too_precise, zero, *limits))
 
 
 def _limit_reasons(rule: CountryRule) -> Iterator[Reason]:
@@ -285,7 +285,7 @@ def _currency_check(rule: CountryRule) -> ColumnCheck:
     return _mismatch_check("currency", rule.currency, message, pl.lit(rule.currency))
 
 
-def _contradiction_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
+def _mismatch_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
     """Yield the checks for columns whose values must match the row's country."""
     if rule.purposes:
         yield _purpose_check(rule)

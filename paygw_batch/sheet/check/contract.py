@@ -93,7 +93,7 @@ class ContractGate:
         for country in rows["code"].unique():
             if country not in self._schemas:
                 self._schemas[country] = country_schema(country, self._rules)
-        # The error is not chained, because it contains payees' data.
+        # The error is suppressed rather than chained, because it contains payees' data.
         with suppress(SchemaError, SchemaErrors), config_context(validation_enabled=True, validation_depth=_DEPTH):
             combine_schemas(self._schemas).validate(rows)
             return

@@ -102,7 +102,7 @@ class FailureTally:
         columns: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
         for (column, _), parts in sorted(self._column_failures.items(), key=lambda item: item[0]):
             rows = pl.concat(rows for rows, _ in parts).sort()
-            first = min((first.row(0, named=True) for _, first in parts), key=lambda line: int(line["row"]))
+            first = min((finding.row(0, named=True) for _, finding in parts), key=lambda line: int(line["row"]))
             columns[column].append((first["value"], first["code"], append_row_numbers(first["message"], rows)))
         return build_findings(
             (0, column, reasons[0][0], reasons[0][1], " ".join(sentence for *_, sentence in reasons))
@@ -208,7 +208,7 @@ class RowChecker:
         grouped = self._group_by_country(raw)
         is_refused = grouped.rows["row"].is_in(refused_rows.implode())
         frame = clean_columns(grouped.rows, self._columns).with_columns(refused=is_refused)
-        checked_rows = [country.check_rows(frame.slice(start, height)) for country, start, height in grouped.parts]
+        checked_rows = [checker.check_rows(frame.slice(start, height)) for checker, start, height in grouped.parts]
         lines = pl.concat([part.lines for part in checked_rows], rechunk=True)
         if lines.height != raw.height:
             raise InternalError(f"{raw.height} rows were checked, and {lines.height} came back")
@@ -224,11 +224,11 @@ class RowChecker:
         valid = self._group_by_country(raw if lines["valid"].all() else filter_rows(raw, lines["valid"]))
         frame = clean_columns(valid.rows, self._columns)
         wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
-        for country, start, height in valid.parts:
-            if not country.wire:
+        for checker, start, height in valid.parts:
+            if not checker.wire:
                 raise InternalError("a row without a country or a form was taken for valid")
             part = frame.slice(start, height)
-            wire.append(part.lazy().select(country.wire).collect())  # lazy, to compute shared parts once
+            wire.append(part.lazy().select(checker.wire).collect())  # lazy, to compute shared parts once
         return build_instructions(lines, pl.concat(wire).sort("row"))
 
     def _group_by_country(self, raw: pl.DataFrame) -> "_GroupedRows":

@@ -86,17 +86,17 @@ def interpreted_cells(sheet: Sheet, rules: Rules, answers: Answers) -> pl.DataFr
         return empty_findings()
     columns = [name for name in ("row", "country", "currency", "amount") if name in sheet.frame.columns]
     cells = sheet.frame.select(columns)
-    frame = clean_columns(cells, columns).select(columns)
+    cleaned = clean_columns(cells, columns).select(columns)
     changed_cells = [empty_findings()]
     if answers.names == WORDS:
         code = country_code(pl.col("country"), rules)
         code = pl.when(~pl.col("country").is_in(list(rules))).then(code)
-        changed_cells.append(_changed_cells(frame, cells, "country", code))
-        frame = frame.with_columns(country=pl.coalesce(code, "country"))
-    for country in frame["country"].unique().drop_nulls().sort():
+        changed_cells.append(_changed_cells(cleaned, cells, "country", code))
+        cleaned = cleaned.with_columns(country=pl.coalesce(code, "country"))
+    for country in cleaned["country"].unique().drop_nulls().sort():
         if (rule := rules.get(country)) is None:
             continue
-        rows = frame.filter(pl.col("country") == country)
+        rows = cleaned.filter(pl.col("country") == country)
         if answers.names == WORDS and "currency" in columns:
             words = [text for text in rows["currency"].unique().drop_nulls() if is_currency_word(text, rule.currency)]
             currency = pl.when(pl.col("currency").is_in(words)).then(pl.lit(rule.currency))
