@@ -342,12 +342,12 @@ def _covered_values(content: Content) -> Iterator[tuple[int, int, str, str]]:
     """Yield the values hidden by merged cells, as in `Content.displayed`."""
     if content.overlays is None or not content.overlays.merged:
         return
-    known_cells = {(row, col) for row, col, *_ in content.displayed}
+    listed_cells = {(row, col) for row, col, *_ in content.displayed}
     for col in content.columns:
         frames = [frame.select("row", str(col)).drop_nulls() for frame in content.frames if str(col) in frame.columns]
         texts: dict[int, str] = dict(pl.concat(frames).iter_rows()) if frames else {}
         covered_rows = content.overlays.covered_rows(col, [*texts])
-        yield from ((row, col, texts[row], "") for row in covered_rows if (row, col) not in known_cells)
+        yield from ((row, col, texts[row], "") for row in covered_rows if (row, col) not in listed_cells)
 
 
 def _currency_warnings(content: Content) -> Iterator[_Finding]:

@@ -79,15 +79,15 @@ def _add_problem_list(book: Workbook, sheet: Worksheet, problems: Sequence[Probl
     widths = [width for _, width in _HEADINGS[1:]]
     quoted_title = sheet.title.replace("'", "''")
     for row, problem in enumerate(problems[:MAX_LISTED], start=header_row + 1):
-        location = f"{get_column_letter(problem.column)}{problem.row}"
+        address = f"{get_column_letter(problem.column)}{problem.row}"
         problem_sheet.cell(row, 1, problem.sheet_row or problem.row)
-        texts = (location, problem.heading, problem.value, say(problem.kind), problem.message, problem.code)
+        texts = (address, problem.heading, problem.value, say(problem.kind), problem.message, problem.code)
         for column, text in enumerate(texts, start=2):
             write_text(problem_sheet, row, column, text)
         for column in range(1, len(_HEADINGS) + 1):
             problem_sheet.cell(row, column).alignment = wrapped
         problem_sheet.row_dimensions[row].height = row_height_points(texts, widths)
-        problem_sheet.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted_title}'!{location}")
+        problem_sheet.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted_title}'!{address}")
         problem_sheet.cell(row, 2).font = link_font
         problem_sheet.cell(row, 5).fill = fills[problem.kind]
     problem_sheet.auto_filter.ref = f"A{header_row}:{get_column_letter(len(_HEADINGS))}{problem_sheet.max_row}"
