@@ -43,11 +43,11 @@ _UNSUPPORTED_SYNTAX = re.compile(r"\\[1-9dDsSwWZ]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]
 """Regular expression syntax that polars doesn't support, or that matches digits of other scripts."""
 
 
-class _Data(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class FieldData(_Data):
+class FieldData(_StrictModel):
     """A `[[fields]]` entry in a form. `default` is sent if neither the sheet nor the operator provides a value.
 
     Unless `everywhere` is set, the field is sent only for countries whose files name it. `reconciled` fields have their
@@ -81,7 +81,7 @@ class FieldData(_Data):
         return self
 
 
-class FormData(_Data):
+class FormData(_StrictModel):
     """A file in config/forms/. `shown` maps the reconciliation's columns to the fields that they show."""
 
     fields: Annotated[list[FieldData], Field(min_length=1)]
@@ -99,7 +99,7 @@ class FormData(_Data):
         return self
 
 
-class ReplyData(_Data):
+class ReplyData(_StrictModel):
     """`[reply]` in an operation's file."""
 
     echo_order_id: _NonEmptyText
@@ -111,7 +111,7 @@ class ReplyData(_Data):
     customer_url_fields: list[_NonEmptyText] = []
 
 
-class OperationData(_Data):
+class OperationData(_StrictModel):
     """A file in config/operations/.
 
     The operator must configure the fields in `operator_supplies` for countries that use them. For each currency in
@@ -129,13 +129,13 @@ class OperationData(_Data):
     reply: ReplyData
 
 
-class EnquiryData(_Data):
+class EnquiryData(_StrictModel):
     """A file in config/enquiries/."""
 
     path: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9._-]+)+/\{endpoint_id\}$")]
 
 
-class CountryOperationData(_Data):
+class CountryOperationData(_StrictModel):
     """`[operations.NAME]` in a country's file: differences from the default form, in which all fields are required.
 
     - `fields` maps a field to `never` (sent here), `sent` (here but not everywhere), `optional` or `required` (by the
@@ -157,7 +157,7 @@ class CountryOperationData(_Data):
         return self
 
 
-class FormerNumbersData(_Data):
+class FormerNumbersData(_StrictModel):
     """`[former_numbers]` in a country's file: its mobile numbers before the numbering plan last changed.
 
     `changed` is the date of the change. `in_front` maps each new prefix to the pattern of the numbers it was added to.
@@ -181,7 +181,7 @@ class FormerNumbersData(_Data):
         return self
 
 
-class CountryData(_Data):
+class CountryData(_StrictModel):
     """A file in config/countries/, named after the gateway's code for the country.
 
     Two keys are for tooling/mobile_numbers.py: `metadata_region` is the country's code in the metadata of phone
@@ -200,7 +200,7 @@ class CountryData(_Data):
     operations: Annotated[dict[str, CountryOperationData], Field(min_length=1)]
 
 
-class NumbersData(_Data):
+class NumbersData(_StrictModel):
     """A country's numbers in config/mobile-numbers.toml."""
 
     dialling_code: _Digits

@@ -177,10 +177,11 @@ class _CountryCase:
     def fields(self) -> tuple[files.FieldData, ...]:
         fields = tuple(self.forms[self.form_name].fields) if self.form_name in self.forms else ()
         names = {field.name for field in fields}
-        return (*fields, *(self.extras[name] for name in self.terms.also if name in self.extras and name not in names))
+        extras = self.extra_fields
+        return (*fields, *(extras[name] for name in self.terms.also if name in extras and name not in names))
 
     @property
-    def extras(self) -> Mapping[str, files.FieldData]:
+    def extra_fields(self) -> Mapping[str, files.FieldData]:
         """The fields of any form that `also` can add to this country's form.
 
         If several forms have a field with the same name, the operation's default form takes precedence.
@@ -250,14 +251,14 @@ def _build_numbers(case: _CountryCase, numbers_data: files.NumbersData) -> Mobil
         conversions = tuple((f"({pattern})", new_prefix) for new_prefix, pattern in former.in_front.items())
         numbers = replace(numbers, renumbering=Renumbering(former.changed, conversions))
         if case.terms.former_numbers:
-            to_former = tuple((added + group, "") for group, added in conversions)
+            reversed_conversions = tuple((added + group, "") for group, added in conversions)
             numbers = replace(
                 numbers,
                 pattern=former.pattern,
                 national_lengths=(len(former.example),),
                 example=former.example,
                 operators=MappingProxyType({}),  # the known prefixes are for new numbers
-                renumbering=Renumbering(former.changed, to_former, to_former=True),
+                renumbering=Renumbering(former.changed, reversed_conversions, to_former=True),
             )
     lengths, prefixes = numbers.national_lengths, case.terms.also_numbers
     alternatives = [f"{prefix}[0-9]{{{length - len(prefix)}}}" for prefix in prefixes for length in lengths]
@@ -421,8 +422,8 @@ def _unknown_field_problem(case: _CountryCase, name: str) -> str:
 def _extra_field_problems(case: _CountryCase) -> Iterator[str]:
     key = f"{case.key}.also"
     for name in case.terms.also:
-        if name not in case.extras:
-            suggestion = files.nearest(name, case.extras)
+        if name not in case.extra_fields:
+            suggestion = files.nearest(name, case.extra_fields)
             yield say("{key}: there is no field {name!r}. {nearest}", key=key, name=name, nearest=suggestion)
         elif name in case.fields_marked("never"):
             yield _never_sent_problem(case, key, name)

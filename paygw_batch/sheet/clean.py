@@ -292,7 +292,7 @@ class NumberColumn:
         return text.str.contains(_ACCOUNT_CHARACTERS) & text.str.contains(f"^(?:{self.bank_account_pattern})$")
 
     @property
-    def is_account_and_mobile(self) -> pl.Expr:
+    def is_bank_and_mobile(self) -> pl.Expr:
         """Whether the value, with or without separators, is both a bank account and a mobile number."""
         return (self.is_bank_account | self._matches_bank_account(self._digits)) & self._is_mobile
 

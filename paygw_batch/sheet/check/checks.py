@@ -512,7 +512,7 @@ def _lost_zero_warning(column: NumberColumn) -> ColumnCheck:
 def _two_meanings_warning(account: NumberColumn, phone: NumberColumn | None) -> ColumnCheck:
     """Return a check for accounts that have two meanings or differ from the row's phone. They may be correct."""
     national = pl.lit(None, pl.String) if phone is None else phone.national
-    is_bank, is_both, is_phone = account.is_bank_account, account.is_account_and_mobile, account.national == national
+    is_bank, is_both, is_phone = account.is_bank_account, account.is_bank_and_mobile, account.national == national
     is_other = ~(is_bank | is_both | is_phone)
     templates = {mark("{value} will be paid, but the row's phone number is different: {own}."): is_other}
     if account.bank_account_pattern is not None:  # last, so reasons have the same position in all countries
