@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.extras import extra, install_command
 from paygw_batch.gateway.signing.key import PKCS11, KeyProblem, KeyUnusable, parse_token_address
-from paygw_batch.gateway.strict_json import strict_object
+from paygw_batch.gateway.strict_json import parse_json_object
 from paygw_batch.language import mark, say
 from paygw_batch.trusted_files import OtherUsers, read_trusted_file
 
@@ -428,14 +428,14 @@ def is_valid_assertion(key: PublicKey, signature: PasskeySignature, data: bytes,
 
 def parse_claimed_party(signature: PasskeySignature) -> RelyingParty | None:
     """Return the console that an assertion claims to come from, without verifying it, or None."""
-    members = strict_object(from_base64url(signature.client_data) or b"")
+    members = parse_json_object(from_base64url(signature.client_data) or b"")
     origin = None if isinstance(members, str) else members.get("origin")
     return RelyingParty(origin) if isinstance(origin, str) else None
 
 
 def is_valid_client_data(client_data: bytes, kind: str, challenge: str, party: RelyingParty) -> bool:
     """Return whether the client data has this type and challenge, and comes from an unframed page of `party`."""
-    members = strict_object(client_data) if len(client_data) <= MAX_CLIENT_DATA_BYTES else "too long"
+    members = parse_json_object(client_data) if len(client_data) <= MAX_CLIENT_DATA_BYTES else "too long"
     if isinstance(members, str):
         return False
     return (

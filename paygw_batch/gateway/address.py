@@ -1,4 +1,4 @@
-"""Checks the URLs of the gateway and its proxy, and defines the connection settings."""
+"""Parses the URLs of the gateway and its proxy, and defines the connection settings."""
 
 import ipaddress
 import re
@@ -15,7 +15,7 @@ from paygw_batch.language import say
 
 _HOST_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _URL = re.compile(
-    rf"(?P<scheme>[A-Za-z]+)://(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>{_HOST_LABEL}(?:\.{_HOST_LABEL})*))(?::(?P<port>[0-9]{{1,5}}))?"
+    rf"(?P<scheme>[A-Za-z]+)://(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>{_HOST_LABEL}(?:\.{_HOST_LABEL})*))(?::(?P<port>[0-9]{{1,5}}))?"
     r"(?P<path>(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]*)*)"
 )
 _DEFAULT_PORTS = {"https": 443, "http": 80}
@@ -27,7 +27,7 @@ class Connections(StrEnum):
     """Whether connections are reused."""
 
     FRESH = "fresh"
-    """Each connection carries one payout, so that a late reply to another payout cannot be mistaken for the reply."""
+    """Each connection carries one payout, so that a late reply cannot be mistaken for the reply to another payout."""
     REUSE = "reuse"
     """A connection carries as many payouts as the gateway allows, as long as it is silent between them."""
 
@@ -36,7 +36,7 @@ class Connections(StrEnum):
 class TransportSettings:
     """Settings for connections to the gateway. The environment never overrides them.
 
-    `connect_timeout_s` covers name resolution, TCP, the proxy and TLS. `read_timeout_s` limits silence before a reply
+    `connect_timeout_s` covers name resolution, TCP, the proxy and TLS. `read_timeout_s` limits silence before a reply,
     and stalls while writing. `total_timeout_s` limits the whole request. `ca_bundle` replaces the default certificate
     authorities. `proxy` is `http://host:port`.
     """
@@ -60,12 +60,12 @@ class Origin:
 
     @classmethod
     def split_url(cls, url: str, *, setting: str) -> tuple[Self, str]:
-        """Split `url` into origin and path. Raises `ConfigurationError`, naming `setting`, if `url` cannot be used.
+        """Split `url` into origin and path. Raises `ConfigurationError`, naming `setting`, if `url` is invalid.
 
         The error never quotes `url`, which may contain a password.
         """
         match = _URL.fullmatch(url)
-        host = match and (match["host"] or _parse_ipv6(match["six"]))
+        host = match and (match["host"] or _parse_ipv6(match["ipv6"]))
         scheme = match and match["scheme"].lower()
         has_dot_segment = match is not None and not {".", ".."}.isdisjoint(unquote(match["path"]).split("/"))
         if not match or not host or scheme not in _DEFAULT_PORTS or len(host) > _MAX_HOST_CHARACTERS or has_dot_segment:
@@ -102,7 +102,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """The `host:port` for a Host header or a URL, without a default port."""
+        """The `host:port` for a Host header or a URL. A default port is omitted."""
         is_default = self.port == _DEFAULT_PORTS[self.scheme]
         return self.host_and_port.removesuffix(f":{self.port}") if is_default else self.host_and_port
 
@@ -118,7 +118,7 @@ def _parse_ipv6(text: str | None) -> str | None:
 
 
 def parse_gateway_url(base_url: str) -> tuple[Origin, str]:
-    """Split the gateway's URL. Raises `ConfigurationError` if it is invalid, or plain HTTP to another machine."""
+    """Split the gateway's URL. Raises `ConfigurationError` if it is invalid, or unencrypted and not on loopback."""
     origin, path = Origin.split_url(base_url, setting="gateway.base_url")
     if not origin.is_tls and not origin.is_loopback:
         raise ConfigurationError(
@@ -128,8 +128,8 @@ def parse_gateway_url(base_url: str) -> tuple[Origin, str]:
     return origin, path
 
 
-def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
-    """Return the proxy's origin. Raises `ConfigurationError` unless the proxy uses plain HTTP and the gateway TLS."""
+def parse_proxy_url(proxy: str, *, gateway: Origin) -> Origin:
+    """Return the proxy's origin. Raises `ConfigurationError` unless the proxy uses HTTP and the gateway HTTPS."""
     if not gateway.is_tls:
         raise ConfigurationError(
             say("gateway.proxy is set, but gateway.base_url does not use https://."),
@@ -145,7 +145,7 @@ def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
     """Return the URL of an operation, exactly as sent and signed (section 4 of the gateway's interface).
 
     Scheme and host are in lower case, and a default port is omitted, as RFC 5849 section 3.4.1.2 requires for signing.
-    Raises `ConfigurationError` if `base_url` contains part of the operation's path, which would then occur twice.
+    Raises `ConfigurationError` if `base_url` already contains part of the operation's path.
     """
     origin, path = parse_gateway_url(base_url)
     if (prefix := _path_before_operation(path, operation.path)) is not None:
@@ -162,14 +162,12 @@ def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
 
 
 def _path_before_operation(path: str, operation_path: str) -> str | None:
-    """Return the prefix of `path` before a part of an operation's path, or None if it contains no such part.
+    """Return the start of `path`, up to any part of `operation_path`. Returns None if `path` contains no such part.
 
-    A part is the operation's first segment, two successive segments of it, or its last segment at the end of `path`.
+    A part is the operation's first segment, two successive segments, or its last segment at the end of `path`.
     """
-    segments, expected = (
-        path.split("/")[1:],
-        [name for name in operation_path.split("/")[1:] if not name.startswith("{")],
-    )
+    segments = path.split("/")[1:]
+    expected = [segment for segment in operation_path.split("/")[1:] if not segment.startswith("{")]
     names = [unquote(segment).casefold() for segment in segments]
     pairs = list(pairwise(expected))
     for index, name in enumerate(names):

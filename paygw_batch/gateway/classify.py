@@ -1,6 +1,6 @@
-"""Decides the outcome of an attempt, and the advice for the run, from a reply or a fault.
+"""Determines the outcome of an attempt, and the advice for the run, from a reply or a fault.
 
-Only a complete, strict JSON reply about this payout decides its outcome, by its field `status` and never by the HTTP
+Only a complete, strict JSON reply about this payout decides its outcome, by its `status` field and never by the HTTP
 status alone. If a byte of the request may have been sent, any other reply or fault is UNKNOWN, and an UNKNOWN payout is
 never sent again. Source: rule 5 of section 4, and section 7, of the gateway's interface.
 """
@@ -28,9 +28,9 @@ from paygw_batch.gateway.message import ExpectedReply, FaultKind, RawReply, Tran
 from paygw_batch.gateway.strict_json import (
     first_value,
     parse_decimal,
+    parse_json_object,
     printable_text,
     scalar_text,
-    strict_object,
     values_at,
 )
 from paygw_batch.language import say
@@ -42,7 +42,7 @@ MAX_URL_CHARACTERS = 2000
 MAX_PAUSE_S = 900.0
 """The longest pause of a run, even if the gateway asks for more."""
 DEFAULT_PAUSE_S = 60.0
-"""The pause if the gateway asks for one, but its length is missing or unreadable."""
+"""The pause if the gateway asks for one without a readable length."""
 
 _OTHER_PAYOUT = "reply.other_payout"
 _URL = re.compile(rf"(?=.{{1,{MAX_URL_CHARACTERS}}}$)https?://[!-~]+")
@@ -69,7 +69,7 @@ def classify(
     """
     if isinstance(reply, TransportFault):
         return _fault_verdict(reply)
-    members = strict_object(reply.body)
+    members = parse_json_object(reply.body)
     if isinstance(members, str):
         kind, cause, members = OutcomeKind.UNKNOWN, members, {}
     else:
@@ -77,17 +77,17 @@ def classify(
     is_conflict = cause == _OTHER_PAYOUT
     # A 5xx or a redirect may come from a proxy even though the gateway behind it paid, so the body is not trusted. But
     # a reply about another payout must still stop the run.
-    if (http_cause := _http_cause(reply.http_status)) is not None and not is_conflict:
+    if (http_cause := _http_status_cause(reply.http_status)) is not None and not is_conflict:
         kind, cause = OutcomeKind.UNKNOWN, http_cause
     outcome = Outcome(
         kind,
         cause,
         # The gateway's own words are cleaned before they are stored and displayed.
         gateway_status=printable_text(members.get(STATUS_FIELD)),
-        gateway_reference=_first_printable_text(members, operation.reply.reference),
+        gateway_reference=_first_text(members, operation.reply.reference),
         http_status=reply.http_status,
-        error_code=_first_printable_text(members, operation.reply.error_code),
-        message=_first_printable_text(members, operation.reply.message),
+        error_code=_first_text(members, operation.reply.error_code),
+        message=_first_text(members, operation.reply.message),
         conflict=is_conflict,
         customer_url=None if is_conflict else _customer_url(members, expected, operation),
     )
@@ -96,8 +96,7 @@ def classify(
 
 def reply_date(reply: RawReply) -> datetime | None:
     """Return the `Date` of a reply in UTC, or None if the header is missing or unreadable."""
-    header = _single_header(reply, "date")
-    date = _parse_http_date(header) if header is not None else None
+    date = _parse_http_date(_single_header(reply, "date") or "")
     try:
         return date.astimezone(UTC) if date is not None else None
     except OverflowError:  # the time zone moves the date past the end of the calendar
@@ -105,7 +104,7 @@ def reply_date(reply: RawReply) -> datetime | None:
 
 
 def _fault_verdict(fault: TransportFault) -> Verdict:
-    """Return UNKNOWN if a byte of the request may have been sent, or else NOT_SENT."""
+    """Return UNKNOWN if any byte of the request may have been sent, otherwise NOT_SENT."""
     if fault.first_byte_sent or fault.bytes_written > 0:
         return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
     outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)
@@ -118,7 +117,7 @@ def _fault_verdict(fault: TransportFault) -> Verdict:
     return Verdict(outcome, RetrySoon())
 
 
-def _http_cause(http_status: int) -> str | None:
+def _http_status_cause(http_status: int) -> str | None:
     if http_status >= _MIN_SERVER_ERROR:
         return "reply.server_error"
     if http_status in _REDIRECTS:
@@ -133,7 +132,7 @@ def _stated_outcome(
     words: Mapping[str, OutcomeKind],
     operation: Operation,
 ) -> tuple[OutcomeKind, str]:
-    """Return the outcome that a JSON object states, and the cause if it is UNKNOWN."""
+    """Return the outcome stated in the reply, and the cause if it is UNKNOWN."""
     order_id = first_value(members, operation.reply.order_id)
     if not _matches_request(order_id, members, expected, operation.reply):
         return OutcomeKind.UNKNOWN, _OTHER_PAYOUT
@@ -145,7 +144,7 @@ def _stated_outcome(
         return OutcomeKind.UNKNOWN, "reply.status_missing"
     if not isinstance(status, str):
         return OutcomeKind.UNKNOWN, "reply.status_not_text"
-    # The word is neither trimmed nor case-folded, because a word that the operator did not list may mean anything.
+    # The word is neither trimmed nor case-folded, because a word that the operator has not listed may mean anything.
     kind = words.get(status)
     if kind not in ANSWERS:
         return OutcomeKind.UNKNOWN, "reply.status_unlisted"
@@ -153,7 +152,7 @@ def _stated_outcome(
 
 
 def _matches_request(order_id: object, members: Mapping[str, Any], expected: ExpectedReply, names: ReplyNames) -> bool:
-    """Return whether the reply's order id, amount and currency, if present, are those in the request."""
+    """Return whether the reply's order id, amount and currency, if present, match the request."""
     amount, currency = first_value(members, names.amount), first_value(members, names.currency)
     return (
         (order_id is None or scalar_text(order_id) == expected.order_id)
@@ -176,14 +175,14 @@ def _is_expected_amount(echoed_amount: object, expected: ExpectedReply, names: R
 
 
 def _customer_url(members: Mapping[str, Any], expected: ExpectedReply, operation: Operation) -> str | None:
-    """Return the first customer URL in the reply that is well-formed and does not repeat one of ours."""
+    """Return the first well-formed customer URL in the reply that is not one of our own."""
     for value in values_at(members, operation.reply.customer_url):
         if isinstance(value, str) and value not in expected.own_urls and _URL.fullmatch(value):
             return value
     return None
 
 
-def _first_printable_text(members: Mapping[str, Any], paths: tuple[str, ...]) -> str | None:
+def _first_text(members: Mapping[str, Any], paths: tuple[str, ...]) -> str | None:
     for value in values_at(members, paths):
         if (text := printable_text(value)) is not None:
             return text
@@ -205,22 +204,21 @@ def _pause_advice(reply: RawReply, now: datetime | None) -> Advice:
     retry_after = _single_header(reply, "retry-after")
     if retry_after is None:
         return PauseRun(DEFAULT_PAUSE_S) if reply.http_status == HTTPStatus.TOO_MANY_REQUESTS else ContinueRun()
-    pause_s = _retry_after_seconds(retry_after, _single_header(reply, "date"), now)
+    pause_s = _parse_retry_after(retry_after, _single_header(reply, "date"), now)
     if pause_s is None:
         return PauseRun(DEFAULT_PAUSE_S)
     return PauseRun(min(pause_s, MAX_PAUSE_S)) if pause_s > 0 else ContinueRun()
 
 
-def _retry_after_seconds(retry_after: str, date: str | None, now: datetime | None) -> float | None:
-    """Return the seconds that a Retry-After header asks for (RFC 9110 section 10.2.3), or None if unreadable.
+def _parse_retry_after(retry_after: str, date: str | None, now: datetime | None) -> float | None:
+    """Parse a Retry-After header (RFC 9110 section 10.2.3) into seconds. Returns None if it is unreadable.
 
-    If the header is a date, it is compared with `date`, which comes from the same clock, or else with `now`.
+    If the header is a date, it is compared with `date`, which is from the same clock, or otherwise with `now`.
     """
     if _SECONDS.fullmatch(retry_after):
         return float(retry_after)
     until = _parse_http_date(retry_after)
-    start = _parse_http_date(date) if date is not None else None
-    start = start or now
+    start = _parse_http_date(date or "") or now
     if until is None or start is None:
         return None
     return (until - start).total_seconds()

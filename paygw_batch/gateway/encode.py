@@ -2,7 +2,7 @@
 
 The control hash of a collection covers its order id, amount and currency (section 5 of the gateway's interface). The
 interface does not document the order of these parts, the separator, the format of the amount, or whether a secret is
-part of the text or the key of the hash. So the operator must configure them. There is no default.
+part of the text or the key of the hash. So the operator must configure them: there is no default.
 """
 
 import hashlib
@@ -22,22 +22,22 @@ from paygw_batch.language import say
 
 
 class ControlPart(StrEnum):
-    """A part of the text that the control hash covers."""
+    """A part of the text covered by the control hash."""
 
     ORDER_ID = "client_orderid"
     AMOUNT = "amount"
     CURRENCY = "currency"
-    SECRET = "secret"  # noqa: S105 (the name of a part, not a secret)
-    """A secret shared by merchant and gateway. It is part of the text only if the configured order names it."""
+    SECRET = "secret"  # noqa: S105 (not a secret)
+    """A secret shared by merchant and gateway. It is part of the text only if the configured order includes it."""
 
 
 class ControlAmount(StrEnum):
-    """The format of the amount in the text that the control hash covers."""
+    """The format of the amount in the hashed text."""
 
     AS_SENT = "as-sent"
     """As in the body."""
     TWO_DECIMALS = "two-decimals"
-    """With two decimals in every currency."""
+    """With two decimal places in every currency."""
     MINOR_UNITS = "minor-units"
     """In minor units: 1500.50 KES is 150050, and 1500 UGX is 1500, because UGX has no minor units."""
 
@@ -96,9 +96,9 @@ _OPERATOR_URL = FieldKind.OPERATOR_URL
 
 @dataclass(frozen=True, slots=True)
 class EncodedBody:
-    """A request body, and its fields as (name, text) in the order of the form.
+    """A request body, and its fields as (name, text) pairs in the form's order.
 
-    The text of `amount` has the same digits as in the body. The repr omits both, because they contain personal data.
+    `amount` has the same digits in both. The repr omits both, because they contain personal data.
     """
 
     body: bytes = field(repr=False)
@@ -120,9 +120,9 @@ class BodyConstants:
 def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, constants: BodyConstants) -> EncodedBody:
     """Encode `instruction` as JSON, with the fields of its country's form in order.
 
-    Fields that the country omits and optional fields without a value are left out. `amount` is a JSON number with the
-    digits from the sheet, or a string with two decimals. It is never converted to a float. Source: sections 2.1 and 2.2
-    of the gateway's interface.
+    Optional fields without a value, and fields that the country omits, are left out. `amount` is a JSON number with the
+    digits from the sheet, or a string with two decimal places, and never a float. Source: sections 2.1 and 2.2 of the
+    gateway's interface.
 
     Raises `ConfigurationError` if the country is not configured for sending, or its form has changed since validation.
     Raises `InternalError` if the instruction lacks a field that the form requires.

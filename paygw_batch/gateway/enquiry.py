@@ -19,12 +19,12 @@ from paygw_batch.gateway.sign import SignatureProfile, authorization, base_strin
 from paygw_batch.gateway.signing.signers import Signers
 
 UNLISTED = "reply.status_unlisted"
-"""The cause of an outcome if the reply's status word is not in `[outcomes]`."""
+"""The cause of an outcome whose status word is not in `[outcomes]`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnquirySigner:
-    """Signs enquiries about orders. `url_for` returns the enquiry URL of an endpoint, exactly as signed."""
+    """Signs enquiries about orders. `url_for` returns an endpoint's enquiry URL, exactly as signed."""
 
     url_for: Callable[[str], str]
     consumer_key: str
@@ -34,7 +34,7 @@ class EnquirySigner:
     async def prepare(
         self, expected: ExpectedReply, *, endpoint_id: str, nonce: str, timestamp_s: int
     ) -> PreparedRequest:
-        """Return a signed enquiry about the order of `expected`. Raises `SigningFailed`."""
+        """Return a signed enquiry about the order in `expected`. Raises `SigningFailed`."""
         url = self.url_for(endpoint_id)
         name, order_id = "client_orderid", expected.order_id
         encoded = EncodedBody(json.dumps({name: order_id}, ensure_ascii=False).encode(), ((name, order_id),))
@@ -55,7 +55,7 @@ class EnquirySigner:
 
 @dataclass(frozen=True, slots=True)
 class EnquiryAnswer:
-    """The result of an enquiry: a claim, or the `cause` if there is none, and the advice for later enquiries."""
+    """The result of an enquiry: a claim (or the `cause` if there is none) and the advice for later enquiries."""
 
     claim: Claim | None
     cause: str
@@ -72,9 +72,9 @@ def parse_answer(
     not_found: Collection[str],
     now: datetime,
 ) -> EnquiryAnswer:
-    """Return the result of an enquiry about an order. The reply is read as in `classify`.
+    """Return the result of an enquiry about an order. The reply is interpreted as in `classify`.
 
-    `not_found` has the words for an unknown order. Values that the reply omits are taken from the enquiry.
+    `not_found` contains the status words for an unknown order. Values missing from the reply come from the enquiry.
     """
     verdict = classify(reply, expected, words, operation, now=now)
     outcome = verdict.outcome

@@ -1,4 +1,4 @@
-"""Defines requests, replies and faults as frozen values without behaviour."""
+"""Defines requests, replies and faults as immutable values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ class RawReply:
 class IncomingRequest:
     """A request from the gateway to us, with header names in lower case.
 
-    `query` is the text after the `?`, not decoded. The repr omits whatever may name a payee.
+    `query` is the undecoded text after the `?`. The repr omits anything that may identify a payee.
     """
 
     method: str
@@ -97,7 +97,7 @@ class FaultKind(StrEnum):
     REPLY_ENCODED = "reply.encoded"
     CANCELLED = "cancelled"
     INTENT_STALE = "intent.stale"
-    """The request was not sent, because its intent was too old or the journal could no longer be written."""
+    """The request was not sent, because its intent was too old or the journal was no longer writable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Parses a notification from the gateway and checks its authenticity.
 
-Section 6 of the gateway's interface mentions notifications, but documents neither their content nor their
-authentication. So the field names can be configured, and default to those of the request. The operator must also
+Section 6 of the gateway's interface mentions notifications, but documents neither their content nor how to
+authenticate them. So the field names can be configured, and default to those of the request. The operator must also
 configure the authenticity check (algorithm, header, encoding and fields), which has no default.
 """
 
@@ -18,13 +18,13 @@ from urllib.parse import parse_qsl
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.gateway.message import IncomingRequest
 from paygw_batch.gateway.signing.key import GatewayKey
-from paygw_batch.gateway.strict_json import printable_text, scalar_text, strict_object
+from paygw_batch.gateway.strict_json import parse_json_object, printable_text, scalar_text
 
-SECRET = "{secret}"  # noqa: S105 (a placeholder among the hashed fields, not a secret)
+SECRET = "{secret}"  # noqa: S105 (a placeholder)
 
 
 class AuthenticityCheck(Protocol):
-    """Checks the authenticity of notifications, by a method in `[notifications] authenticity`."""
+    """Checks the authenticity of notifications with the method configured in `[notifications] authenticity`."""
 
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:
         """Return how strong the proof is that the gateway sent `request`, whose fields are `values`. Never raises."""
@@ -37,7 +37,7 @@ class HashAlgorithm(StrEnum):
     SHA256 = "sha256"
     """SHA-256 over the joined values, one of which is the secret."""
     SHA1 = "sha1"
-    """SHA-1 over the joined values, as some gateways use it. It proves nothing, but can prompt an enquiry."""
+    """SHA-1 over the joined values, which some gateways use. It proves nothing, but can prompt an enquiry."""
     HMAC_SHA256 = "hmac-sha256"
     """HMAC-SHA-256 with the secret as its key."""
     HMAC_SHA512 = "hmac-sha512"
@@ -55,7 +55,7 @@ class HeaderEncoding(StrEnum):
 class SharedSecretHash:
     """Checks a hash (hex) over fields of the notification and a secret shared with the gateway.
 
-    `fields` lists the hashed fields in order, with `SECRET` as a placeholder. `hash_field` is the field with the hash.
+    `fields` lists the hashed fields in order, with `SECRET` as a placeholder. `hash_field` contains the hash.
     """
 
     algorithm: HashAlgorithm
@@ -67,7 +67,7 @@ class SharedSecretHash:
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
         """Return FORGED unless the notification contains the correct hash, compared in constant time.
 
-        A value that contains the separator also gives FORGED, because other values could give the same joined text.
+        A value that contains the separator also counts as FORGED, because other values could produce the same text.
         """
         sent, parts = values.get(self.hash_field), []
         for name in self.fields:
@@ -93,9 +93,9 @@ class SignedHeader:
     prefix: str = ""
 
     def decode_value(self, request: IncomingRequest) -> bytes | None:
-        """Return the decoded value of the header, or None if it is missing, repeated or not decodable.
+        """Return the decoded header value, or None if the header is missing, repeated or undecodable.
 
-        For GET requests, it also returns None, because their content is in the URL and not in the hashed body.
+        It also returns None for GET requests, whose content is in the URL and not in the hashed body.
         """
         values = [value for name, value in request.headers if name == self.name.lower()]
         if request.method == "GET" or len(values) != 1 or not values[0].startswith(self.prefix):
@@ -116,7 +116,7 @@ class HeaderHash:
     secret: bytes = field(repr=False)
 
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return PROVEN if the header contains the hash of the body, or else FORGED."""
+        """Return PROVEN if the header contains the hash of the body, otherwise FORGED."""
         value = self.header.decode_value(request)
         expected = _digest(self.algorithm, self.secret, request.body)
         return Proof.PROVEN if value is not None and hmac.compare_digest(value, expected) else Proof.FORGED
@@ -130,23 +130,23 @@ class HeaderSignature:
     key: GatewayKey
 
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return PROVEN if the header contains the gateway's signature of the body, or else FORGED."""
+        """Return PROVEN if the header contains the gateway's signature of the body, otherwise FORGED."""
         signature = self.header.decode_value(request)
         is_proven = signature is not None and self.key.has_signed(request.body, signature)
         return Proof.PROVEN if is_proven else Proof.FORGED
 
 
-def _digest(algorithm: HashAlgorithm, secret: bytes, text: bytes) -> bytes:
+def _digest(algorithm: HashAlgorithm, secret: bytes, content: bytes) -> bytes:
     if algorithm in {HashAlgorithm.HMAC_SHA256, HashAlgorithm.HMAC_SHA512}:
-        return hmac.digest(secret, text, algorithm.removeprefix("hmac-"))
-    return hashlib.new(algorithm, text, usedforsecurity=False).digest()
+        return hmac.digest(secret, content, algorithm.removeprefix("hmac-"))
+    return hashlib.new(algorithm, content, usedforsecurity=False).digest()
 
 
 MAX_FIELDS = 200
 MAX_VALUE_CHARACTERS = 256
 """A longer order id or status word cannot be ours."""
 _JSON_TYPES = frozenset({"application/json", "text/json", ""})
-"""The media types to parse as JSON. Some gateways send none."""
+"""The media types to parse as JSON. Some gateways do not send one."""
 _JSON_SUFFIX_TYPE = re.compile(r"application/[a-z0-9!#$&^_.+-]*\+json")
 _FORM_TYPE = "application/x-www-form-urlencoded"
 _RELEVANT_HEADER = re.compile(
@@ -172,7 +172,7 @@ class NotificationFields:
 def read_notification(
     request: IncomingRequest, names: NotificationFields, check: AuthenticityCheck | None
 ) -> Claim | str:
-    """Return the claim in a notification, or the reason if it cannot be read. Never raises."""
+    """Return the claim in a notification, or the reason it cannot be read. Never raises."""
     members = _parse_members(request)
     if isinstance(members, str):
         return members
@@ -193,14 +193,14 @@ def read_notification(
 
 
 def relevant_headers(request: IncomingRequest, header: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the headers to store: `header`, and those on sender, time and authenticity. Others may be secret."""
+    """Return the headers to store: `header`, and any about sender, time or authenticity. Others may be secret."""
     configured = (header or "").lower()
     relevant = [
         (name, value[:MAX_HEADER_CHARACTERS])
         for name, value in request.headers
         if name == configured or (_RELEVANT_HEADER.search(name) and not _SECRET_HEADER.search(name))
     ]
-    return tuple(sorted(relevant, key=lambda pair: pair[0] != configured)[:MAX_HEADERS])
+    return tuple(sorted(relevant, key=lambda header: header[0] != configured)[:MAX_HEADERS])
 
 
 def _none_if_overlong(value: str | None) -> str | None:
@@ -216,15 +216,15 @@ def _parse_members(request: IncomingRequest) -> Mapping[str, Any] | str:
         if name == "charset" and value.strip('"') not in {"utf-8", "utf8"}:
             return "notification.charset"
     if media_type in _JSON_TYPES or _JSON_SUFFIX_TYPE.fullmatch(media_type):
-        return strict_object(request.body)
+        return parse_json_object(request.body)
     return _parse_form(request.body) if media_type == _FORM_TYPE else "notification.content_type"
 
 
-def _parse_form(text: bytes) -> Mapping[str, str] | str:
-    """Parse a form in UTF-8 with unique names (URL standard). Returns the reason if it cannot be read."""
+def _parse_form(content: bytes) -> Mapping[str, str] | str:
+    """Parse a URL-encoded form (UTF-8, unique names). Returns the reason if it cannot be parsed."""
     try:
         pairs = parse_qsl(
-            text.decode("ascii"),
+            content.decode("ascii"),
             keep_blank_values=True,
             strict_parsing=True,
             errors="strict",

@@ -4,8 +4,8 @@ Sources: section 5 of the gateway's interface, RFC 5849 sections 3.4.1 and 3.6 f
 for the encoding, RFC 8017 section 8.2 for the signature. Where the interface is ambiguous, the operator configures a
 profile.
 
-If the gateway answers 403, the explanation can be compared with another implementation. It describes a
-request that is built with the same code as those that are sent.
+If the gateway answers 403, the explanation can be compared with another implementation. The explained request is built
+by the code that also builds the requests to send.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ _ENCODED_TWICE = [text.replace("%", "%25") for text in _ENCODED]
 
 
 class SignatureProfile(StrEnum):
-    """The signed part of a request besides method and URL. Configured, because the gateway does not document it."""
+    """What is signed besides method and URL. Configurable, because the gateway does not document it."""
 
     JSON_PARAMS = "json-params"
-    """The fields of the body and the `oauth_` parameters, sorted together, as RFC 5849 does with a form."""
+    """The body's fields and the `oauth_` parameters, sorted together like a form in RFC 5849."""
     RAW_BODY = "raw-body"
     """The `oauth_` parameters, followed by the raw body."""
 
@@ -48,7 +48,7 @@ def percent_encode(text: str) -> str:
 
 
 _encode_constant = lru_cache(maxsize=256)(percent_encode)
-"""Encodes field names and URLs, which requests share. Never use it for values: the cache must hold no personal data."""
+"""Encodes field names and URLs, which recur. Never use it for values: the cache must not hold personal data."""
 
 
 def oauth_parameters(*, consumer_key: str, nonce: str, timestamp_s: int) -> tuple[tuple[str, str], ...]:
@@ -63,7 +63,7 @@ def oauth_parameters(*, consumer_key: str, nonce: str, timestamp_s: int) -> tupl
 
 
 def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth: Iterable[tuple[str, str]]) -> str:
-    """Return the text to sign for a POST of `encoded` to `url`, which must be exactly as sent, without a query."""
+    """Return the text to sign for a POST of `encoded` to `url`, which must have no query and be exactly as sent."""
     # Every byte matters: the gateway refuses a wrong signature with 403 and gives no reason.
     match profile:
         case SignatureProfile.JSON_PARAMS:
@@ -78,8 +78,8 @@ def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth
 def _encode_params(params: Iterable[tuple[str, str]]) -> str:
     """Encode, sort and join parameters, and encode the result (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2).
 
-    For speed, names and values are encoded twice in one step, and joined by encoded separators. That does not change
-    their order, because the second encoding only inserts `25` after every `%`.
+    For speed, names and values are encoded twice in one step, and joined by encoded separators. The order is the same,
+    because the second encoding only inserts `25` after every `%`.
     """
     pairs = [
         (_encode_constant_twice(name), value if value.isalnum() and value.isascii() else _encode_twice(value))
@@ -99,7 +99,7 @@ _encode_constant_twice = lru_cache(maxsize=256)(_encode_twice)
 def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:
     """Build the `Authorization` header: the scheme `OAuth` and six parameters, sorted by name."""
     params = [(name, value if value.isalnum() and value.isascii() else percent_encode(value)) for name, value in oauth]
-    # Base64 has only these three reserved characters, so this gives the same result as `percent_encode`, but faster.
+    # Base64 has only these three reserved characters, so this is the same as `percent_encode`, but faster.
     params.append(("oauth_signature", signature.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")))
     return "OAuth " + ", ".join([f'{name}="{value}"' for name, value in sorted(params)])
 
@@ -135,7 +135,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Drafts requests to one endpoint. `url` is exactly as sent and signed (`operation_url`). Thread-safe."""
+    """Drafts requests to one endpoint, signed with `key`. `url` is exactly as sent (`operation_url`). Thread-safe."""
 
     url: str
     endpoint_id: str
@@ -169,12 +169,12 @@ class Preparer:
 
 
 METHOD = "POST"
-SECRET_PLACEHOLDER = "<secret>"  # noqa: S105 (a replacement for one)
+SECRET_PLACEHOLDER = "<secret>"  # noqa: S105 (not a secret)
 
 
 @dataclass(frozen=True, slots=True)
 class SignedParameter:
-    """A signed parameter: name, value, and both as percent-encoded `name=value`."""
+    """A signed parameter: its name, its value, and both percent-encoded as `name=value`."""
 
     name: str
     value: str
@@ -183,7 +183,7 @@ class SignedParameter:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of signing, with its description and result."""
+    """A step in signing a request. `meaning` describes it, and `text` is its result."""
 
     name: str
     meaning: str
@@ -192,7 +192,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedControl:
-    """The control hash of a collection, and the hashed text with the secret replaced by `SECRET_PLACEHOLDER`."""
+    """The control hash of a collection, and the hashed text, with `SECRET_PLACEHOLDER` instead of the secret."""
 
     text: str
     value: str
@@ -200,7 +200,7 @@ class ExplainedControl:
     """Whether the secret is the key of the hash."""
 
     def steps(self) -> tuple[Step, Step]:
-        """Return the steps that compute the control hash, which goes into the body."""
+        """Return the steps that compute the control hash."""
         text_meaning = say(
             "the text covered by the control hash, with {secret} in place of a secret", secret=SECRET_PLACEHOLDER
         )
@@ -216,7 +216,7 @@ class ExplainedControl:
 class Explanation:
     """A signed request with the result of each step. `parameters` are in the signed order.
 
-    The repr omits the payee's data and the signature, which is valid.
+    The repr omits the payee's data and the valid signature.
     """
 
     profile: SignatureProfile
@@ -237,7 +237,7 @@ class Explanation:
         return hashlib.sha256(self.base_string.encode()).hexdigest()
 
     def steps(self) -> list[Step]:
-        """Return all steps of signing in order."""
+        """Return the steps of signing, in order."""
         body_meaning = say("the {count} bytes that are sent and signed, in UTF-8", count=len(self.body))
         base_string_meaning = (
             say("{method}, the URL, the parameters and the body, each encoded again and joined by &", method=METHOD)
@@ -262,7 +262,7 @@ class Explanation:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the documented JSON object, with the keys of the published test vectors."""
+        """Return the explanation as JSON, with the same keys as the published test vectors."""
         control = None if self.control is None else {"text": self.control.text, "value": self.control.value}
         return {
             "profile": self.profile.value,
@@ -283,7 +283,7 @@ class Explanation:
 def explain(
     signer: Signer, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
 ) -> Explanation:
-    """Explain the signature of the request for `instruction`. Raises the errors of `encode_body`."""
+    """Explain how the request for `instruction` is signed. Raises the errors of `encode_body`."""
     draft = signer.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
     signature = signer.key.sign(draft.text)
     request = draft.with_signature(signature)

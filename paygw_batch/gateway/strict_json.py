@@ -12,14 +12,14 @@ _NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?")
 
 
 class _AmbiguousJson(ValueError):
-    """Raised for JSON that two parsers could read differently."""
+    """Raised for JSON that different parsers could interpret differently."""
 
 
-def strict_object(body: bytes) -> Mapping[str, Any] | str:
-    """Parse the JSON object in `body`. Returns the reason if it cannot be parsed.
+def parse_json_object(body: bytes) -> Mapping[str, Any] | str:
+    """Parse the JSON object in `body`. Returns the reason if that fails.
 
-    `body` must be UTF-8 without a byte order mark, duplicate names, NaN or Infinity, and have at most `MAX_NESTING`
-    levels. Numbers become exact `Decimal` values. Source: RFC 8259, applied strictly.
+    `body` must be UTF-8, without a byte order mark, duplicate names, NaN or Infinity, and at most `MAX_NESTING` levels
+    deep. Numbers become exact `Decimal` values. Source: RFC 8259, applied strictly.
     """
     try:
         text = body.decode()
@@ -28,7 +28,7 @@ def strict_object(body: bytes) -> Mapping[str, Any] | str:
         return "reply.not_json"
     if not isinstance(members, dict):
         return "reply.not_object"
-    if text.count("[") + text.count("{") > MAX_NESTING and _is_nested_deeper(members, MAX_NESTING):
+    if text.count("[") + text.count("{") > MAX_NESTING and _is_deeper_than(members, MAX_NESTING):
         return "reply.not_json"
     return members
 
@@ -49,13 +49,13 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _is_nested_deeper(value: object, levels: int) -> bool:
+def _is_deeper_than(value: object, levels: int) -> bool:
     layer = [value]
     for _ in range(levels):
         layer = [inner for outer in layer for inner in _child_values(outer)]
         if not layer:
             return False
-    return any(isinstance(value, dict | list) for value in layer)
+    return any(isinstance(inner, dict | list) for inner in layer)
 
 
 def _child_values(value: object) -> list[object]:
@@ -65,7 +65,7 @@ def _child_values(value: object) -> list[object]:
 
 
 def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]:
-    """Yield the values at dotted `paths` (`error.message`), without those that are missing or null."""
+    """Yield the values at dotted `paths` (`error.message`). Missing and null values are skipped."""
     for path in paths:
         value = _value_at_path(members, path) if "." in path else members.get(path)
         if value is not None:
@@ -80,7 +80,7 @@ def _value_at_path(members: Mapping[str, Any], path: str) -> Any:
 
 
 def first_value(members: Mapping[str, Any], paths: Iterable[str]) -> Any:
-    """Return the first value at `paths` that is not missing or null, or None."""
+    """Return the first value at `paths`, skipping missing and null ones, or None if there is none."""
     return next(values_at(members, paths), None)
 
 

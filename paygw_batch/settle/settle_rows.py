@@ -175,7 +175,7 @@ async def _open_enquiry_client(
             endpoint_id = endpoint_id or settings.gateway.endpoint_id or ""
             nonce, timestamp_s = runtime.nonce(), int(runtime.now().timestamp())
             request = await enquirer.prepare(expected, endpoint_id=endpoint_id, nonce=nonce, timestamp_s=timestamp_s)
-            reply = await client.ask(request)
+            reply = await client.send(request)
             clocks.observe_reply(reply)
             return parse_answer(reply, expected, words, operation, not_found=not_found, now=utc_now())
 

@@ -4,7 +4,7 @@ import pytest
 from oauthlib.oauth1.rfc5849.signature import base_string_uri
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.address import Origin, operation_url, parse_gateway_url, proxy_origin
+from paygw_batch.gateway.address import Origin, operation_url, parse_gateway_url, parse_proxy_url
 from tests.support.gateway_cases import OPERATION
 
 GATEWAY = Origin("https", "gateway.example", 443)
@@ -55,15 +55,15 @@ def test_plain_http_is_refused_except_for_loopback(host: str) -> None:
 
 
 def test_proxy_url_must_be_plain_http() -> None:
-    assert proxy_origin("http://Proxy.example:3128/", gateway=GATEWAY) == Origin("http", "proxy.example", 3128)
+    assert parse_proxy_url("http://Proxy.example:3128/", gateway=GATEWAY) == Origin("http", "proxy.example", 3128)
     for proxy in ("https://proxy.example:3128", "http://proxy.example:3128/path", "proxy.example:3128"):
         with pytest.raises(ConfigurationError, match=r"gateway\.proxy"):
-            proxy_origin(proxy, gateway=GATEWAY)
+            parse_proxy_url(proxy, gateway=GATEWAY)
     with pytest.raises(ConfigurationError, match=r"gateway\.proxy") as caught:
-        proxy_origin("http://user:hunter2@proxy.example:3128", gateway=GATEWAY)
+        parse_proxy_url("http://user:hunter2@proxy.example:3128", gateway=GATEWAY)
     assert "hunter2" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="does not use https://"):
-        proxy_origin("http://proxy.example:3128", gateway=Origin("http", "127.0.0.1", 80))
+        parse_proxy_url("http://proxy.example:3128", gateway=Origin("http", "127.0.0.1", 80))
 
 
 @pytest.mark.parametrize(

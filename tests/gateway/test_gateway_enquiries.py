@@ -44,7 +44,7 @@ PACKED, BOMB = gzip.compress(BODY), gzip.compress(bytes(10_000_000))
 
 async def ask_once(script: Script, *, tls: ssl.SSLContext | None = None, **changes: Any) -> RawReply | TransportFault:
     async with serving(script, tls=tls) as server, EnquiryClient(settings_for(server.url, **changes)) as client:
-        return await client.ask(build_request(server.url))
+        return await client.send(build_request(server.url))
 
 
 async def test_enquiry_is_sent_as_signed_and_reply_returned(channel: Channel) -> None:
@@ -57,7 +57,7 @@ async def test_enquiry_is_sent_as_signed_and_reply_returned(channel: Channel) ->
     async with serving(script, tls=channel["tls"]) as server:
         enquiry = build_request(server.url)
         async with EnquiryClient(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as client:
-            replies = [await client.ask(enquiry) for _ in range(2)]
+            replies = [await client.send(enquiry) for _ in range(2)]
         await server.finished()
     assert [summary(reply) for reply in replies] == [BODY, BODY]
     assert len(received) == 2
@@ -152,7 +152,7 @@ def test_enquiry_silence_and_total_time_are_bounded() -> None:
 async def test_enquiry_tells_no_connection(server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA) -> None:
     async def client_at(url: str, **changes: Any) -> tuple[FaultKind, bool] | bytes:
         async with EnquiryClient(settings_for(url, ca_bundle=ca_bundle, **changes)) as client:
-            return summary(await client.ask(build_request(url)))
+            return summary(await client.send(build_request(url)))
 
     async with serving(stay_silent) as gone:
         pass
@@ -173,7 +173,7 @@ async def test_enquiries_refuse_unsafe_settings_and_other_gateways() -> None:
     async with EnquiryClient(settings_for("https://gateway.example")) as client:
         for place in ("https://elsewhere.example", "http://gateway.example", "https://gateway.example:444"):
             with pytest.raises(InternalError):
-                await client.ask(build_request(place))
+                await client.send(build_request(place))
 
 
 # The environment affects neither payouts nor enquiries.

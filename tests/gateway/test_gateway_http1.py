@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import parse_gateway_url
-from paygw_batch.gateway.http.http1 import MAX_INTERIM_REPLIES, MAX_REPLY_BYTES, ReplyReader, payout_request
+from paygw_batch.gateway.http.http1 import MAX_INTERIM_REPLIES, MAX_REPLY_BYTES, ReplyReader, build_payout_request
 from paygw_batch.gateway.message import FaultKind, RawReply
 from tests.support.gateway_server import build_request
 
@@ -144,7 +144,7 @@ def test_reply_is_complete_only_after_last_byte(data: bytes, status: int, body: 
     for cut in range(len(data)) if len(data) < 1000 else [0, 1, 17, 40, len(data) // 2, len(data) - 1]:
         reader = feed_reader(byte_by_byte(data[:cut]) if cut % 2 else [data[:cut]])
         assert reader.result is None
-        reader.end(cleanly=True)
+        reader.end(is_clean=True)
         assert fault_kind(reader) is FaultKind.CONNECTION_LOST, cut
 
 
@@ -170,14 +170,14 @@ def test_unframed_reply_is_complete_only_at_clean_end(data: bytes, body: bytes) 
     for pieces in ([data], byte_by_byte(data)):
         reader = feed_reader(pieces)
         assert reader.result is None
-        reader.end(cleanly=True)
+        reader.end(is_clean=True)
         assert isinstance(reader.result, RawReply)
         assert reader.result.body == body
         assert not reader.is_reusable
     head = len(data) - len(body)
     for cut in (len(data), *range(head)):
         reader = feed_reader(byte_by_byte(data[:cut]) if cut % 2 else [data[:cut]])
-        reader.end(cleanly=cut < head)
+        reader.end(is_clean=cut < head)
         assert fault_kind(reader) is FaultKind.CONNECTION_LOST
 
 
@@ -189,7 +189,7 @@ def test_complete_reply_has_headers_and_refuses_bytes() -> None:
     reader = feed_reader([REPLY])
     with pytest.raises(InternalError):
         reader.feed(b"x")
-    reader.end(cleanly=False)
+    reader.end(is_clean=False)
     assert isinstance(reader.result, RawReply)
 
 
@@ -221,7 +221,7 @@ def test_reader_never_raises_and_returns_only_complete_replies(data: bytes, cuts
         whole = prefix + data
         bounds = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
         reader = feed_reader([whole[a:b] for a, b in pairwise(bounds) if a < b])
-        reader.end(cleanly=False)
+        reader.end(is_clean=False)
         if isinstance(reader.result, RawReply):
             assert 200 <= reader.result.http_status <= 999
 
@@ -230,6 +230,6 @@ def test_reader_never_raises_and_returns_only_complete_replies(data: bytes, cuts
 def test_header_with_line_break_is_refused(value: str) -> None:
     request, origin = build_request("http://localhost"), parse_gateway_url("http://localhost")[0]
     with pytest.raises(InternalError):
-        payout_request(replace(request, authorization=value), origin, close=True)
+        build_payout_request(replace(request, authorization=value), origin, close=True)
     with pytest.raises(InternalError):
-        payout_request(replace(request, url=f"http://localhost/{value}"), origin, close=True)
+        build_payout_request(replace(request, url=f"http://localhost/{value}"), origin, close=True)

@@ -11,7 +11,7 @@ import pytest
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, parse_gateway_url
 from paygw_batch.gateway.http.connection import ConnectFailed, Connection, _Stage
-from paygw_batch.gateway.http.http1 import payout_request
+from paygw_batch.gateway.http.http1 import build_payout_request
 from paygw_batch.gateway.http.transport import ADDRESS_LIFETIME_S, PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.support.gateway_cases import split_request
@@ -59,7 +59,7 @@ async def test_whole_request_arrives_exactly_once(channel: Channel) -> None:
         reply = await line.deliver()
         await line.server.finished()
         origin, _ = parse_gateway_url(line.server.url)
-        assert received == [payout_request(build_request(line.server.url), origin, close=True), b""]
+        assert received == [build_payout_request(build_request(line.server.url), origin, close=True), b""]
         first, headers, body = split_request(received[0])
         assert (first, headers["connection"], body) == (f"POST {PATH} HTTP/1.1", "close", b'{"client_orderid":"PAY-1"}')
         assert headers["host"] == f"localhost:{line.server.port}"

@@ -15,7 +15,7 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import CountryRule, OperatorTerms
 from paygw_batch.gateway.address import operation_url, parse_gateway_url
 from paygw_batch.gateway.encode import BodyConstants
-from paygw_batch.gateway.http.http1 import payout_request
+from paygw_batch.gateway.http.http1 import build_payout_request
 from paygw_batch.gateway.message import Attempt, PreparedRequest
 from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import PrivateKey, load_private_key
@@ -110,7 +110,7 @@ def golden_path(profile: SignatureProfile, country: str) -> Path:
 
 
 def request_bytes(request: PreparedRequest) -> bytes:
-    return payout_request(request, parse_gateway_url(BASE_URL)[0], close=True)
+    return build_payout_request(request, parse_gateway_url(BASE_URL)[0], close=True)
 
 
 def split_request(request: bytes) -> tuple[str, dict[str, str], bytes]:

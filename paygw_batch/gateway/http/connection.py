@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import cast
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.http.http1 import BrokenReply, ReplyReader, TunnelReader, connect_request
+from paygw_batch.gateway.http.http1 import BrokenReply, ReplyReader, TunnelReader, build_connect_request
 from paygw_batch.gateway.http.tls import TlsChannel
 from paygw_batch.gateway.message import FaultKind, RawReply, SendGuard, TransportFault
 
@@ -24,7 +24,7 @@ _ROUND_TRIP_US = struct.Struct("68xI")
 
 
 class SocketStatus:
-    """Reports the kernel's view of a connected socket, without reading from it or blocking."""
+    """Reports the kernel's view of a connected socket. Never reads from it or blocks."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -59,7 +59,7 @@ class SocketStatus:
 
 
 RECORD_POLL_INTERVAL_S = 0.002
-"""How often to check for the rest of a TLS record that began to arrive on an idle connection."""
+"""How often to check for the rest of a TLS record that has partly arrived on an idle connection."""
 
 
 class ConnectFailed(Exception):
@@ -85,10 +85,10 @@ class _Stage(Enum):
 
 
 class Connection(asyncio.Protocol):
-    """A connection to the gateway, which is used for one exchange at a time.
+    """A connection to the gateway, for one exchange at a time.
 
-    The caller opens it (proxy, TLS), within its own time limit, and closes it. Each exchange has its own read timeout
-    and deadline.
+    The caller opens it (proxy, TLS) within its own time limit, and closes it. Each exchange has a read timeout and a
+    deadline.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, open_connections: set["Connection"]) -> None:
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
         self._first_byte_sent = False
         self._request_bytes = 0
         self._bytes_written = 0
-        self._began_early = False
+        self._reply_is_early = False
         """Whether the peer certainly began to reply before it had received the whole request."""
         self._read_timeout_s = 0.0
         self._silent_since_s = 0.0
@@ -129,12 +129,12 @@ class Connection(asyncio.Protocol):
         self.open_fault = FaultKind.PROXY_FAILED
         self._tunnel = TunnelReader()
         started_s = self._loop.time()
-        await self._wait_for_peer(connect_request(destination))
+        await self._wait_for_peer(build_connect_request(destination))
         self._tunnel = None
         self._tunnel_s = self._loop.time() - started_s
 
     async def open_tls(self, channel: TlsChannel) -> None:
-        """Perform the TLS handshake, after which all bytes are encrypted. Raises `ConnectFailed`."""
+        """Perform the TLS handshake. All later bytes are encrypted. Raises `ConnectFailed`."""
         self.open_fault = FaultKind.TLS_FAILED
         self._tls = channel
         try:
@@ -148,9 +148,9 @@ class Connection(asyncio.Protocol):
         return self._tunnel_s or (self._status.round_trip_s() if self._status is not None else 0.0)
 
     async def wait_for_silence(self, silence_s: float, deadline_s: float) -> None:
-        """Wait for `silence_s`. Raises `ConnectFailed` if the peer sends anything but TLS tickets.
+        """Wait `silence_s` seconds. Raises `ConnectFailed` if the peer sends anything but TLS tickets.
 
-        Start the exchange without an `await` in between. Otherwise bytes that arrive before the request could be
+        Do not `await` anything between this and the exchange. Otherwise bytes that arrive before the request could be
         mistaken for its reply. Tickets may arrive until `deadline_s` by the loop's clock.
         """
         self._stage = _Stage.QUIET if self._stage is _Stage.OPENING else self._stage
@@ -166,11 +166,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the last exchange left the connection reusable. Does not check for unread bytes."""
+        """Whether the connection is reusable after the last exchange. Does not check for unread bytes."""
         return self._stage is _Stage.QUIET
 
     def is_ready(self) -> bool:
-        """Return whether an exchange may start: nothing has arrived since the last one, not even unread bytes."""
+        """Return whether an exchange may start: nothing has arrived since the last one, read or unread."""
         if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
             return False
         return not self._has_unread_bytes() and not (self._tls is not None and self._tls.is_inside_record)
@@ -178,14 +178,14 @@ class Connection(asyncio.Protocol):
     def exchange(
         self, request: bytes, may_send: SendGuard, *, read_timeout_s: float, deadline_s: float
     ) -> "asyncio.Future[RawReply | TransportFault]":
-        """Send a request once, and return a future for the reply or fault.
+        """Send a request once. Returns a future for the reply or fault.
 
         `may_send` is called immediately before the first byte. If it returns False, nothing is sent (INTENT_STALE).
         The exchange ends after `read_timeout_s` of silence, and at the latest at `deadline_s` by the loop's clock.
         """
         result = self._result = self._loop.create_future()
         transport = self._transport
-        # This is the last check: bytes already received cannot be the reply. No `await` may come before the write.
+        # This is the last check: bytes already received cannot be the reply. Do not `await` anything before the write.
         if transport is None or not self.is_ready():
             self._stage = _Stage.SPENT
             result.set_result(TransportFault(FaultKind.CONNECT_FAILED, first_byte_sent=False, detail="closed too soon"))
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         if self._has_served:
             self._reader = ReplyReader(reused_connection=True)
         self._has_served = True
-        self._began_early = False
+        self._reply_is_early = False
         # No byte of this request has been sent. Earlier requests on this connection do not count.
         self._first_byte_sent, self._bytes_written = False, 0
         self._request_bytes = len(request)
@@ -206,12 +206,12 @@ class Connection(asyncio.Protocol):
 
     def _send_request(self, transport: asyncio.Transport, request: bytes, may_send: SendGuard) -> None:
         # After the intent was committed, this process may have been suspended, or the connection may have opened
-        # slowly, and another process may have taken the row. No `await` may come between this check and the write.
+        # slowly, and another process may have taken the row. Do not `await` anything between this check and the write.
         if not may_send():
             self._end_with_fault(FaultKind.INTENT_STALE, "it was too late to send the request")
             return
-        # The first-byte witness: from here on, a byte may have been sent. Nothing writes a byte of the request
-        # before this line, and only the next exchange resets the witness.
+        # The first-byte witness: from here on, a byte may have been sent. No byte of the request is written before
+        # this line, and only the next exchange resets the witness.
         self._first_byte_sent = True
         if self._tls is not None:
             try:
@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
             self._bytes_written = max(0, self._request_bytes - transport.get_write_buffer_size())
 
     def session(self) -> ssl.SSLSession | None:
-        """Return the TLS session for later connections. Reading it costs half as much as a handshake."""
+        """Return the TLS session for later connections. This takes half as long as a handshake."""
         return self._tls.session if self._tls is not None else None
 
     def close(self) -> None:
@@ -279,10 +279,10 @@ class Connection(asyncio.Protocol):
                 pass
 
     def eof_received(self) -> None:
-        """Handle the end of the peer's stream. Returns None, so that asyncio closes the connection."""
+        """Handle the end of the peer's stream. asyncio then closes the connection, because this returns None."""
         if self._stage is _Stage.EXCHANGE:
-            # Under TLS, the connection was interrupted, because a proper end begins with close_notify.
-            self._end_stream(cleanly=self._tls is None)
+            # Under TLS, a proper end begins with close_notify, so the connection was interrupted.
+            self._end_stream(is_clean=self._tls is None)
         elif self._stage is _Stage.OPENING:
             self._fail_opening(self.open_fault, "the connection was closed")
         else:
@@ -300,10 +300,10 @@ class Connection(asyncio.Protocol):
             self._stage = _Stage.SPENT
 
     def resume_writing(self) -> None:
-        """Start the read timeout, because the kernel has now accepted the whole request."""
+        """Start the read timeout: the kernel has now accepted the whole request."""
         if self._stage is _Stage.EXCHANGE and self._bytes_written < self._request_bytes:
             # Unread bytes may have arrived before the event loop wrote the last part of the request.
-            self._began_early = self._began_early or self._has_unread_bytes()
+            self._reply_is_early = self._reply_is_early or self._has_unread_bytes()
         self._bytes_written = self._request_bytes
         self._silent_since_s = self._loop.time()
 
@@ -366,30 +366,29 @@ class Connection(asyncio.Protocol):
             self._read_reply(decrypted)
         elif not tls.is_inside_record:
             # The early bytes were a complete TLS ticket, not a reply.
-            self._began_early = False
+            self._reply_is_early = False
         if self._stage is _Stage.EXCHANGE:
             if tls.failure is not None:
                 self._end_with_fault(FaultKind.TLS_FAILED, _tls_error_name(tls.failure))
             elif tls.is_ended:
-                self._end_stream(cleanly=True)
+                self._end_stream(is_clean=True)
 
     def _detect_early_bytes(self) -> None:
         if self._transport is None:
             raise InternalError("bytes came from a connection that was never made")
-        if not self._began_early and self._is_request_unacknowledged(self._transport):
-            self._began_early = True
+        self._reply_is_early = self._reply_is_early or self._is_request_unacknowledged(self._transport)
 
     def _read_reply(self, data: bytes) -> None:
         self._silent_since_s = self._loop.time()
-        if self._began_early:
+        if self._reply_is_early:
             self._end_with_fault(FaultKind.EARLY_REPLY, "a reply began before the whole request was sent")
             return
         self._bytes_written = self._request_bytes
         self._reader.feed(data)
         self._handle_result()
 
-    def _end_stream(self, *, cleanly: bool) -> None:
-        self._reader.end(cleanly=cleanly)
+    def _end_stream(self, *, is_clean: bool) -> None:
+        self._reader.end(is_clean=is_clean)
         self._reader.is_reusable = False
         self._handle_result()
 
@@ -424,7 +423,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(due_s, self._check_time_limits)
 
     def _check_time_limits(self) -> None:
-        """End the exchange if it has timed out, or set its timer to the next limit."""
+        """End the exchange if it has timed out. Otherwise set the timer to the next limit."""
         now_s = self._loop.time()
         is_writing = self._transport is not None and self._transport.get_write_buffer_size() > 0
         if now_s >= self._deadline_s:
@@ -438,5 +437,5 @@ class Connection(asyncio.Protocol):
 
 
 def _tls_error_name(error: ssl.SSLError) -> str:
-    """Return the TLS library's name for an error. It contains no transmitted data."""
+    """Return the TLS library's name for an error, which contains no transmitted data."""
     return error.reason or type(error).__name__

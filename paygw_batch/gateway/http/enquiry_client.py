@@ -14,7 +14,7 @@ from typing import Self
 import httpx
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.address import TransportSettings, parse_gateway_url, proxy_origin
+from paygw_batch.gateway.address import TransportSettings, parse_gateway_url, parse_proxy_url
 from paygw_batch.gateway.http.http1 import MAX_BODY_BYTES, BrokenReply, framing_fault, unpack_body
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
@@ -39,14 +39,14 @@ _CONNECT_FAULTS: tuple[tuple[type[BaseException], FaultKind], ...] = (
 
 
 class EnquiryClient:
-    """Sends enquiries to one gateway, each over a new connection. Use it with `async with`.
+    """Sends enquiries to one gateway, each over a new connection. Use with `async with`.
 
-    It ignores redirects, cookies and the environment. Raises `ConfigurationError` for invalid or unsafe settings.
+    It ignores redirects, cookies and environment variables. Raises `ConfigurationError` for invalid or unsafe settings.
     """
 
     def __init__(self, settings: TransportSettings) -> None:
         origin, _ = parse_gateway_url(settings.base_url)
-        proxy = proxy_origin(settings.proxy, gateway=origin) if settings.proxy is not None else None
+        proxy = parse_proxy_url(settings.proxy, gateway=origin) if settings.proxy is not None else None
         self._origin = str(origin)
         self._has_proxy = proxy is not None
         self._total_timeout_s = settings.total_timeout_s
@@ -59,7 +59,7 @@ class EnquiryClient:
             headers={"User-Agent": "paygw-batch", "Accept-Encoding": "identity", "Connection": "close"},
         )
 
-    async def ask(self, request: PreparedRequest) -> RawReply | TransportFault:
+    async def send(self, request: PreparedRequest) -> RawReply | TransportFault:
         """Send an enquiry and wait for its reply. Network errors are returned as a fault, never raised.
 
         Raises `InternalError` if the request is for another gateway, or if httpx would change the signed URL.
@@ -79,7 +79,7 @@ class EnquiryClient:
         except TimeoutError:
             return TransportFault(FaultKind.TOTAL_TIMEOUT, first_byte_sent=True, detail="the enquiry took too long")
         except httpx.HTTPError as error:
-            return _build_fault(error, has_proxy=self._has_proxy)
+            return _fault_from_error(error, has_proxy=self._has_proxy)
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,21 +103,21 @@ async def _read_response(response: httpx.Response) -> RawReply | TransportFault:
     body = fault or unpack_body(headers, raw_body)
     if isinstance(body, BrokenReply):
         return TransportFault(body.kind, first_byte_sent=True, detail=body.detail)
-    # httpx does not show whether a reply began before its request was sent, or whether a second reply followed. So a
-    # reply counts only if it names the order, as on a reused connection.
+    # httpx does not show whether a reply began before its request was sent, or was followed by another. So a reply
+    # counts only if it names the order, as on a reused connection.
     return RawReply(response.status_code, headers, body, reused_connection=True)
 
 
-def _build_fault(error: httpx.HTTPError, *, has_proxy: bool) -> TransportFault:
+def _fault_from_error(error: httpx.HTTPError, *, has_proxy: bool) -> TransportFault:
     causes = list(_exception_chain(error))
     detail = type(causes[-1]).__name__
     if isinstance(error, httpx.ConnectError):
-        kind = next(kind for type_, kind in _CONNECT_FAULTS if any(isinstance(cause, type_) for cause in causes))
+        kind = next(kind for cls, kind in _CONNECT_FAULTS if any(isinstance(cause, cls) for cause in causes))
         if has_proxy and kind not in {FaultKind.TLS_UNTRUSTED, FaultKind.TLS_FAILED}:
             kind = FaultKind.PROXY_FAILED
         return TransportFault(kind, first_byte_sent=False, detail=detail)
-    for type_, kind, first_byte_sent in _FAULTS:
-        if isinstance(error, type_):
+    for cls, kind, first_byte_sent in _FAULTS:
+        if isinstance(error, cls):
             return TransportFault(kind, first_byte_sent, detail=detail)
     return TransportFault(FaultKind.CONNECTION_LOST, first_byte_sent=True, detail=detail)
 

@@ -1,9 +1,9 @@
 """Builds HTTP/1.1 requests and parses replies, without sockets.
 
 Source: RFC 9112. The parser is httptools (llhttp) in strict mode: it refuses two lengths, a length with chunks, bare
-line feeds and folded lines. This module also refuses other replies on which payouts cannot rely.
+line feeds and folded lines. This module also refuses other unreliable replies.
 
-The module also builds the CONNECT request to a proxy and parses the reply (RFC 9110 section 9.3.6). CONNECT contains no
+The module also builds the CONNECT request to a proxy and parses its reply (RFC 9110 section 9.3.6). CONNECT contains no
 part of a payout, so it never sets the witness.
 """
 
@@ -23,14 +23,14 @@ MAX_REPLY_BYTES = MAX_BODY_BYTES + 16 * 1024
 """The maximum size of a reply with its head, interim replies and chunk framing."""
 MAX_INTERIM_REPLIES = 8
 _ZLIB_WINDOWS = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}
-"""Content codings that some gateways use although we accept none, with the zlib windows to try for each.
+"""Content codings that some gateways use even though we accept none, with the zlib windows to try for each.
 
 Some servers send deflate without the frame that RFC 9110 (section 8.4.1.2) prescribes.
 """
 
 
-def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> bytes:
-    """Return the bytes to send, with the headers in section 5 of the gateway's interface.
+def build_payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> bytes:
+    """Return the bytes of a request, with the headers in section 5 of the gateway's interface.
 
     Raises `InternalError` if the request was signed for another origin, or if a header contains a line break.
     """
@@ -41,7 +41,7 @@ def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> 
 
 @lru_cache(maxsize=8)
 def _request_head_prefix(url: str, origin: Origin) -> str:
-    """Return the head before the Authorization line, which is the same for all payouts."""
+    """Return the part of the head before the Authorization header, which is the same for all payouts."""
     base_url = str(origin)
     target = url.removeprefix(base_url)
     if len(target) == len(url) or not target.startswith("/"):
@@ -67,16 +67,17 @@ class BrokenReply:
 
 
 def framing_fault(version: str, headers: Sequence[tuple[str, str]]) -> BrokenReply | None:
-    """Return why the body of a reply with these headers cannot be read reliably, or None if it can."""
-    transfer, lengths = _list_elements(headers, "transfer-encoding"), _list_elements(headers, "content-length")
+    """Return why a reply with these headers has no reliable body, or None if it has one."""
+    transfer_codings = _header_elements(headers, "transfer-encoding")
+    lengths = _header_elements(headers, "content-length")
     if version not in {"1.0", "1.1"}:
         return BrokenReply(FaultKind.PROTOCOL_ERROR, f"HTTP/{version}")
     codings = _content_codings(headers)
     if len(codings) > 1 or any(coding not in _ZLIB_WINDOWS for coding in codings):
         return BrokenReply(FaultKind.REPLY_ENCODED, "Content-Encoding")
-    if transfer and (lengths or version == "1.0"):
+    if transfer_codings and (lengths or version == "1.0"):
         return BrokenReply(FaultKind.PROTOCOL_ERROR, "Transfer-Encoding beside a length, or in HTTP/1.0")
-    if transfer not in ([], ["chunked"]):
+    if transfer_codings not in ([], ["chunked"]):
         return BrokenReply(FaultKind.REPLY_ENCODED, "Transfer-Encoding")
     if lengths and int(lengths[0]) > MAX_BODY_BYTES:
         return BrokenReply(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
@@ -84,11 +85,11 @@ def framing_fault(version: str, headers: Sequence[tuple[str, str]]) -> BrokenRep
 
 
 def _content_codings(headers: Iterable[tuple[str, str]]) -> list[str]:
-    return [coding for coding in _list_elements(headers, "content-encoding") if coding not in {"", "identity"}]
+    return [coding for coding in _header_elements(headers, "content-encoding") if coding not in {"", "identity"}]
 
 
 def unpack_body(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | BrokenReply:
-    """Return the body decompressed, to at most `MAX_BODY_BYTES`."""
+    """Return the decompressed body, or a `BrokenReply` if it is damaged or exceeds `MAX_BODY_BYTES`."""
     for window in (window for coding in _content_codings(headers) for window in _ZLIB_WINDOWS[coding]):
         stream = zlib.decompressobj(window)
         try:
@@ -102,7 +103,7 @@ def unpack_body(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | Brok
     return BrokenReply(FaultKind.REPLY_ENCODED, "Content-Encoding") if _content_codings(headers) else body
 
 
-def _list_elements(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
+def _header_elements(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
     return [element.strip().lower() for header, value in headers if header == name for element in value.split(",")]
 
 
@@ -110,9 +111,8 @@ class ReplyReader:
     """Parses the final reply to one request, fed in chunks of any size.
 
     `result` is None until the reply is complete (RFC 9112 section 6.3) or broken. Interim (1xx) replies are skipped.
-    Status 101 counts as broken, because we never ask for it.
-
-    A reply followed by more bytes is also broken: they may be a second reply, and either could answer the request.
+    Status 101 counts as broken, because we never ask for it. So does a reply followed by more bytes: they may be a
+    second reply, and either could answer the request.
     """
 
     def __init__(self, *, reused_connection: bool = False) -> None:
@@ -156,11 +156,11 @@ class ReplyReader:
             self.is_reusable = self.is_reusable and self._reply_ends_with(data)
             self._set_result(self._build_reply())
 
-    def end(self, *, cleanly: bool) -> None:
-        """Handle the end of the stream. With `cleanly`, the peer certainly ended it on purpose."""
+    def end(self, *, is_clean: bool) -> None:
+        """Handle the end of the stream. `is_clean` means that the peer certainly ended it on purpose."""
         if self.result is not None:
             return
-        if self._has_head and self._ends_with_stream and cleanly:
+        if self._has_head and self._ends_with_stream and is_clean:
             self._set_result(self._build_reply())
         else:
             self._set_result(BrokenReply(FaultKind.CONNECTION_LOST, f"ended after {self.bytes_read} bytes"))
@@ -168,7 +168,7 @@ class ReplyReader:
     def _reply_ends_with(self, data: bytes) -> bool:
         """Return whether the reply certainly ends with the last byte of `data`.
 
-        The parser silently skips blank lines after a reply. Such a reply counts, but its connection is not reused.
+        The parser silently skips blank lines after a reply. Such a reply is accepted, but its connection is not reused.
         """
         last_bytes = b"0\r\n\r\n" if self._is_chunked else self._last_chunk
         return bool(last_bytes.strip()) and data.endswith(last_bytes)
@@ -214,8 +214,8 @@ class ReplyReader:
             self._has_head = True
             if (fault := framing_fault(self._parser.get_http_version(), self._headers)) is not None:
                 self._set_fault(fault.kind, fault.detail)
-            self._is_chunked = bool(_list_elements(self._headers, "transfer-encoding"))
-            self._ends_with_stream = not self._is_chunked and not _list_elements(self._headers, "content-length")
+            self._is_chunked = bool(_header_elements(self._headers, "transfer-encoding"))
+            self._ends_with_stream = not self._is_chunked and not _header_elements(self._headers, "content-length")
 
     def on_body(self, chunk: bytes) -> None:
         self._body_bytes += len(chunk)
@@ -225,7 +225,7 @@ class ReplyReader:
         self._last_chunk = chunk
 
     def on_message_complete(self) -> None:
-        """Mark the reply as complete, unless it is an interim one."""
+        """Mark the reply as complete, unless it is interim."""
         if self._has_head:
             self._is_complete = True
             self.is_reusable = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
@@ -235,8 +235,8 @@ _MAX_HEAD_BYTES = 8 * 1024
 _END_OF_HEAD = b"\r\n\r\n"
 
 
-def connect_request(destination: str) -> bytes:
-    """Build the CONNECT request for a tunnel to `destination` (host:port)."""
+def build_connect_request(destination: str) -> bytes:
+    """Return the bytes of a CONNECT request for a tunnel to `destination` (host:port)."""
     return f"CONNECT {destination} HTTP/1.1\r\nHost: {destination}\r\nUser-Agent: paygw-batch\r\n\r\n".encode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""Runs our side of a TLS connection in memory, without sockets, and chooses the trusted certificates.
+"""Runs our side of a TLS connection in memory, without sockets, and loads the trusted certificates.
 
 asyncio's own TLS does not report how much of a request is still buffered, or whether the peer ended the stream properly
 (close_notify). It also cannot resume sessions, which matters with a connection for each payout.
@@ -25,7 +25,7 @@ def client_context(
 
     It does not use `ssl.create_default_context`, which reads SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE from the
     environment. The certificate authorities are those in `ca_bundle` or, by default, Mozilla's (certifi). `protocol` is
-    requested by ALPN. Raises `ConfigurationError`, naming the setting `key`, if `ca_bundle` cannot be read.
+    requested through ALPN. Raises `ConfigurationError`, naming the setting `key`, if `ca_bundle` cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -46,14 +46,14 @@ class TlsChannel:
     """Encrypts and decrypts the bytes of one TLS connection.
 
     The caller passes all received bytes to `handshake` or `decrypt`, and sends all bytes that `read_outgoing` returns.
-    `handshake` and `encrypt` raise `ssl.SSLError`: `SSLCertVerificationError` for an untrusted peer.
+    `handshake` and `encrypt` raise `ssl.SSLError`, or `SSLCertVerificationError` for an untrusted peer.
     """
 
     def __init__(self, context: ssl.SSLContext, host: str, session: ssl.SSLSession | None = None) -> None:
         self.is_ended = False
         """Whether the peer has ended its side (close_notify)."""
         self.failure: ssl.SSLError | None = None
-        """The TLS error after which nothing can be read, if any."""
+        """The TLS error that made the stream unreadable, if any."""
         self._header = b""
         self._remaining_bytes = 0
         self._incoming = ssl.MemoryBIO()
@@ -72,11 +72,11 @@ class TlsChannel:
 
     @property
     def is_inside_record(self) -> bool:
-        """Whether only part of a record has arrived, so that its content is still unknown."""
+        """Whether a record has only partly arrived, so that its content is still unknown."""
         return bool(self._header) or self._remaining_bytes > 0
 
     def handshake(self, data: bytes = b"") -> bool:
-        """Continue the handshake with received bytes, and return whether it is complete."""
+        """Continue the handshake with received bytes. Returns whether it is complete."""
         if data:
             self._receive(data)
         try:
@@ -86,13 +86,13 @@ class TlsChannel:
         return True
 
     def encrypt(self, data: bytes) -> None:
-        """Encrypt application data. Read the result from `read_outgoing`."""
+        """Encrypt application data. `read_outgoing` returns the result."""
         remaining = memoryview(data)
         while remaining:
             remaining = remaining[self._ssl.write(remaining) :]
 
     def decrypt(self, data: bytes) -> bytes:
-        """Decrypt received bytes. Sets `is_ended` or `failure` if the stream ends or breaks."""
+        """Decrypt received bytes. Sets `is_ended` or `failure` if the stream ends or fails."""
         self._receive(data)
         chunks = []
         try:
@@ -127,7 +127,7 @@ class TlsChannel:
 
     def close_notify(self) -> bytes:
         """Return the bytes that end our half of the connection (close_notify)."""
-        # `unwrap` raises if the peer's close_notify has not arrived, or if the connection has failed. Ignore both.
+        # `unwrap` raises if the peer's close_notify has not arrived or the connection has failed. Ignore both.
         with contextlib.suppress(ssl.SSLError):
             self._ssl.unwrap()
         return self._outgoing.read()

@@ -1,6 +1,6 @@
-"""Sends one request to the gateway at most once and returns its reply or fault.
+"""Sends a request to the gateway at most once, and returns its reply or fault.
 
-The transport follows no redirects, retries nothing, stores no cookies and reads no environment variables. Whether a
+The transport ignores redirects, cookies and environment variables, and never retries. Whether a
 payout may be retried depends only on the first-byte witness in the returned fault, never on the type of an exception.
 """
 
@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.address import Connections, Origin, TransportSettings, parse_gateway_url, proxy_origin
+from paygw_batch.gateway.address import Connections, Origin, TransportSettings, parse_gateway_url, parse_proxy_url
 from paygw_batch.gateway.http.connection import ConnectFailed, Connection
-from paygw_batch.gateway.http.http1 import payout_request
+from paygw_batch.gateway.http.http1 import build_payout_request
 from paygw_batch.gateway.http.tls import TlsChannel, client_context
 from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, SendGuard, TransportFault
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ssl import SSLSession
 
 ADDRESS_LIFETIME_S = 5.0
-"""How long resolved addresses are cached. This is short, because a gateway's address may change during a run."""
+"""How long to cache resolved addresses. This is short, because a gateway's address may change during a run."""
 
 
 class AddressCache:
@@ -32,7 +32,7 @@ class AddressCache:
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[Sequence[str], float]] = {}
-        """Maps each host to its addresses, and when they expire by the loop's clock."""
+        """Maps each host to its addresses, and to the time, by the loop's clock, when they expire."""
 
     async def resolve(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
         """Return the addresses of `host` in the system's preferred order. Raises `ConnectFailed` if it has none."""
@@ -50,7 +50,7 @@ class AddressCache:
         return addresses
 
     def forget(self, host: str) -> None:
-        """Forget the addresses of `host`, because none of them answered."""
+        """Forget the addresses of `host`, none of which answered."""
         self._entries.pop(host, None)
 
 
@@ -64,22 +64,22 @@ def _is_ip_address(host: str) -> bool:
 
 
 CLOSE_TIMEOUT_S = 2.0
-"""How long `aclose` waits for connections to close. uvloop never reports it if opening timed out."""
+"""How long `aclose` waits for connections to close. uvloop never reports this after a timeout while opening."""
 MAX_IDLE_S = 1.0
-"""A connection that was idle for longer is not reused, because the server may close it while we send."""
+"""A connection that has been idle for longer is not reused, because the server might close it as we send."""
 
 FIRST_SILENCE_S = 0.05
 """How long the first connection must be silent before we send, in addition to one round trip."""
 MIN_SILENCE_S = 0.001
-"""If the silence would be shorter, only check whether bytes have arrived."""
+"""A shorter silence is skipped: only bytes that have already arrived are checked."""
 
 
 class PayoutTransport:
     """Sends requests to one gateway over HTTP/1.1, from a single event loop.
 
     Without reuse, a connection carries one request and is closed. With reuse, it is kept open while it is silent and
-    has been idle for less than `MAX_IDLE_S`. The most recently used connection is taken first, and a new one is opened
-    only if none is idle. So there are never more connections than requests in flight.
+    has been idle for less than `MAX_IDLE_S`. The most recently used connection is reused first, and a new one is
+    opened only if none is idle. So there are never more connections than requests in flight.
 
     TLS sessions are resumed, which saves the gateway a signature for each connection, and a round trip under TLS 1.2.
     Only the first handshake verifies the certificate. Raises `ConfigurationError` for invalid or unsafe settings.
@@ -88,15 +88,15 @@ class PayoutTransport:
     def __init__(self, settings: TransportSettings) -> None:
         self._settings = settings
         self._origin, _ = parse_gateway_url(settings.base_url)
-        self._proxy = proxy_origin(settings.proxy, gateway=self._origin) if settings.proxy is not None else None
+        self._proxy = parse_proxy_url(settings.proxy, gateway=self._origin) if settings.proxy is not None else None
         self._context = client_context(settings.ca_bundle) if self._origin.is_tls else None
         self._session: SSLSession | None = None
         self._addresses = AddressCache()
         self._is_reusing = settings.connections is Connections.REUSE
         self._idle: list[Connection] = []
         self._open_connections: set[Connection] = set()
-        self._last_response_s: float | None = None
-        """How long the gateway's latest reply took, or None before the first."""
+        self._latest_response_s: float | None = None
+        """How long the gateway's latest reply took, or None before the first reply."""
         self._is_closed = False
 
     async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> RawReply | TransportFault:
@@ -105,7 +105,7 @@ class PayoutTransport:
         `may_send` is called immediately before the first byte. If it returns False, nothing is sent. Cancelling closes
         the connection, perhaps after the first byte. Raises `InternalError` if the request is for another gateway.
         """
-        content = payout_request(request, self._origin, close=not self._is_reusing)
+        content = build_payout_request(request, self._origin, close=not self._is_reusing)
         if self._is_closed:
             raise InternalError("a request was sent through a transport that is closed")
         loop = asyncio.get_running_loop()
@@ -122,13 +122,13 @@ class PayoutTransport:
                 content, may_send, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
             )
             has_reply = isinstance(result, RawReply)
-            self._last_response_s = loop.time() - started_s if has_reply else self._last_response_s
+            self._latest_response_s = loop.time() - started_s if has_reply else self._latest_response_s
         finally:
             self._release_connection(connection, has_reply=has_reply)
         return result
 
     async def probe(self) -> TransportFault | None:
-        """Check that the gateway is reachable: open a connection (proxy, TLS), and close it without sending."""
+        """Check that the gateway is reachable, by opening a connection (proxy, TLS) and closing it unused."""
         loop = asyncio.get_running_loop()
         connection = await self._open(loop, loop.time() + self._settings.total_timeout_s)
         if isinstance(connection, TransportFault):
@@ -156,7 +156,7 @@ class PayoutTransport:
                     await connection.closed.wait()
 
     def _take_idle(self, now_s: float) -> Connection | None:
-        """Return the most recently used connection that is still usable, and close those that are not."""
+        """Return the most recently used connection that is still usable, closing any that are not."""
         while self._idle:
             connection = self._idle.pop()
             if now_s - connection.idle_since_s < MAX_IDLE_S and connection.is_ready():
@@ -173,7 +173,7 @@ class PayoutTransport:
         # `_take_idle` checks whether the connection is still usable.
         if self._is_reusing and connection.is_quiet and not self._is_closed:
             self._idle.append(connection)
-            # The list begins with the connection that has been idle longest.
+            # The connection that has been idle longest comes first.
             while self._idle and connection.idle_since_s - self._idle[0].idle_since_s >= MAX_IDLE_S:
                 self._idle.pop(0).close()
         else:
@@ -209,12 +209,12 @@ class PayoutTransport:
     def _required_silence_s(self, connection: Connection) -> float:
         """Return how long a new connection must be silent before a request is sent.
 
-        The first connection must be silent for longer, because a run begins with only this one. Later ones must be
-        silent for a round trip, or for a tenth of the gateway's last response time if that is less.
+        The first connection must be silent for longer, because a run begins with only one. Later ones must be silent
+        for a round trip, or for a tenth of the gateway's latest response time if that is less.
         """
-        if self._last_response_s is None:
+        if self._latest_response_s is None:
             return connection.round_trip_s() + FIRST_SILENCE_S
-        max_s = self._last_response_s / 10
+        max_s = self._latest_response_s / 10
         silence_s = min(connection.round_trip_s(), max_s) if max_s >= MIN_SILENCE_S else 0.0
         return silence_s if silence_s >= MIN_SILENCE_S else 0.0
 

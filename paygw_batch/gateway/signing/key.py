@@ -49,7 +49,7 @@ AWSKMS = "awskms:"
 
 @dataclass(frozen=True, slots=True)
 class TokenAddress:
-    """The address of a private key in a token (RFC 7512). None matches any value."""
+    """The address of a private key in a token (RFC 7512). A field that is None matches any value."""
 
     uri: str
     token: str | None = None
@@ -103,7 +103,7 @@ def parse_token_address(uri: str) -> TokenAddress:
 
 
 def parse_kms_key_id(address: str) -> str:
-    """Return the key id, ARN or alias in an `awskms:` address. Raises `ConfigurationError` if it has none."""
+    """Return the key id, ARN or alias in an `awskms:` address. Raises `ConfigurationError` if there is none."""
     key_id = address.removeprefix(AWSKMS).strip()
     if not key_id or any(character.isspace() for character in key_id):
         raise ConfigurationError(
@@ -296,7 +296,7 @@ class KeyKind(StrEnum):
 
 
 EXPIRY_WARNING_DAYS = 30
-"""The number of days before a key expires from which users are warned."""
+"""How many days before a key expires to begin warning users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +319,7 @@ class Custody:
 class SigningCapacity:
     """The number of signing processes for a run, and of threads in each process.
 
-    With a slow key, signatures are requested one by one, with a time limit, and enough of them ahead to keep all
+    With a slow key, signatures are requested one by one, each with a time limit, and far enough ahead to keep all
     threads busy.
     """
 
@@ -384,7 +384,7 @@ class SigningKey(ABC):
 
     @abstractmethod
     def serialise(self) -> bytes:
-        """Return the key as a line for a signing process. Pass it only through standard input."""
+        """Return the key as a line for a signing process. It may be passed only through standard input."""
 
     @abstractmethod
     def signing_capacity(self, cores: int) -> SigningCapacity:
@@ -439,7 +439,7 @@ def build_public_half(modulus: bytes, exponent: bytes) -> PublicHalf:
 
 
 def deserialise_file_key(fields: dict[str, str]) -> PrivateKey:
-    """Return the private key that `PrivateKey.serialise` encoded."""
+    """Return the private key encoded by `PrivateKey.serialise`."""
     key = load_der_private_key(base64.b64decode(fields["der"]), None)
     if not isinstance(key, RSAPrivateKey):
         raise InternalError("a signing process was given something else than an RSA key")
@@ -477,7 +477,7 @@ class GatewayKey:
 
 
 def parse_gateway_key(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> GatewayKey:
-    """Parse the gateway's RSA public key. Raises `ConfigurationError`, with `name`, if `pem` is not one."""
+    """Parse the gateway's RSA public key. Raises `ConfigurationError`, naming `name`, if `pem` is not one."""
     try:
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
@@ -539,10 +539,10 @@ _OTHER_FORMATS = (
         "openssl pkey -inform DER -in {file} -out {new}",
     ),
 )
-"""Other formats of private keys: how they begin, their names, and the commands that convert them to PEM.
+"""Other private key formats: how each begins, its name, and the command that converts it to PEM.
 
 Binary files are recognised by the version in their ASN.1: 3 for a PKCS#12 file (RFC 7292), 0 for a bare key. An
-encrypted key names its PKCS#5 scheme.
+encrypted key contains the id of its PKCS#5 scheme.
 """
 
 
@@ -558,7 +558,7 @@ def _reject_other_format(path: Path, content: bytes) -> None:
 
 
 def _load_key(path: Path, pem: bytes, passphrase: bytes | None) -> object:
-    """Load a private key of any type. Errors omit the library's own message, which may quote the file."""
+    """Load a private key of any type. Errors omit the library's own message, which might quote the file."""
     _reject_other_format(path, pem)
     if b"-----BEGIN " not in pem:
         raise ConfigurationError(
@@ -568,7 +568,7 @@ def _load_key(path: Path, pem: bytes, passphrase: bytes | None) -> object:
     try:
         return load_pem_private_key(pem, passphrase)
     except TypeError:
-        # The passphrase is missing, or was given for a key without one.
+        # The passphrase is missing, or the key does not need one.
         if passphrase is None:
             raise ConfigurationError(
                 say("The private key {path} is encrypted, but no passphrase is set.", path=path),

@@ -19,18 +19,18 @@ from paygw_batch.gateway.signing.key import KeyKind, KeyUnusable, SigningKey, de
 from paygw_batch.processes import forbid_core_dumps
 
 NICENESS_INCREMENT = 19
-"""The increment of the process's niceness, because the event loop and the journal need the processor more urgently.
+"""Added to the process's niceness, because the event loop and the journal need the processor more urgently.
 
-It does not apply to a slow key, which computes elsewhere, and whose signatures have a time limit.
+It is not added for a slow key, which signs elsewhere and within a time limit.
 """
 ERROR_MARK = b"!"
-"""The start of an error line. Base64 has no such character."""
+"""The start of an error line. Base64 never contains it."""
 
 Sign = Callable[[str], str]
 
 
 def main() -> None:
-    """Sign until the input ends. Stop signals are ignored, because the parent process closes the input."""
+    """Sign until the input ends. Stop signals are ignored, because the parent process closes the input to stop us."""
     forbid_core_dumps(permanent=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -75,22 +75,22 @@ def _sign_sequentially(source: BinaryIO, out: BinaryIO, sign: Sign) -> None:
 
 
 def _sign_concurrently(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> None:
-    """Sign in several threads, because a remote service computes the signatures. They are written in order."""
-    signatures: SimpleQueue[Future[str] | None] = SimpleQueue()
+    """Sign in several threads, because the key is remote. The signatures are written in order."""
+    futures: SimpleQueue[Future[str] | None] = SimpleQueue()
     with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as writer:
-        writing = writer.submit(_write_signatures, signatures, out)
+        writing = writer.submit(_write_signatures, futures, out)
         for texts in _read_groups(source):
             for text in texts:
-                signatures.put(pool.submit(sign, text))
-        signatures.put(None)
+                futures.put(pool.submit(sign, text))
+        futures.put(None)
         writing.result()
 
 
-def _write_signatures(signatures: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
-    """Write each signature as soon as it is ready. Stop after an error, because the parent then closes the input."""
+def _write_signatures(futures: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
+    """Write each signature as soon as it is ready. Stop after an error, when the parent closes the input."""
     try:
-        while (signature := signatures.get()) is not None:
-            out.write(signature.result().encode() + b"\n")
+        while (future := futures.get()) is not None:
+            out.write(future.result().encode() + b"\n")
             out.flush()
     except KeyUnusable as error:
         out.write(ERROR_MARK + error.to_error_line() + b"\n")

@@ -27,7 +27,7 @@ MIN_SIGNERS = 2
 MAX_SIGNERS = 8
 """The event loop keeps only two or three signers busy, so more would be idle."""
 LONG_RUN_PAYOUTS = 2_000
-"""The number of payouts from which processes are used. Two threads sign about as many while processes start."""
+"""A run with this many payouts signs in processes. Two threads sign about as many while processes start."""
 _START_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 5.0
 _TEST_TEXT = "trial"
@@ -38,7 +38,7 @@ _TEXTS_PER_THREAD = 4
 
 
 def signer_count(cores: int) -> int:
-    """Return the number of signers for a machine: one for each core but the event loop's, within limits."""
+    """Return the number of signers: one for each core but the event loop's, within limits."""
     return max(MIN_SIGNERS, min(cores - 1, MAX_SIGNERS))
 
 
@@ -64,7 +64,7 @@ class Signers(Protocol):
 
 
 def signers_for(key: SigningKey, payout_count: int) -> Signers:
-    """Return signing threads for a short run with a key in a file, or else signing processes."""
+    """Return signing threads for a short run with a key in a file, otherwise signing processes."""
     use_processes = payout_count >= LONG_RUN_PAYOUTS or default_signing_capacity(key).is_slow
     return SigningProcesses(key) if use_processes else SigningThreads(key)
 
@@ -75,21 +75,21 @@ def default_signing_capacity(key: SigningKey) -> SigningCapacity:
 
 
 def signing_lookahead(key: SigningKey) -> int | None:
-    """Return how many signatures to request ahead, or None if the key is not slow. More would be too old when sent."""
+    """Return how many signatures to request ahead, or None if the key is not slow. More could become too old."""
     capacity = default_signing_capacity(key)
     return (_TEXTS_PER_THREAD + 1) * capacity.processes * capacity.threads if capacity.is_slow else None
 
 
 @asynccontextmanager
 async def start_signers(key: SigningKey, payout_count: int, echo: Callable[[str], None]) -> AsyncIterator[Signers]:
-    """Yield the signers for a run. If the processes for a key in a file fail to start, tell `echo` and use threads."""
+    """Yield the signers for a run. If the processes for a key file cannot start, tell `echo` and use threads."""
     async with AsyncExitStack() as stack:
         try:
             signers = await stack.enter_async_context(signers_for(key, payout_count))
-        except SigningFailed as problem:
+        except SigningFailed as error:
             if default_signing_capacity(key).is_slow:
                 raise
-            echo(f"{problem.message} {say('This run signs in threads instead, which is slower.')}")
+            echo(f"{error.message} {say('This run signs in threads instead, which is slower.')}")
             signers = await stack.enter_async_context(SigningThreads(key))
         yield signers
 
@@ -129,8 +129,8 @@ class SigningProcesses:
         return [signer.process for signer in self._signers]
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the signatures of `texts`. Raises `SigningFailed` if a process ends or a slow key takes too long."""
-        least_busy = min(self._signers, key=attrgetter("waiting"))
+        """Return the signatures of `texts`. Raises `SigningFailed` if the process ends or a slow key takes too long."""
+        least_busy = min(self._signers, key=attrgetter("unsigned_texts"))
         try:
             async with asyncio.timeout(SIGNATURE_TIMEOUT_S if self._capacity.is_slow else None):
                 return await least_busy.sign(texts)
@@ -139,19 +139,19 @@ class SigningProcesses:
             raise KeyUnusable(location, KeyProblem.SLOW, f"{SIGNATURE_TIMEOUT_S:.0f}").to_signing_failed() from None
 
     async def __aenter__(self) -> Self:
-        """Start all processes and test each of them. If one fails, stop all and raise `SigningFailed`."""
+        """Start and test the processes. If one fails, stop them all and raise `SigningFailed`."""
         try:
             for _ in range(self._capacity.processes):
                 self._signers.append(await self._start_signer())
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await asyncio.gather(*[signer.sign([_TEST_TEXT]) for signer in self._signers])
-        except (OSError, SigningFailed) as problem:
+        except (OSError, SigningFailed) as error:
             await self.__aexit__()
             if any(signer.problem is not None for signer in self._signers):
                 raise
             reason = say("it ended immediately")
-            if isinstance(problem, OSError):  # a TimeoutError is one too, without `strerror`
-                reason = say(problem.strerror) if problem.strerror else say("it took too long")
+            if isinstance(error, OSError):  # a TimeoutError is one too, without `strerror`
+                reason = say(error.strerror) if error.strerror else say("it took too long")
             raise SigningFailed(say("No signing process could be started: {reason}.", reason=reason)) from None
         except BaseException:
             await self.__aexit__()
@@ -184,14 +184,14 @@ class _ProcessSigner(asyncio.Protocol):
 
     def __init__(self, process: subprocess.Popen[bytes], line_bytes: int) -> None:
         self.process = process
-        self.waiting = 0
-        """The number of texts not yet signed."""
+        self.unsigned_texts = 0
+        """The number of texts sent but not yet signed."""
         self._line_bytes = line_bytes
         self._groups: deque[tuple[int, asyncio.Future[list[str]]]] = deque()
         self._received = bytearray()
         self._has_ended = False
         self.problem: KeyUnusable | None = None
-        """Why the key cannot sign, if the process reported that."""
+        """Why the key cannot sign, if the process has reported it."""
 
     async def sign(self, texts: Sequence[str]) -> list[str]:
         """Send a group of texts to the process, and return their signatures."""
@@ -201,7 +201,7 @@ class _ProcessSigner(asyncio.Protocol):
         self.input.write("".join([f"{len(texts)}\n", *[f"{text}\n" for text in texts]]).encode("ascii"))
         signatures: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self._groups.append((len(texts), signatures))
-        self.waiting += len(texts)
+        self.unsigned_texts += len(texts)
         return await signatures
 
     def data_received(self, data: bytes) -> None:
@@ -210,7 +210,7 @@ class _ProcessSigner(asyncio.Protocol):
             if ERROR_MARK in self._received[:size]:
                 break
             count, future = self._groups.popleft()
-            self.waiting -= count
+            self.unsigned_texts -= count
             signatures = self._received[:size].decode("ascii").split()
             del self._received[:size]
             if not future.done():
@@ -220,7 +220,7 @@ class _ProcessSigner(asyncio.Protocol):
             self.connection_lost(None)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Fail every waiting call of `sign`, because no more signatures will arrive."""
+        """Fail every pending call of `sign`, because no more signatures will arrive."""
         self._has_ended = True
         while self._groups:
             future = self._groups.popleft()[1]
