@@ -35,9 +35,9 @@ REPLY_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class NotificationHash:
-    """A hash, in the field `name`, that authenticates a notification.
+    """A hash in the field `name` that authenticates a notification.
 
-    `algorithm` is `sha256`, `sha1` or `hmac-sha256`. `fields` lists the hashed fields, with `{secret}` for the secret.
+    `algorithm` is `sha256`, `sha1` or `hmac-sha256`. `fields` lists the hashed fields. `{secret}` is the secret.
     """
 
     algorithm: str
@@ -46,9 +46,9 @@ class NotificationHash:
     name: str
     secret: bytes = field(repr=False)
 
-    def compute(self, fields: Mapping[str, str]) -> str:
-        values = [self.secret.decode() if name == "{secret}" else fields[name] for name in self.fields]
-        text = self.separator.join(values).encode()
+    def compute(self, values: Mapping[str, str]) -> str:
+        parts = [self.secret.decode() if name == "{secret}" else values[name] for name in self.fields]
+        text = self.separator.join(parts).encode()
         if self.algorithm == "hmac-sha256":
             return hmac.new(self.secret, text, hashlib.sha256).hexdigest()
         return hashlib.new(self.algorithm, text).hexdigest()
@@ -67,7 +67,7 @@ class NotificationHeader:
     compute: Callable[[bytes], bytes] = field(repr=False)
 
     def header(self, body: bytes, *, forged: bool) -> tuple[str, str]:
-        """Return the header for a body or, if the notification is forged, for a different body."""
+        """Return the header for `body`. If `forged` is true, the proof is for a different body."""
         proof = self.compute(body + b"?" * forged)
         text = proof.hex() if self.encoding == "hex" else base64.b64encode(proof).decode()
         return self.name, f"{self.prefix}{text}"
@@ -85,12 +85,12 @@ def rsa_signer(algorithm: str, key: RSAPrivateKey) -> Callable[[bytes], bytes]:
 
 
 class NotificationSender:
-    """Sends notifications in the background of an event loop, and records the replies."""
+    """Sends notifications in background tasks, and records the replies."""
 
     def __init__(self, record_path: Path, proof: NotificationProof | None) -> None:
         self._record_path = record_path
         self._proof = proof
-        self._random = random.Random(0)  # noqa: S311 (delays must be the same in every run)
+        self._random = random.Random(0)  # noqa: S311 (every run must have the same delays)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def schedule(self, order: Order, rule: NotificationRule, reference: str) -> None:
@@ -111,11 +111,11 @@ class NotificationSender:
         request = _build_request(rule, self._build_fields(order, rule, reference), url, self._proof)
         for _ in range(MAX_ATTEMPTS):
             http_status = 0
-            with suppress(Exception):  # a failed attempt is repeated, for example if the listener restarts
+            with suppress(Exception):  # a failed attempt is repeated, for example while the listener restarts
                 async with asyncio.timeout(REPLY_TIMEOUT_S):
                     http_status = await _send_request(url, request)
             self._record_reply(order, rule, http_status)
-            if http_status == 200 or 400 <= http_status < 429:  # noqa: PLR2004 (accepted, or refused for good)
+            if http_status == 200 or 400 <= http_status < 429:  # noqa: PLR2004 (accepted or permanently refused)
                 return
             await asyncio.sleep(RETRY_INTERVAL_S)
 

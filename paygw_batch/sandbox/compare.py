@@ -1,6 +1,6 @@
 """Compares a reconciliation file with the orders in the sandbox's record.
 
-`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints the differences, and exits with 1 if any.
+`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints any differences, and then exits with 1.
 """
 
 import csv
@@ -25,15 +25,15 @@ _RETRY_SUFFIX = re.compile(r"(?<=.)-r[0-9]+\Z", re.DOTALL)
 
 
 def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, str]]) -> list[str]:
-    """Describe how the reconciliation differs from the record, in the order of its rows.
+    """Return the differences between the record and the reconciliation, in the reconciliation's order.
 
-    Each description starts with the row's order id, and contains no payee data. Order ids are compared without their
+    Each difference starts with the row's order id, and contains no payee data. Order ids are compared without their
     retry suffix (`ID-r2`). Orders without a row are ignored, because the record covers many batches. For a row in
     doubt, only a double payment is a difference.
     """
     rows: dict[str, Mapping[str, str]] = {}
     for row in reconciliation:
-        order_id = row["client_orderid"]  # at most one of the rows with the same id is valid
+        order_id = row["client_orderid"]  # at most one row with an order id is valid
         if order_id and (order_id not in rows or rows[order_id]["state"] == "invalid"):
             rows[order_id] = row
     order_id_by_sent_id = {row["sent_orderid"]: order_id for order_id, row in rows.items() if row["sent_orderid"]}
@@ -45,9 +45,9 @@ def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, 
         if row_order_id is not None and line.committed == "yes":
             committed_by_row[row_order_id].append(line)
     return [
-        f"{order_id}: {sentence}"
+        f"{order_id}: {difference}"
         for order_id, row in rows.items()
-        for sentence in _describe_differences(row, committed_by_row.get(order_id, []))
+        for difference in _describe_differences(row, committed_by_row.get(order_id, []))
     ]
 
 

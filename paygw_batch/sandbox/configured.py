@@ -33,7 +33,7 @@ ENQUIRY_PROFILE = "paynet-v4"
 def sandbox_config(
     settings: Settings, rule_sets: Sequence[Rules], key: SigningKey, environ: Mapping[str, str]
 ) -> SandboxConfig:
-    """Return a gateway configuration that accepts requests made with `settings`, for each rule set's operation."""
+    """Return a configuration that accepts requests made with `settings`, with an operation for each rule set."""
     gateway = settings.gateway
     return SandboxConfig(
         endpoint_id=gateway.endpoint_id or "",
@@ -67,11 +67,7 @@ def _build_notification_proof(settings: Settings, environ: Mapping[str, str]) ->
 
 
 def _build_served_operation(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> ServedOperation:
-    operation, constants, payin = (
-        operation_of(rules),
-        build_constants(settings, rules, environ),
-        settings.payin,
-    )
+    operation, constants, payin = operation_of(rules), build_constants(settings, rules, environ), settings.payin
     control = None
     if constants.control is not None:
         secret = load_control_secret(payin, environ)
@@ -83,6 +79,6 @@ def _build_served_operation(settings: Settings, rules: Rules, environ: Mapping[s
 
 
 def record_path(settings: Settings, operation: str) -> Path:
-    """Return the path of the record of an operation's accepted orders, next to the journal."""
+    """Return the path of an operation's record of accepted orders, next to the journal."""
     name = RECORD_NAME if operation == PAYOUT else f"sandbox-record-{operation}.csv"
     return settings.journal_path().parent / name

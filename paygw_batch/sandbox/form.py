@@ -33,9 +33,9 @@ class Request:
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     body: bytes = field(repr=False)
 
-    def header(self, name: str) -> tuple[str, ...]:
-        """Return all values of a header. `name` is in lower case."""
-        return tuple(value for header_name, value in self.headers if header_name == name)
+    def header_values(self, name: str) -> tuple[str, ...]:
+        """Return all values of a header. `name` must be in lower case."""
+        return tuple(value for header, value in self.headers if header == name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class Digits(str):
-    """A JSON number with exactly the digits that were sent, which the signature covers."""
+    """A JSON number with exactly the digits that were sent and signed."""
 
     __slots__ = ()
 
@@ -83,10 +83,10 @@ class _NotFlatJson(ValueError):
 
 
 def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
-    """Parse a body into its fields, with text as `str` and numbers as `Digits`, or return a refusal.
+    """Return the fields of a body, with text as `str` and numbers as `Digits`, or a refusal.
 
-    As strict as RFC 8259 and section 2 of the gateway's interface: UTF-8 without a byte order mark, one object, no
-    duplicate names, no NaN or Infinity, and only text and numbers as values.
+    Follows RFC 8259 and section 2 of the gateway's interface strictly: UTF-8 without a byte order mark, one object, no
+    duplicate names, no NaN or Infinity, and no values except text and numbers.
     """
     try:
         parsed = json.loads(
@@ -94,7 +94,7 @@ def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
             parse_int=Digits,
             parse_float=Digits,
             parse_constant=_refuse_constant,
-            object_pairs_hook=_unique_fields,
+            object_pairs_hook=_build_fields,
         )
     except UnicodeDecodeError:
         return Refusal(400, "body", "The body is not UTF-8.")
@@ -125,7 +125,7 @@ def _refuse_constant(_: str) -> NoReturn:
     raise _NotFlatJson("The body contains NaN or Infinity, which are not JSON.")
 
 
-def _unique_fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _build_fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise _NotFlatJson("The body names a field twice.")
@@ -165,7 +165,7 @@ class Expectations:
 
 
 def amount_form_problem(expectations: Expectations, value: str, *, is_number: bool) -> str:
-    """Describe the error in an amount's form, in words that follow the field's name. Empty if there is none."""
+    """Return the problem with an amount's form, as text to follow the field's name, or an empty string."""
     if not expectations.amount_is_text:
         return "" if is_number else "must be a number, not text"
     return "must be text with two decimal places" if is_number or not _TWO_DECIMALS.fullmatch(value) else ""
@@ -251,7 +251,7 @@ class FormCheck:
         return "is not the hash over this order id, amount and currency"
 
     def _find_rule(self, fields: Mapping[str, str]) -> CountryRule | str:
-        """Return the rule for the country of a request, or a message if there is none.
+        """Return the rule for a request's country, or a message if there is none.
 
         A payout does not name its country, so the currency determines it. If several countries share the currency, the
         dialling code of the phone or, if there is none, of the account number decides.
@@ -282,7 +282,7 @@ def _find_wrong_field(rule: CountryRule, form: Form, fields: Mapping[str, str]) 
 
 
 def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:
-    """Describe the error in a field's value, in words that follow the field's name. Empty if there is none."""
+    """Return the problem with a field's value, as text to follow the field's name, or an empty string."""
     match form_field.kind:
         case FieldKind.CURRENCY:
             return "" if value == rule.currency else f"must be {rule.currency}"

@@ -1,7 +1,7 @@
 """Keeps the sandbox's record, a CSV file with one line for every order received.
 
-It contains what a real gateway would know, so it shows whether the client works. Orders are not deduplicated,
-because the gateway promises no idempotency: an order that arrives twice is paid and recorded twice.
+It contains what a real gateway would know, so it shows whether the client works. The gateway does not promise
+idempotency, so an order that arrives twice is paid and recorded twice.
 """
 
 import csv
@@ -22,7 +22,7 @@ class RecordLine:
     """An order that reached the sandbox, with every value as text.
 
     `received_at` is UTC in ISO 8601, with `Z`. `amount` has the digits that were sent. `account_number` is the
-    receiver's phone in the receiver form. `answer` is the status word or the fault in the reply. `committed` is `yes`
+    receiver's phone in the receiver form. `answer` is the reply's status word or fault. `committed` is `yes`
     if the money moved, otherwise `no`. `reference` is the sandbox's own id for the payout.
     """
 
@@ -44,7 +44,7 @@ RECORD_COLUMNS = tuple(column.name for column in fields(RecordLine))
 class Record:
     """The record, open for appending. Several processes can append at the same time.
 
-    Each line is a single `write` to a file opened with O_APPEND, so lines are never mixed, and a line survives if the
+    Each line is a single `write` to a file opened with O_APPEND. So lines are never mixed, and a line survives if the
     process is killed after `append` returns. A power cut can lose lines, because the file is not synced.
     """
 
@@ -66,7 +66,7 @@ class Record:
             ) from None
 
     def append(self, line: RecordLine) -> None:
-        """Append one line. After an `OutputError`, every later call fails too, because the line may be incomplete."""
+        """Append a line. After an `OutputError`, every later call fails too, because the line may be incomplete."""
         if self._is_broken:
             raise OutputError(say("An earlier write to the sandbox's record failed."))
         encoded_line = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))
@@ -133,7 +133,7 @@ def _require_complete_record(path: Path) -> None:
     header = _csv_line(RECORD_COLUMNS)
     hint = say("Move it to another folder. The sandbox then creates a new one.")
     with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)  # A line that is being appended may be visible in part.
+        fcntl.flock(file, fcntl.LOCK_SH)  # a line being appended may be partly visible
         if file.read(len(header)) != header:
             raise ConfigurationError(say("{path} is not a sandbox record.", path=path), hint=hint)
         file.seek(-1, os.SEEK_END)

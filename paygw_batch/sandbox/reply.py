@@ -1,4 +1,4 @@
-"""Chooses and builds the sandbox's reply to an order, according to the rules in a TOML file."""
+"""Chooses and builds the sandbox's replies, according to the rules in a TOML file."""
 
 import json
 import re
@@ -32,7 +32,7 @@ class Fault(StrEnum):
     GARBAGE = "garbage"
     """The answer is not JSON."""
     DROP_BEFORE = "drop_before"
-    """The connection is closed before the order is accepted. The client cannot tell this from DROP_AFTER."""
+    """The connection is closed before the order is accepted. The client cannot distinguish this from DROP_AFTER."""
     DROP_AFTER = "drop_after"
     """The connection is closed after the order was accepted."""
     HTTP_500 = "http_500"
@@ -96,7 +96,7 @@ class _Conditions(_Table):
 
 
 class Rule(_Conditions, Answer):
-    """An answer for orders that meet the conditions, or for every n-th such order that no earlier rule answered."""
+    """An answer to orders that meet the conditions, or to every n-th of them that no earlier rule has answered."""
 
     every_nth: Annotated[int | None, Field(ge=1)] = None
 
@@ -113,7 +113,7 @@ class Rule(_Conditions, Answer):
 
 
 class NotificationRule(_Conditions):
-    """A notification to send about orders that meet the conditions.
+    """A notification about orders that meet the conditions.
 
     It is sent `times` times, each `delay_s` to `delay_s + jitter_s` seconds after the order was accepted. `amount`
     replaces the order's amount. If `forged` is true, the proof is wrong.
@@ -130,7 +130,7 @@ class NotificationRule(_Conditions):
 
 
 class Enquiries(_Table):
-    """The answers to status enquiries: the reply's status word, which `later` replaces after `after_s` seconds.
+    """How to answer status enquiries: with the reply's status word, or after `after_s` seconds with its `later` word.
 
     `not_found` is the status word for orders that were never accepted.
     """
@@ -179,16 +179,16 @@ class AnswerChooser:
 
 
 def parse_behaviour(text: str, *, name: str) -> Behaviour:
-    """Parse the TOML text of the file `name`. Raises `ConfigurationError` naming any invalid keys."""
+    """Parse the TOML text of the file `name`. Raises `ConfigurationError`, naming any invalid keys."""
     try:
         return Behaviour.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(say("{name} is not TOML: {problem}", name=name, problem=error)) from None
     except ValidationError as error:
-        raise ConfigurationError(" ".join(f"{name}: {sentence}" for sentence in _error_sentences(error))) from None
+        raise ConfigurationError(" ".join(f"{name}: {message}" for message in _error_messages(error))) from None
 
 
-def _error_sentences(error: ValidationError) -> Iterator[str]:
+def _error_messages(error: ValidationError) -> Iterator[str]:
     for detail in error.errors(include_url=False, include_input=False):
         key = ".".join(str(step) for step in detail["loc"])
         if detail["type"] == "extra_forbidden":
@@ -220,9 +220,9 @@ def shipped_behaviour() -> Behaviour:
 
 _JSON_HEADERS = {"Content-Type": "application/json"}
 _AMOUNT_PLACEHOLDER = "(the amount)"
-"""A text in the JSON that is replaced by a number with exactly the amount's digits."""
+"""Text in the JSON to be replaced by a number with exactly the amount's digits."""
 CUSTOMER_URL = "https://sandbox.example/pay/"
-"""The start of the URL where a customer would pay. The order's reference follows."""
+"""The URL where a customer would pay, without the order's reference at the end."""
 _REFUSAL_HEADERS = {401: {"WWW-Authenticate": "OAuth"}, 405: {"Allow": "POST"}}
 """The headers that RFC 9110 requires with these status codes."""
 
@@ -243,7 +243,7 @@ def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "erro
 
 
 def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id: str, reference: str) -> Response:
-    """Return the reply to an order. The amount in it is a JSON number that keeps every digit that was sent."""
+    """Return the reply to an order. Its amount is a JSON number with every digit that was sent."""
     names = operation.reply
     members: dict[str, object] = {"status": answer.status}
     _set_member(members, names.order_id, order_id)
@@ -264,7 +264,7 @@ def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id
 
 
 def _set_member(members: dict[str, object], paths: Sequence[str], value: str) -> None:
-    """Set a member at the first of `paths`, creating outer objects. Does nothing if an outer value is no object."""
+    """Set a member at the first of `paths`, creating outer objects. Does nothing if an outer value is not an object."""
     *outer, member_name = paths[0].split(".")
     for name in outer:
         inner = members.setdefault(name, {})
@@ -324,9 +324,9 @@ class EnquiryResponder:
         return self._lines
 
     def _current_status(self, line: RecordLine) -> str | None:
-        """Return the order's status word, or None if the gateway never accepted the order."""
-        word = line.answer
-        if word in _FAULTS:
+        """Return the order's status word, or None if the order was never accepted."""
+        status = line.answer
+        if status in _FAULTS:
             return "approved" if line.committed == "yes" else None
         age_s = self._clock() - datetime.fromisoformat(line.received_at).timestamp()
-        return self._enquiries.later.get(word, word) if age_s >= self._enquiries.after_s else word
+        return self._enquiries.later.get(status, status) if age_s >= self._enquiries.after_s else status

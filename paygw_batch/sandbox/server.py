@@ -1,4 +1,4 @@
-"""Serves the sandbox on a loopback port: verifies each request, records its order and answers it.
+"""Serves the sandbox on a loopback port: verifies, records and answers each request.
 
 It runs in a thread during a run, or in the foreground as `paygw-batch sandbox`.
 """
@@ -69,9 +69,9 @@ class SandboxConfig:
     operations: tuple[ServedOperation, ...]
     behaviour: Behaviour
     notification_proof: NotificationProof | None = None
-    """The proof in notifications, or None if they contain none."""
+    """How notifications are authenticated, or None if they are not."""
     enquiry: Operation | None = None
-    """The operation of status enquiries, or None if they are not answered."""
+    """The operation for status enquiries, or None if they are not answered."""
 
     @property
     def notification_record_path(self) -> Path:
@@ -82,8 +82,8 @@ class SandboxConfig:
 class SandboxApp:
     """The sandbox as an ASGI application, for a single event loop.
 
-    `records` maps operation names to open records. Each scope's `state` must contain `transport`, so that connections
-    can be dropped. Raises `ConfigurationError` if `config` cannot be used.
+    `records` maps operation names to open records. Each scope's `state` must contain the `transport`, so that the
+    connection can be dropped. Raises `ConfigurationError` if `config` cannot be used.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class SandboxApp:
         answer = self._chooser.choose(order)
         reference = secrets.token_hex(8)
         try:
-            # An order counts as accepted when it is recorded, so it is recorded before any byte of the answer is sent.
+            # An order counts as accepted once it is recorded, so record it before sending any byte of the answer.
             record.append(self._record_line(order, answer, reference))
         except OutputError as error:
             _log.error("%s", error.message)
@@ -241,7 +241,7 @@ class _DroppableProtocol(HttpToolsProtocol):
 
 @contextmanager
 def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
-    """Run the sandbox in a thread of this process, on a free loopback port unless `port` is given. Yields its URL.
+    """Run the sandbox in a thread, on a free loopback port unless `port` is given. Yields its URL.
 
     Connections still open at the end are dropped. Raises `ConfigurationError` if a port, record or key cannot be used.
     """
@@ -266,7 +266,7 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
 
 
 def serve(config: SandboxConfig, port: int, *, on_ready: Callable[[str], None]) -> None:
-    """Run the sandbox until SIGINT or SIGTERM. Calls `on_ready` with the base URL when it is running."""
+    """Run the sandbox until SIGINT or SIGTERM. Calls `on_ready` with the base URL once it is running."""
     stop = threading.Event()
 
     def handle_signal(_signal: int, _frame: FrameType | None) -> None:

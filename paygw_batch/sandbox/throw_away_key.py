@@ -1,4 +1,4 @@
-"""Creates the throw-away keys of the sandbox, the merchant's and the gateway's, on first use."""
+"""Creates the sandbox's throw-away keys, the merchant's and the gateway's, on first use."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from paygw_batch.language import say
 
 KEY_NAME = "sandbox-merchant.pem"
 GATEWAY_KEY_NAME = "sandbox-gateway.pem"
-"""The file of the private key that signs notifications if `authenticity = "header-rsa"` is configured."""
+"""The private key file that signs notifications if `authenticity = "header-rsa"` is configured."""
 GATEWAY_PUBLIC_NAME = "sandbox-gateway-public.pem"
-"""The file of the public key that verifies these notifications, for `[notifications] public_key_file`."""
+"""The public key file that verifies these notifications, for `[notifications] public_key_file`."""
 
 
 def ensure_sandbox_key(directory: Path) -> Path:

@@ -33,11 +33,11 @@ _PARAMETERS = frozenset(
 _PARAMETER = re.compile(r'([a-z_]+)="([A-Za-z0-9._~%-]+)"')
 _TIMESTAMP = re.compile(r"[1-9][0-9]{0,11}")
 _MIN_NONCE_CHARACTERS = 22
-"""The minimum length of a nonce: fewer of the 66 unreserved characters cannot hold 128 random bits."""
+"""The minimum length of a nonce. Fewer than 22 of the 66 unreserved characters cannot hold 128 random bits."""
 
 
 class VerifiedProfile(StrEnum):
-    """The signed part of a request, which the gateway's interface does not define."""
+    """What the signature covers, which the gateway's interface does not define."""
 
     JSON_PARAMS = "json-params"
     """The body's fields together with the `oauth_` parameters, like a form in RFC 5849."""
@@ -74,7 +74,7 @@ def base_string(
 ) -> bytes:
     """Return the text that the signature of a POST request must cover. `url` must not have a query.
 
-    `parameters` come from the Authorization header, and their signature is ignored. `fields` come from the body.
+    `parameters` are from the Authorization header, whose signature is ignored. `fields` are from the body.
     """
     pairs = [(quote(name, safe=""), quote(value, safe="")) for name, value in parameters.items() if name != _SIGNATURE]
     if profile is VerifiedProfile.JSON_PARAMS:
@@ -87,7 +87,7 @@ def base_string(
 
 
 class NonceMemory:
-    """Remembers nonces for at least ten minutes. Older requests are refused because of their timestamps."""
+    """Remembers nonces for at least ten minutes. Requests older than that have outdated timestamps."""
 
     def __init__(self) -> None:
         self._older: set[str] = set()
@@ -115,8 +115,8 @@ class Authenticator:
         self._nonces = NonceMemory()
 
     def check(self, request: Request, fields: Mapping[str, str], now_s: float) -> Refusal | None:
-        """Return a refusal for a forged, outdated or repeated request, or None. Only signed requests use a nonce."""
-        headers = request.header("authorization")
+        """Return a refusal for a forged, outdated or repeated request, or None. Only signed requests use up a nonce."""
+        headers = request.header_values("authorization")
         if len(headers) != 1:
             return _refusal("authorization", "There must be exactly one Authorization header.")
         parameters = parse_authorization(headers[0])
@@ -125,7 +125,7 @@ class Authenticator:
         refusal = self._check_parameters(parameters, now_s)
         if refusal is not None:
             return refusal
-        url = f"http://{request.header('host')[0]}{request.path}"
+        url = f"http://{request.header_values('host')[0]}{request.path}"
         signed_text = base_string(self._profile, url, parameters, fields, request.body)
         if not self._is_signature_valid(signed_text, parameters[_SIGNATURE]):
             return _refusal("signature", f"The signature does not fit the request under the profile {self._profile}.")
@@ -191,7 +191,7 @@ class Verifier:
         expectations: Expectations = Expectations(),  # noqa: B008 (frozen)
     ) -> None:
         self.operation = operation
-        self._path_stem = operation.path.format(endpoint_id="")
+        self._path_prefix = operation.path.format(endpoint_id="")
         self._path = operation.path.format(endpoint_id=endpoint_id)
         self._form_check = FormCheck(rules, expectations)
         self._authenticator = authenticator
@@ -199,10 +199,10 @@ class Verifier:
 
     def can_serve(self, request: Request) -> bool:
         """Return whether a request's path belongs to this operation, at any endpoint."""
-        return request.path.startswith(self._path_stem)
+        return request.path.startswith(self._path_prefix)
 
     def verify(self, request: Request) -> Order | Refusal:
-        """Return the order in a request, or a refusal (HTTP status 400 to 422)."""
+        """Return the order in a request, or a refusal (HTTP 400 to 422)."""
         fields = self.authenticate(request)
         return fields if isinstance(fields, Refusal) else self._form_check.check(fields)
 
@@ -223,16 +223,16 @@ class Verifier:
         if request.http_version != "1.1":
             return Refusal(400, "http", "Only HTTP/1.1 is supported.")
         if request.path != self._path or request.query:
-            if request.path.startswith(self._path_stem) and not request.query:
+            if request.path.startswith(self._path_prefix) and not request.query:
                 return Refusal(403, "endpoint", "The endpoint id in the path is not the merchant's.")
             return Refusal(404, "path", "There is nothing at this path.")
         if request.method != "POST":
             return Refusal(405, "method", "The method must be POST.")
-        if len(request.header("host")) != 1:
+        if len(request.header_values("host")) != 1:
             return Refusal(400, "host", "There must be exactly one Host header.")
-        if request.header("content-encoding"):
+        if request.header_values("content-encoding"):
             return Refusal(415, "content-encoding", "Content-Encoding is not supported.")
         for name, http_status in _JSON_HEADERS:
-            if request.header(name) != ("application/json",):
+            if request.header_values(name) != ("application/json",):
                 return Refusal(http_status, name, f"There must be exactly one {name} header: application/json.")
         return None
