@@ -3,8 +3,8 @@
 due rows -> signed ahead -> [intent durable] -> sent -> classified -> [outcome durable] -> next
 
 The order matters: the intent of an attempt is on stable storage before the first byte of its request is sent. Only rows
-that are about to be sent get an intent, so that a crash leaves no more rows in doubt than were in flight. A row is sent
-again within a run only if the transport proved that nothing was sent.
+that are about to be sent get an intent, so that a crash leaves no more rows in doubt than were in flight. A run sends a
+row again only if the transport proved that nothing was sent.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ Append = Callable[[Sequence[Entry]], Awaitable[Sequence[MoveResult]]]
 
 
 MAX_GAP_S = 0.002
-"""The maximum pause after a commit without pressure. A shorter pause lasts as long as the commit."""
+"""The maximum pause after a commit without pressure. After a faster commit, the pause is as long as the commit."""
 
 
 class GroupCommit:
@@ -39,7 +39,7 @@ class GroupCommit:
     lets more facts arrive. Under pressure, while requests wait for a slot, a commit takes at most
     `max_facts_under_pressure()` facts, and the next commit follows immediately. Facts are committed in the order of
     submission. After the first failure, every later fact fails with the same error, because a process never writes to
-    a journal again once a write has failed.
+    a journal again after a write has failed.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class GroupCommit:
         self._failure: Exception | None = None
 
     def submit(self, entry: Entry) -> asyncio.Future[MoveResult]:
-        """Queue a fact for the next commit. The returned future has the fact's effect once the fact is durable."""
+        """Queue a fact for the next commit. The future returns the fact's effect once the fact is durable."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[MoveResult] = loop.create_future()
         if self._failure is not None:
@@ -77,7 +77,7 @@ class GroupCommit:
                 group, self._queue = self._queue[:max_facts], self._queue[max_facts:]
                 started_s = loop.time()
                 await self._commit_group(group)
-                # Let the rows whose intent is now durable run, so that they are sent before the next commit begins.
+                # Let the rows whose intents are now durable be sent before the next commit begins.
                 await asyncio.sleep(0 if self._is_under_pressure() else min(loop.time() - started_s, MAX_GAP_S))
         finally:
             self._commit_task = None
@@ -86,7 +86,7 @@ class GroupCommit:
         if self._failure is None:
             try:
                 results = await self._append([entry for entry, _ in group])
-            except Exception as error:  # noqa: BLE001 (every future in the group gets the error)
+            except Exception as error:  # noqa: BLE001 (every future in the group raises the error)
                 # The failure is permanent. A failed commit may still be on the disk, so the journal's content is
                 # unknown until it is reopened. A later commit could build on facts that do not exist.
                 self._failure = error
@@ -107,13 +107,13 @@ STORED_HEADERS = frozenset(
         *("x-request-id", "x-correlation-id", "request-id", "cf-ray", "x-amzn-requestid", "x-amzn-trace-id"),
     }
 )
-"""The reply headers to store. They identify the server, the time and the request, and exclude cookies."""
+"""The reply headers to store. They identify the server, the time and the request, without cookies."""
 MAX_HEADER_CHARACTERS = 1000
 MAX_BODY_BYTES = 65_536
 
 
 def extract_stored_reply(reply: RawReply | TransportFault, verdict: Verdict) -> tuple[StoredReply | None, Verdict]:
-    """Return the part of a reply to store, if any, and the verdict with that part's digest.
+    """Return the part of a reply to store, if any, and the verdict with its digest.
 
     Nothing is stored for a fault or a paid row.
     """
@@ -126,7 +126,7 @@ def extract_stored_reply(reply: RawReply | TransportFault, verdict: Verdict) -> 
 
 
 PAGE_ROWS = 64
-"""The number of due instructions to read from the journal at a time. Commits wait for this read."""
+"""The number of due instructions to read from the journal at a time. Commits wait for each read."""
 SIGNING_GROUP_SIZE = 32
 """The number of requests to sign at a time."""
 MAX_SIGNED_AHEAD = 512
@@ -135,18 +135,18 @@ MAX_SIGNATURE_AGE_S = 30
 """The age in seconds above which a request is signed again before it is sent."""
 
 _ZERO, _MILLISECOND = timedelta(), timedelta(milliseconds=1)
-"""Times within this range can share a timestamp, because timestamps have milliseconds."""
+"""Times within this range can share a timestamp, which is in milliseconds."""
 
 Assess = Callable[[RawReply | TransportFault, ExpectedReply], Verdict]
-"""A function that returns the verdict on a reply or a fault."""
+"""Returns the verdict on a reply or a fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended. `sent` counts the rows of which a first byte may have been sent.
+    """How a run ended. `sent` counts the rows whose first byte may have been sent.
 
-    `stop_reason` is why the run stopped early. `failure` is the error that ended the run: an unwritable journal, or a
-    bug. `unrecorded` lists order ids with the outcomes that the journal could not record.
+    `stop_reason` is why the run stopped early. `failure` is the error that ended it: an unwritable journal, or a bug.
+    `unrecorded` lists the outcomes that the journal could not record, with their order ids.
     """
 
     sent: int
@@ -160,7 +160,7 @@ class RunEnd:
 
 @dataclass(slots=True)
 class _Row:
-    """A signed due instruction. It is in flight from its first attempt until its last one ends."""
+    """A signed due instruction. It is in flight from the start of its first attempt to the end of its last."""
 
     due: DueRow
     request: PreparedRequest
@@ -169,7 +169,7 @@ class _Row:
     intent_result: asyncio.Future[MoveResult] = field(init=False)
     """Completes once the intent of the latest try is durable."""
     submitted_s: float = 0.0
-    """When the intent of the latest try was submitted, by a clock that also runs while the machine sleeps."""
+    """When the intent of the latest try was submitted, by a clock that keeps running while the machine sleeps."""
 
 
 @dataclass(slots=True)
@@ -184,10 +184,10 @@ class _RunTally:
 
 
 class Engine:
-    """Sends the due rows of one batch. Each instance is used only once. Call `drain` only from the event loop."""
+    """Sends the due rows of one batch. Use each instance only once. Call `drain` only from the event loop."""
 
     continues_after_drain = False
-    """Whether other processes send the remaining rows after a drain. They never do for an engine."""
+    """Whether other processes send the remaining rows after a drain. Never true of an engine."""
 
     @property
     def sent_count(self) -> int:
@@ -209,8 +209,8 @@ class Engine:
     ) -> None:
         """Prepare a run. A request is sent within `send_within_s` of submitting its intent, or not at all.
 
-        `pacing` shares the limits among several workers. None means that only this process sends. `signing_lookahead`
-        is the number of requests to sign ahead with a slow key, one by one. None means signing in groups.
+        `pacing` shares the limits among several workers. It is None if only this process sends. `signing_lookahead` is
+        the number of requests to sign ahead, one by one, with a slow key. It is None if requests are signed in groups.
         """
         self._journal = journal
         self._gateway = gateway
@@ -242,7 +242,7 @@ class Engine:
         )
 
     async def run(self, batch: int) -> RunEnd:
-        """Send every due instruction in a batch, and return when none is in flight."""
+        """Send every due instruction in a batch. Returns when none is in flight."""
         self._pacing.begin(self._launch, self._stop)
         feeder = asyncio.create_task(self._read_and_sign(batch))
         try:
@@ -304,10 +304,10 @@ class Engine:
         timestamp_s = int(self._runtime.now().timestamp())
         return [Attempt(due.instruction, due.order_id, self._runtime.nonce(), timestamp_s) for due in rows]
 
-    # Launching: as many rows are started as the window, the rate limit and the signed requests allow.
+    # Launching starts as many rows as the window, the rate limit and the signed requests allow.
 
     def _launch(self) -> None:
-        """Start every row that may be sent now. Call this after any change that may allow more rows to start."""
+        """Start every row that may be sent now. Call this after any change that may let more rows start."""
         tally, loop = self._tally, asyncio.get_running_loop()
         while self._signed and not tally.is_stopping and self._pacing.has_slot(tally.in_flight):
             if (wait_s := self._pacing.wait_s(loop.time())) > 0:
@@ -335,7 +335,7 @@ class Engine:
             self._tally.in_flight -= 1
             self._launch()
 
-    # Delivering a row: from its first intent to its last outcome.
+    # Delivering a row, from its first intent to its last outcome.
 
     async def _deliver(self, row: _Row) -> None:
         try:
@@ -399,7 +399,7 @@ class Engine:
             await recorded
         except Exception:
             # The gateway answered, but the journal could not record the outcome. It shows the row as in flight until
-            # the next command puts it in doubt. Only the report on this run mentions the outcome.
+            # the next command puts it in doubt. Only this run's report mentions the outcome.
             self._tally.unrecorded.append((due.order_id, verdict.outcome.kind))
             raise
         self._progress.record_outcome(due, verdict.outcome)
@@ -407,7 +407,7 @@ class Engine:
 
     def _may_send(self, row: _Row) -> bool:
         """Return whether a row may still be sent: its intent is recent, and the journal still permits this process."""
-        # If this process was suspended after its commit, another worker may have put the row in doubt since, or a
+        # If this process was suspended after its commit, another worker may meanwhile have put the row in doubt, or a
         # person may have settled it.
         age_s = self._runtime.elapsed_s() - row.submitted_s
         return age_s < self._send_within_s and self._journal.may_send(age_s)
@@ -426,14 +426,14 @@ class Engine:
                 pass
 
     def _record(self, row: _Row, fact: Fact, reply: StoredReply | None = None) -> asyncio.Future[MoveResult]:
-        """Submit a fact about the row's latest attempt. The returned future completes once the fact is durable."""
+        """Submit a fact about a row's latest attempt. The future completes once the fact is durable."""
         due = row.due
         return self._committer.submit(
             Entry(due.number, due.standing.attempt + row.tries, fact, self._fact_timestamp(), reply)
         )
 
     def _fact_timestamp(self) -> str:
-        """Return the current time for a fact. Formatting is slow, so it is done only once per millisecond."""
+        """Return the current time as text. Formatting is slow, so it is done only once a millisecond."""
         now = self._runtime.now()
         if not _ZERO <= now - self._last_timestamp[0] < _MILLISECOND:
             self._last_timestamp = now, timestamp(now)

@@ -1,9 +1,9 @@
 """Limits the rows in flight and the size of commits, and decides when a run stops.
 
-These limits contain the damage from an error. A run starts with one request in flight, so that a wrong setting costs
-one row. A row in doubt resets the limit to one. Several consecutive rows in doubt stop the run, so that a dead gateway
-leaves only a handful of rows in doubt, not a whole payroll. Several consecutive rows rejected for the same reason stop
-it too, so that an empty balance rejects only a handful.
+These limits contain the damage from an error. A run starts with one request in flight, so that a wrong setting affects
+only one row. A row in doubt resets the limit to one. Several consecutive rows in doubt stop the run, so that a dead
+gateway leaves only a handful of rows in doubt, not a whole payroll. Several consecutive rejections for the same reason
+stop it too, so that an empty balance rejects only a handful.
 """
 
 from collections.abc import Callable
@@ -27,13 +27,13 @@ class Pace:
 
 
 TRIES = 3
-"""The number of tries after which an unsent request stops the run."""
+"""The number of tries after which a request that cannot be sent stops the run."""
 FIRST_WAIT_S = 0.5
-"""The average wait before the second try. Each later wait is four times as long."""
+"""The average wait before the second try. Each later wait is four times as long as the one before."""
 
 
 def retry_delay_s(try_number: int, fraction: float) -> float:
-    """Return the seconds to wait before try `try_number` (2, 3, ...), with a jitter of up to 50 %."""
+    """Return the seconds to wait before try `try_number` (2, 3, ...), with up to 50 % jitter."""
     return FIRST_WAIT_S * 4.0 ** (try_number - 2) * (0.5 + fraction)
 
 
@@ -44,10 +44,10 @@ class Window:
     limit: int
     size: int = 1
 
-    def observe(self, outcome: OutcomeKind) -> None:
-        if outcome in ANSWERS:
+    def observe(self, kind: OutcomeKind) -> None:
+        if kind in ANSWERS:
             self.size = max(1, min(self.limit, self.size * 2))
-        elif outcome is OutcomeKind.UNKNOWN:
+        elif kind is OutcomeKind.UNKNOWN:
             self.size = 1
 
 
@@ -58,11 +58,11 @@ class Breaker:
     limit: int
     streak: int = 0
 
-    def observe(self, outcome: OutcomeKind) -> bool:
-        """Count the outcome of an attempt, and return whether the run must stop."""
-        if outcome in ANSWERS:
+    def observe(self, kind: OutcomeKind) -> bool:
+        """Count the outcome of an attempt. Returns whether the run must stop."""
+        if kind in ANSWERS:
             self.streak = 0
-        elif outcome is OutcomeKind.UNKNOWN:
+        elif kind is OutcomeKind.UNKNOWN:
             self.streak += 1
         return 0 < self.limit <= self.streak
 
@@ -76,7 +76,7 @@ class RejectionBreaker:
     streak: int = 0
 
     def observe(self, outcome: Outcome) -> bool:
-        """Count the outcome of an attempt, and return whether the run must stop."""
+        """Count the outcome of an attempt. Returns whether the run must stop."""
         match outcome.kind:
             case OutcomeKind.REJECTED:
                 reason = outcome.error_code or outcome.message or outcome.gateway_status
@@ -121,9 +121,9 @@ def rejections_message(count: int, reason: str) -> str:
 
 
 class LocalPacing:
-    """Decides how many rows of a run are in flight, when the next row starts, and when the run must stop.
+    """Decides how many rows may be in flight, when the next one may start, and when the run must stop.
 
-    It assumes that no other process uses the endpoint. All times are from the event loop's clock. No method blocks.
+    It assumes that no other process uses the endpoint. Times are from the event loop's clock. No method blocks.
     """
 
     def __init__(self, pace: Pace) -> None:
@@ -141,14 +141,14 @@ class LocalPacing:
         """
 
     async def end(self) -> None:
-        """End the run. Call it when nothing is in flight."""
+        """End the run. Call this when nothing is in flight."""
 
     def has_slot(self, in_flight: int) -> bool:
         """Return whether another row may start while `in_flight` rows are in flight."""
         return in_flight < min(self._window.size, self._window.limit)
 
     def observe(self, outcome: Outcome) -> str | None:
-        """Count the outcome of an attempt. Return the reason if the run must stop, or None."""
+        """Count the outcome of an attempt. Returns the reason if the run must stop, otherwise None."""
         kind = outcome.kind
         self._window.observe(kind)
         is_tripped = self._doubt_breaker.observe(kind)
@@ -161,12 +161,12 @@ class LocalPacing:
         self._rate_limiter.pause(now_s, pause_s)
 
     def stop_all_workers(self, reason: str) -> None:
-        """Stop the workers of other processes too. Here there are none."""
+        """Stop the workers in other processes too. Here there are none."""
 
 
 MIN_GROUP_FACTS = 16
 MAX_GROUP_FACTS = 128
-"""The size above which a larger commit is hardly cheaper per fact."""
+"""Larger commits would hardly be cheaper per fact."""
 _AVERAGED_ROWS = 64
 """The number of rows over which `GroupLimit` averages waiting times."""
 
@@ -178,22 +178,22 @@ class GroupLimit:
     A row waits for the journal until its intent is durable, and then for the gateway's answer. If the gateway is slow,
     commits are kept small, because the rows of a large commit are sent and answered together, and so queue up for the
     next commit together. If the wait for the journal exceeds a quarter of the wait for the gateway, the processor or
-    the disk is the bottleneck. Commits are then large, because large commits cost less per fact.
+    the disk is the bottleneck. Commits are then large, because those cost less per fact.
     """
 
     slots: int
     """The number of rows that may be in flight."""
-    journal_s: float = 0.0
-    gateway_s: float = 0.0
+    journal_wait_s: float = 0.0
+    gateway_wait_s: float = 0.0
 
-    def observe(self, journal_s: float, gateway_s: float) -> None:
-        """Add the time that a row waited for the journal and for the gateway to the averages."""
-        self.journal_s += (journal_s - self.journal_s) / _AVERAGED_ROWS
-        self.gateway_s += (gateway_s - self.gateway_s) / _AVERAGED_ROWS
+    def observe(self, journal_wait_s: float, gateway_wait_s: float) -> None:
+        """Update the averages with how long a row waited for the journal and for the gateway."""
+        self.journal_wait_s += (journal_wait_s - self.journal_wait_s) / _AVERAGED_ROWS
+        self.gateway_wait_s += (gateway_wait_s - self.gateway_wait_s) / _AVERAGED_ROWS
 
     @property
     def max_facts(self) -> int:
-        is_gateway_slow = 4 * self.journal_s <= self.gateway_s
+        is_gateway_slow = 4 * self.journal_wait_s <= self.gateway_wait_s
         return max(MIN_GROUP_FACTS if is_gateway_slow else MAX_GROUP_FACTS, self.slots // 4)
 
 

@@ -1,4 +1,4 @@
-"""The engine's ports: transport, signing, progress and clock. Tests and the simulation replace them."""
+"""Defines the engine's ports: transport, signing, progress and clock. Tests and the simulation replace them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -37,10 +37,10 @@ class Progress(Protocol):
         ...
 
     def record_outcome(self, row: DueRow, outcome: Outcome) -> None:
-        """Record the outcome of an attempt, which is already durable."""
+        """Record an attempt's outcome, which is already durable."""
         ...
 
-    def echo(self, sentence: str) -> None:
+    def echo(self, message: str) -> None:
         """Show a message immediately."""
         ...
 

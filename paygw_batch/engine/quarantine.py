@@ -17,30 +17,30 @@ from paygw_batch.journal import ClockComparison, Journal, JournalReader
 from paygw_batch.language import say
 
 CLOCK_TOLERANCE_S = 600
-"""The largest tolerated difference between our clock and the gateway's, or the journal's newest time."""
+"""The largest tolerated difference between our clock and the gateway's, or the newest time in the journal."""
 COMPARISON_INTERVAL = timedelta(seconds=1)
 MIN_RECORDED_CHANGE_S = 60
 """A clock difference is recorded again only if it has changed by more than this."""
 MAX_EXTENSION = timedelta(days=3650)
-"""The maximum extension of a quarantine, because a `Date` may name any year."""
+"""The maximum extension of a quarantine, because a `Date` may be in any year."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """How long a row must not be sent again after an attempt: `hours` plus `extension`.
+    """How long after an attempt a row must not be sent again: `hours` plus `extension`.
 
-    `extension` covers attempts dated too early because our clock was behind the gateway's.
+    The extension covers attempts that were dated too early because our clock was behind the gateway's.
     """
 
     hours: float
     extension: timedelta = timedelta()
 
     def ends_at(self, intended_at: str) -> datetime:
-        """Return the end of the quarantine for an attempt."""
+        """Return when the quarantine ends for an attempt with its intent at `intended_at`."""
         return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.extension
 
     def cutoff(self, now: datetime) -> str:
-        """Return the time of the newest attempts whose quarantine has ended by `now`."""
+        """Return the latest time of an attempt whose quarantine has ended by `now`."""
         return timestamp(now - timedelta(hours=self.hours) - self.extension)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class JournalClock:
-    """The time `now` by our clock, with the two values in the journal that may contradict it."""
+    """The time by our clock (`now`), and two values in the journal that may contradict it."""
 
     now: datetime
     newest_time: str
@@ -78,9 +78,9 @@ class JournalClock:
         return Quarantine(hours, min(timedelta(seconds=behind_s), MAX_EXTENSION))
 
     def days_ago(self, days: int) -> str:
-        """Return the time `days` ago, or an earlier time if our clock may have been slow.
+        """Return the time `days` days ago, or an earlier time if our clock may have been slow.
 
-        A batch opened within the last `days` by the gateway's clock has no earlier time in the journal (decision 0141).
+        A batch opened within that time by the gateway's clock has no earlier time in the journal (decision 0141).
         """
         return self.quarantine(24.0 * days).cutoff(self.now) if days else timestamp(self.now)
 
@@ -95,7 +95,7 @@ class JournalClock:
         )
 
     def ahead_message(self) -> str | None:
-        """Return a message if our clock was too far ahead of the gateway's when last compared."""
+        """Return a message if our clock was too far ahead of the gateway's when they were last compared."""
         comparison = self.last_comparison
         if comparison is None or comparison.ahead_s <= CLOCK_TOLERANCE_S:
             return None
@@ -134,12 +134,12 @@ def latest_send_time(comparison: ClockComparison | None, intended_at: str) -> st
 
 
 def _behind_s(comparison: ClockComparison) -> int:
-    """Return the seconds by which our clock was behind, or 0 if that is tolerated."""
+    """Return by how many seconds our clock was behind, or 0 if that is tolerated."""
     return -comparison.ahead_s if comparison.ahead_s < -CLOCK_TOLERANCE_S else 0
 
 
 def _merge_comparison(new: ClockComparison, old: ClockComparison | None) -> ClockComparison:
-    """Return `new`, with what `old` and earlier comparisons found about a slow clock.
+    """Return `new`, with the findings of earlier comparisons about a slow clock.
 
     `was_behind_s` is the largest recorded lag. Attempts from `behind_from` (when our clock was last correct) to
     `behind_until` (the gateway's time at the next comparison) may be dated too early by up to that lag.
@@ -176,7 +176,7 @@ class ClockComparer:
         self.comparison = ClockComparison(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
     def stop_if_clock_is_slow(self, verdict: Verdict) -> Verdict:
-        """Return the verdict, with the advice to stop the run if our clock is too far behind."""
+        """Return the verdict, changed to stop the run if our clock is too far behind."""
         if (
             self.comparison is None
             or not (behind_s := _behind_s(self.comparison))
@@ -191,11 +191,11 @@ class ClockComparer:
             gateway_date=self.comparison.gateway_date,
         )
         if isinstance(verdict.advice, StopRun):
-            reason = f"{verdict.advice.reason} {reason}"  # an old timestamp may be why a gateway refuses credentials
+            reason = f"{verdict.advice.reason} {reason}"  # old timestamps may be why a gateway refuses credentials
         return replace(verdict, advice=StopRun(reason))
 
     def record_in(self, journal: Journal) -> None:
-        """Record the comparison in the journal if it is the first or the difference has changed."""
+        """Record the comparison in the journal if it is the first, or if the difference has changed."""
         if self.comparison is None:
             return
         _, recorded = journal.clock()
