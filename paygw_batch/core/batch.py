@@ -12,20 +12,20 @@ from paygw_batch.language import say, say_count
 
 PAYOUT = "payout"
 PAYIN = "payin"
-"""The operations of batches: `submit` opens batches of payouts, and `collect` batches of payins."""
+"""The operations: `submit` opens batches of payouts, and `collect` batches of payins."""
 REPEAT_DAYS = 5
-"""By default, batches up to this many days old are compared with a new sheet, to detect a repeated sheet."""
+"""By default, a new sheet is compared with batches up to this many days old, to detect repeated sheets."""
 LOOK_ALIKE_DAYS = 7
-"""By default, payments up to this many days old are compared with a new sheet, to detect repeated payments."""
+"""By default, a new sheet is compared with payments up to this many days old, to detect repeated payments."""
 BILLION = 1_000_000_000
 """A sum in minor units may exceed 64 bits, so it is stored as a multiple of this number and a remainder."""
 
 
 class InstructionTotals(NamedTuple):
-    """The totals of some instructions in one country and currency.
+    """Totals of instructions in one country and currency.
 
-    The sum in minor units is `billions` times `BILLION`, plus `rest`.
-    `first` and `last` are the lowest and highest number (or index) of these instructions.
+    The sum in minor units is `billions` times `BILLION`, plus `rest`. `first` and `last` are the lowest and highest
+    number (or index) of the instructions.
     """
 
     rows: int
@@ -40,18 +40,18 @@ class InstructionTotals(NamedTuple):
         return self.billions * BILLION + self.rest
 
     def renumber_from(self, number: int) -> "InstructionTotals":
-        """Return these totals with indexes shifted to numbers that start at `number`."""
+        """Return these totals with their indexes replaced by numbers starting at `number`."""
         return self._replace(first=number + self.first, last=number + self.last)
 
     def combine(self, later: "InstructionTotals") -> "InstructionTotals":
-        """Return these totals combined with those of later instructions."""
+        """Return these totals combined with those of `later` instructions."""
         rows, billions, rest = self.rows + later.rows, self.billions + later.billions, self.rest + later.rest
         return InstructionTotals(rows, billions, rest, self.first, later.last)
 
 
 @dataclass(frozen=True, slots=True)
 class ControlTotals:
-    """The number of rows and the sum for each currency, as stated by a person or computed from a sheet."""
+    """The number of rows and the sum in each currency, stated by a person or computed from a sheet."""
 
     rows: int | None = None
     sums: Mapping[str, Decimal] | None = None
@@ -102,7 +102,7 @@ _LATER_ATTEMPT = re.compile(r"(.+)-r(?:[2-9]|[1-9][0-9]+)", re.DOTALL)
 class Instruction:
     """A complete order to pay one payee, independent of the sheet.
 
-    `amount` has the sheet's own digits, which are sent. `fields` maps the form's other columns (`account_number`,
+    `amount` has the digits from the sheet, which are sent. `fields` maps the form's other columns (`account_number`,
     `receiver_phone`, ...) to the values to send. Values from the operator's configuration (`purpose`,
     `server_callback_url`) are added only when a request is encoded, so that a corrected configuration applies to all
     rows not yet sent.
@@ -121,16 +121,16 @@ class Instruction:
 
 
 PAYEE_FIELD_SUFFIXES = ("name", "_number", "phone", "email")
-"""The suffixes of the names of fields that identify a payee. The journal's view `payment_text` uses them too."""
+"""Suffixes of field names that identify a payee. The journal's view `payment_text` uses them too."""
 
 
 def attempt_order_id(client_orderid: str, generation: int) -> str:
-    """Return the order id for an attempt. `generation` is 1, plus 1 for each release of the instruction."""
+    """Return the order id for an attempt. `generation` is 1, plus 1 for each release."""
     return client_orderid if generation == 1 else f"{client_orderid}-r{generation}"
 
 
 def first_order_id(order_id: str) -> str | None:
-    """Return the order id without the suffix of a later attempt, or None if it has no such suffix."""
+    """Return the order id without its retry suffix, or None if it has none."""
     match = _LATER_ATTEMPT.fullmatch(order_id)
     return match[1] if match else None
 
@@ -140,18 +140,18 @@ _DERIVED_ID = re.compile(rf"(.+)-([0-9a-f]{{{_DIGEST_DIGITS}}})([0-9a-f]{{{_CHEC
 
 
 def payee_tag(reference: str, payee: str) -> str:
-    """Return a payee's part of a derived order id. It omits name and amount, so correcting them keeps the id."""
+    """Return a payee's part of a derived order id. It omits name and amount, so that these can be corrected."""
     digest = _hex_digest(payee, _DIGEST_DIGITS)
     return f"{digest}{_hex_digest(f'{reference}-{digest}', _CHECK_DIGITS)}"
 
 
 def is_derived_from_account(stem: str, country: str, account: str) -> bool:
-    """Return whether a derived order id, given without its counter, was derived from this account."""
+    """Return whether `stem`, a derived order id without its counter, was derived from this account."""
     return stem.endswith(f"-{payee_tag(stem[: -_DIGEST_DIGITS - _CHECK_DIGITS - 1], account_key(country, account))}")
 
 
 def account_key(country: str, account: str) -> str:
-    """Return the text that identifies a payee in a sheet without order ids and staff numbers."""
+    """Return the text that identifies a payee in a sheet without order ids or staff numbers."""
     return f"{country} {account}"
 
 
@@ -160,7 +160,7 @@ def _hex_digest(text: str, digits: int) -> str:
 
 
 def derived_reference(order_id: str) -> str | None:
-    """Return the reference of a derived order id, or None for one that has no valid checksum."""
+    """Return the reference in a derived order id, or None if the id has no valid checksum."""
     match = _DERIVED_ID.fullmatch(order_id)
     if match is None or _hex_digest(f"{match[1]}-{match[2]}", _CHECK_DIGITS) != match[3]:
         return None

@@ -1,4 +1,4 @@
-"""Defines the choices for a sheet, which a person makes in any interface of the program."""
+"""Defines the choices that a person can make for a sheet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ class BatchSender(Enum):
 
     THIS_PROCESS = "this_process"
     WORKERS_IF_ANY = "workers_if_any"
-    """Workers if any are alive, while this process follows their run, or else this process."""
+    """Workers, followed by this process, if any are alive. Otherwise this process."""
     WORKERS_UNATTENDED = "workers_unattended"
     """Like `WORKERS_IF_ANY`, but for timers: a signal leaves the run to the workers instead of stopping it."""
     WORKERS_LATER = "workers_later"
@@ -23,11 +23,11 @@ class BatchSender(Enum):
 class Choices:
     """A person's choices for a sheet.
 
-    `repeats_meant` allows the sheet to repeat a batch or its payees. `new_payees` names new people in a payment run
+    `repeats_meant` allows the sheet to repeat a batch or its payees. `new_payees` lists new people in a payment run
     whose reference was used before. `answered` lists the keys of answered questions. `first` is the number of due rows
     to send, or None for all. With `is_plan_named`, the person named a plan, and nothing may be paid without it. With
-    `urgent`, workers send this batch before others. `expected` are the control totals that the sheet must have.
-    `decided_by` is the person's name as recorded in the journal.
+    `urgent`, workers send this batch before others. `expected` contains the control totals that the sheet must have.
+    `decided_by` is the person's name in the journal.
     """
 
     skip_invalid: bool = False

@@ -1,6 +1,6 @@
 """Identifies a gateway endpoint and its merchant, however its host is spelled.
 
-Two journals of the same merchant could pay the same people twice, so endpoints are compared by identity.
+Two journals for the same merchant could pay the same people twice, so endpoints are compared by identity.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhos
 class EndpointIdentity:
     """An endpoint, identified by the gateway's canonical host and our endpoint id.
 
-    `host` ends in `:PORT` unless the port is the scheme's default. Another port counts as another host, because a
-    test gateway may use it. `consumer_key_sha256` is empty if the consumer key is not known.
+    `host` ends in `:PORT` unless the port is the scheme's default. Another port counts as another host, because it
+    may be a test gateway's. `consumer_key_sha256` is empty if the consumer key is not known.
     """
 
     host: str
@@ -48,13 +48,13 @@ class EndpointIdentity:
         return f"{self.host}/{self.endpoint_id}"
 
     def has_same_merchant(self, other: "EndpointIdentity") -> bool:
-        """Return whether two of host (without port), endpoint id and consumer key agree, so that any one can change."""
+        """Return whether host (without port), endpoint id and consumer key agree, allowing for one difference."""
         has_same_key = bool(self.consumer_key_sha256) and self.consumer_key_sha256 == other.consumer_key_sha256
         has_same_host = _split_port(self.host)[0] == _split_port(other.host)[0]
         return [self.endpoint_id == other.endpoint_id, has_same_host, has_same_key].count(True) > 1
 
     def matches_merchant(self, known_endpoints: Iterable["EndpointIdentity"]) -> bool:
-        """Return whether the endpoint has the same merchant as one of `known_endpoints`."""
+        """Return whether any of `known_endpoints` has the same merchant."""
         return any(self.has_same_merchant(other) for other in known_endpoints)
 
 
@@ -82,7 +82,7 @@ def _append_port(host: str, port: int | None) -> str:
 
 
 def _split_port(host_and_port: str) -> tuple[str, int | None]:
-    """Split `host_and_port`, in which an IPv6 address with a port is in brackets."""
+    """Split `host_and_port`. An IPv6 address with a port must be in brackets."""
     host, _, port = host_and_port.rpartition(":")
     has_host = host.endswith("]") or (host and ":" not in host)
     return (host.strip("[]"), int(port)) if has_host and port.isdigit() else (host_and_port, None)
@@ -91,7 +91,7 @@ def _split_port(host_and_port: str) -> tuple[str, int | None]:
 def _encode_idna(text: str) -> str:
     try:
         return text.encode("idna").decode("ascii").lower()
-    except UnicodeError:  # such a name cannot be resolved, so it is compared as written
+    except UnicodeError:  # the name cannot be resolved, so it is compared as written
         return text
 
 
@@ -109,15 +109,15 @@ def _parse_short_ipv4(text: str) -> ipaddress.IPv4Address | None:
         numbers = [_parse_number(part) for part in parts]
     except ValueError:
         return None
-    *first, last = numbers
+    *leading, last = numbers
     if (
         len(parts) > _MAX_PARTS
-        or any(number >= _VALUES_PER_PART for number in first)
+        or any(number >= _VALUES_PER_PART for number in leading)
         or last >= _VALUES_PER_PART ** (_MAX_PARTS + 1 - len(parts))
     ):
         return None
     value = last
-    for index, number in enumerate(first):
+    for index, number in enumerate(leading):
         value += number << (8 * (_MAX_PARTS - 1 - index))
     return ipaddress.IPv4Address(value)
 

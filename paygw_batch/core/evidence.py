@@ -46,7 +46,7 @@ class Finding(StrEnum):
     """The effect of a claim, or why it has none."""
 
     MOVED = "moved"
-    """The claim is proven and fits the state, so the instruction moved."""
+    """The claim is proven and fits the state, so the instruction has moved."""
     REPEATED = "repeated"
     """The journal already had the claim."""
     LATE = "late"
@@ -54,15 +54,15 @@ class Finding(StrEnum):
     CONTRADICTING = "contradicting"
     """The claim is proven, but contradicts the facts in the journal. It is also stored as a contradiction."""
     TO_CONFIRM = "to_confirm"
-    """The claim is not proven: a person must find out whether it is true."""
+    """The claim is not proven. A person must find out whether it is true."""
     AMBIGUOUS = "ambiguous"
-    """Several attempts or instructions have this order id: a person must find out which one the claim is about."""
+    """Several attempts or instructions have this order id. A person must find out which one the claim is about."""
     UNMATCHED = "unmatched"
-    """The claim names our order, but another amount or currency, or none."""
+    """The claim names our order, but not its amount and currency."""
     SUPERSEDED = "superseded"
     """The claim is about an attempt that was followed by another."""
     NOT_FOUND = "not_found"
-    """The gateway does not know the order. A person must deal with this, and no row is released."""
+    """The gateway does not know the order. No row is released: a person must deal with this."""
     UNLISTED = "unlisted"
     """The configuration does not list the claim's status word."""
     FORGED = "forged"
@@ -78,7 +78,7 @@ class Finding(StrEnum):
 HOLDING_FINDINGS = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
 """The findings that hold a row, if the claim means that the gateway has the order (`GATEWAY_HAS_ORDER`)."""
 HOLDABLE_STATES = (State.READY, State.REJECTED)
-"""The states of rows that evidence can hold. A rejected row is not replaced, and not sent after a release."""
+"""The states of rows that evidence can hold. A held row is not sent, and a held rejected row is not replaced."""
 GATEWAY_HAS_ORDER = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
 """The outcomes after which the gateway has the order, so that sending it again could pay twice."""
 PERSON_FINDINGS = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
@@ -87,7 +87,7 @@ PERSON_FINDINGS = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Fin
 
 @dataclass(frozen=True, slots=True)
 class SignedOrder:
-    """A signed order about rows in a batch. `document` is its text with the signatures.
+    """A signed order for rows in a batch. `document` is its text with the signatures.
 
     `at` is when the order was carried out. Until then, `at` is empty and `sha256` is set.
     """
@@ -112,7 +112,7 @@ class AttemptMatch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeInterval:
-    """A stated time with its precision, from `start` to `end`, in UTC, ISO 8601 with `Z`."""
+    """A stated time, as an interval that reflects its precision. Both ends are UTC, ISO 8601 with `Z`."""
 
     start: str
     end: str
@@ -120,7 +120,7 @@ class TimeInterval:
 
 @dataclass(frozen=True, slots=True)
 class StatedTimes:
-    """The times in a claim: those at which it was true, and when the attempt was sent."""
+    """The times in a claim: when it was true, and when the attempt was sent."""
 
     true_at: tuple[TimeInterval, ...] = ()
     sent_at: TimeInterval | None = None
@@ -129,8 +129,8 @@ class StatedTimes:
 def match_attempt(times: StatedTimes, intended_at: str | None) -> AttemptMatch:
     """Return which attempt a claim with these times is about.
 
-    `intended_at` is the time of the latest intent, or None without an attempt. A claim from before an attempt cannot be
-    about it. An interval that contains the intent, such as the same day, does not identify the attempt.
+    `intended_at` is the time of the latest intent, or None if there is none. A claim from before an attempt cannot be
+    about it. An interval that contains the intent, such as the whole day, does not identify the attempt.
     """
     if intended_at is None:
         return AttemptMatch.UNSTATED
@@ -146,7 +146,7 @@ def match_attempt(times: StatedTimes, intended_at: str | None) -> AttemptMatch:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim by the gateway about an order. Values that it does not state are None.
+    """A claim by the gateway about an order. Values that are not stated are None.
 
     With `is_current`, the claim reports the current state, as statements do, and so cannot be late.
     """
@@ -161,14 +161,14 @@ class Claim:
     is_current: bool = False
     times: StatedTimes = StatedTimes()
     attempts: Mapping[int, int] = field(default_factory=dict)
-    """The number of attempts of each instruction when the claim was first read. It cannot be about later ones."""
+    """How many attempts each instruction had when the claim was first read. It cannot be about later ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A claim with its message. `content` is the whole message. `arrival` is the fact of its arrival, if any.
+    """A claim and the whole message (`content`). `arrival` is the fact of its arrival, if any.
 
-    `lasting` is the part without personal data, as canonical JSON. It remains after people are forgotten.
+    `lasting` is the part without personal data, as canonical JSON. It is kept when people are forgotten.
     """
 
     source: EvidenceSource
@@ -180,7 +180,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRecord:
-    """Evidence as a fact in the journal. See `Evidence` and `Ruling`."""
+    """Evidence as recorded in the journal. See `Evidence` and `Ruling`."""
 
     source: EvidenceSource
     finding: Finding
@@ -201,21 +201,21 @@ class Candidate:
     sent_order_id: str | None
     """The order id of the instruction's latest attempt."""
     was_sent_once: bool
-    """Whether certainly no attempt before the latest one was sent."""
+    """Whether certainly no attempt was sent before the latest one."""
     intended_at: str | None = None
     """The time of the instruction's latest intent."""
     endpoint_id: str | None = None
-    """The endpoint that the latest attempt was sent to, if known."""
+    """The endpoint to which the latest attempt was sent, if known."""
     is_attempt_unknown: bool = False
     """Whether the order id belongs to a later attempt that is missing from the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The decision about a claim. `outcome`, if any, is the outcome of `attempt` of `instruction`.
+    """The decision about a claim. `outcome`, if any, is that of the instruction's `attempt`.
 
     `meaning` is what the claim's status word means, if the configuration lists it and the claim is not both ambiguous
-    and unproven. `others` are further instructions that an ambiguous claim may be about.
+    and unproven. `others` lists further instructions that an ambiguous claim may be about.
     """
 
     finding: Finding
@@ -227,7 +227,7 @@ class Ruling:
 
 
 class Deferral:
-    """The claim is about an instruction in flight, and cannot be decided before its outcome is known."""
+    """The claim is about an instruction in flight, and cannot be decided until its outcome is known."""
 
 
 def assess_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]) -> Ruling | Deferral:
@@ -270,24 +270,24 @@ def _select_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequenc
 
 
 def matching_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return the candidates with the amount and currency of the claim."""
-    return [candidate for candidate in candidates if _matches_amount(claim, candidate)]
+    """Return the candidates with the claim's amount and currency."""
+    return [candidate for candidate in candidates if _has_claimed_amount(claim, candidate)]
 
 
 def candidates_with_unknown_attempt(first_id: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates first sent as `first_id`. A restored journal may lack a later attempt that was paid."""
+    """Return the candidates first sent as `first_id`, marked as having an attempt that the journal lacks."""
     matching = (candidate for candidate in candidates if candidate.client_orderid == first_id)
     return [replace(candidate, is_attempt_unknown=True) for candidate in matching]
 
 
-def _matches_amount(claim: Claim, candidate: Candidate) -> bool:
+def _has_claimed_amount(claim: Claim, candidate: Candidate) -> bool:
     if claim.amount is None:
         return False
     try:
-        is_same = Decimal(claim.amount) == Decimal(candidate.amount)
+        is_same_amount = Decimal(claim.amount) == Decimal(candidate.amount)
     except InvalidOperation:
         return False
-    return is_same and claim.currency == candidate.currency
+    return is_same_amount and claim.currency == candidate.currency
 
 
 def _decide_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
@@ -295,8 +295,7 @@ def _decide_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) ->
     if _is_about_unknown_attempt(claim, candidate):
         return Finding.CONTRADICTING, max(standing.attempt - candidate.is_attempt_unknown, 0)
     if candidate.sent_order_id is None:
-        # The row was never sent from this journal. The gateway has the order from elsewhere, so a person must check
-        # first.
+        # The row was never sent from this journal. The gateway has the order from elsewhere: a person must check this.
         return (Finding.LATE if meaning is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
         # If a person settled the attempt as not paid, "accepted" is not late: it shows that the person was wrong.
@@ -313,19 +312,19 @@ def _decide_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) ->
 
 
 def _match_claim(claim: Claim, candidate: Candidate) -> AttemptMatch:
-    """Return which attempt a claim is about. The journal's order takes precedence, because no clock affects it."""
+    """Return which attempt a claim is about. The order in the journal takes precedence, because it needs no clock."""
     if predates_attempt(claim.attempts, candidate.number, candidate.standing.attempt):
         return AttemptMatch.EARLIER
     return match_attempt(claim.times, candidate.intended_at)
 
 
 def predates_attempt(attempts: Mapping[int, int], instruction: int, attempt: int) -> bool:
-    """Return whether a claim with these `attempts` (see `Claim`) was first read before `attempt` of `instruction`."""
+    """Return whether a claim with these `attempts` (see `Claim`) was first read before the instruction's `attempt`."""
     return attempts.get(instruction, attempt) < attempt
 
 
 def _is_about_unknown_attempt(claim: Claim, candidate: Candidate) -> bool:
-    """Return whether a claim is about an unknown attempt, because none was sent from here under its order id.
+    """Return whether a claim is about an unknown attempt, because no attempt was sent from here with its order id.
 
     Such a claim must hold the row, even if it says "rejected". Otherwise the next attempt would use the same id, and
     the answer to the unknown attempt would be mistaken for its answer.
@@ -349,16 +348,16 @@ def _latest_attempt_finding(claim: Claim, meaning: OutcomeKind, candidate: Candi
     if meaning is OutcomeKind.PAID and state is State.RETURNED:
         return Finding.LATE
     if meaning is OutcomeKind.REJECTED and state in {State.READY, State.REPLACED}:
-        return Finding.LATE  # after it, the row was released, replaced or settled as not received
+        return Finding.LATE  # the row has since been released, replaced or settled as not received
     if not is_certain and not is_only_attempt(candidate) and (meaning is not OutcomeKind.PAID or claim.is_current):
-        # A rejection may be about an earlier attempt under the same id, and so may a "paid" in a statement.
+        # A rejection may be about an earlier attempt with the same id, and so may a "paid" in a statement.
         return Finding.AMBIGUOUS
     is_legal = (state, fact_kind(Concluded(Outcome(meaning)))) in TRANSITIONS
     return Finding.MOVED if is_legal else Finding.CONTRADICTING
 
 
 def is_only_attempt(candidate: Candidate) -> bool:
-    """Return whether only the latest attempt can have been sent under its order id."""
+    """Return whether only the latest attempt can have been sent with its order id."""
     standing, duplicate_of = candidate.standing, candidate.standing.possible_duplicate_of
     if duplicate_of is not None and (duplicate_of == 0 or duplicate_of < standing.attempt):
         # A person settled an earlier attempt, or one that is not in this journal, and the gateway may report it again.

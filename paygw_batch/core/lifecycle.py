@@ -3,8 +3,8 @@
 An instruction starts READY, and may be sent only while it is READY. INTENDED is made durable before a request may be
 sent. The reply or fault is another fact. Only three facts make it READY again: proof that nothing was sent (NOT_SENT),
 a person's decision based on evidence (RESOLVED_NOT_RECEIVED), and a release of a rejected row (RELEASED). A move that
-is not in the table is illegal: it is a bug, or a late or contradicting message, which is stored as evidence and changes
-nothing.
+is not in the table is illegal: it is a bug, or a late or contradicting message, which is stored as evidence without
+effect.
 """
 
 from collections.abc import Mapping
@@ -20,23 +20,23 @@ class State(StrEnum):
     """The state of an instruction."""
 
     READY = "ready"
-    """The row was not sent, or may be sent again. A crash in this state has no effect."""
+    """The row has not been sent, or may be sent again. A crash in this state has no effect."""
     IN_FLIGHT = "in_flight"
     """The row's intent is durable, but its outcome is not. A crash in this state puts the row in doubt."""
     IN_DOUBT = "in_doubt"
     """A request may have been sent, with unknown outcome. Only the gateway's evidence or a person settles the row."""
     ACCEPTED = "accepted"
-    """The gateway has the order, but has not given its final answer."""
+    """The gateway has the order, but has not given a final answer."""
     PAID = "paid"
     """The gateway confirmed the payment."""
     REJECTED = "rejected"
     """The gateway rejected the order for good. A person may release the row for another attempt."""
     RETURNED = "returned"
-    """The row was paid, and the money came back."""
+    """The row was paid, and the money was returned."""
     REPLACED = "replaced"
-    """An amended row in a later sheet replaced the row, which was never sent or was rejected. This state is final."""
+    """An amended row in a later sheet replaced this row, which was never sent or was rejected. This state is final."""
 
-    __hash__ = str.__hash__  # a member equals its text, so it hashes alike; Enum's hash differs, and is slow
+    __hash__ = str.__hash__  # a member equals its text, so the hashes must match; Enum's own hash is also slow
 
 
 class FactKind(StrEnum):
@@ -56,7 +56,7 @@ class FactKind(StrEnum):
     RETURNED = "returned"
     REPLACED = "replaced"
 
-    __hash__ = str.__hash__  # a member equals its text, so it hashes alike; Enum's hash differs, and is slow
+    __hash__ = str.__hash__  # a member equals its text, so the hashes must match; Enum's own hash is also slow
 
 
 TRANSITIONS: Mapping[tuple[State, FactKind], State] = MappingProxyType(
@@ -92,8 +92,8 @@ STATE_AFTER: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, ki
 """Maps each kind of fact to the state after it, which does not depend on the state before it."""
 
 
-# `Intended` and `Concluded` are created for every payout. They are tuples because frozen dataclasses take four times
-# as long to create.
+# `Intended` and `Concluded` are created for every payout. They are tuples, because creating a frozen dataclass takes
+# four times as long.
 
 
 class Intended(NamedTuple):
@@ -121,7 +121,7 @@ class Interrupted:
 
 
 class Resolution(StrEnum):
-    """A person's decision about a row in doubt, an accepted row, or a ready row that evidence holds."""
+    """A person's decision about a row in doubt, an accepted row, or a ready row held by evidence."""
 
     PAID = "paid"
     REJECTED = "rejected"
@@ -132,9 +132,9 @@ class Basis(StrEnum):
     """Whose authority a settlement is based on."""
 
     PERSON = "person"
-    """The person's, even with a file as evidence, if nothing proves that the file comes from the gateway."""
+    """The person's, possibly based on a file that is not proven to come from the gateway."""
     GATEWAY = "gateway"
-    """The gateway's. A statement proven by `[evidence]` has its status word, with a time after the attempt."""
+    """The gateway's: a statement proven by `[evidence]` contains its status word, with a time after the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The paid money came back."""
+    """The money was returned."""
 
     evidence: str
 
@@ -224,8 +224,8 @@ class Standing(NamedTuple):
     """The state of an instruction and its latest attempt, derived from its facts.
 
     `attempt` is the number of the latest attempt, or 0 before the first. `generation` starts at 1, and grows with each
-    release. `possible_duplicate_of`, never reset, is the last attempt that a person settled as not received or
-    rejected.
+    release. `possible_duplicate_of` is the latest attempt that a person settled as not received or rejected. It is
+    never reset.
     """
 
     state: State = State.READY
@@ -235,13 +235,13 @@ class Standing(NamedTuple):
 
     @property
     def is_rejected_by_person(self) -> bool:
-        """Whether a settlement, and not a message from the gateway, rejected the row."""
+        """Whether a settlement rejected the row, and not a message from the gateway."""
         return self.state is State.REJECTED and self.possible_duplicate_of == self.attempt
 
 
 @dataclass(frozen=True, slots=True)
 class IllegalMove:
-    """A fact that does not fit the state of the instruction. It is stored as evidence, and changes nothing."""
+    """A fact that does not fit the instruction's state. It is stored as evidence, and has no effect."""
 
     state: State
     attempt: int
@@ -250,14 +250,14 @@ class IllegalMove:
 
 
 _MARKING_KINDS = {FactKind.RESOLVED_REJECTED, FactKind.RESOLVED_NOT_RECEIVED}
-"""Settlements after which a row could be sent again, also a proven statement's, which only ends a quarantine."""
+"""Settlements after which a row could be sent again, even those based on a proven statement."""
 
 
 class Move(NamedTuple):
     """An entry in the table of moves: the new state, and other effects.
 
-    `attempts` and `generations` are added to the row's counts. With `is_marking`, later attempts are possible
-    duplicates of this one. With `is_sending`, the attempt may have been sent.
+    `attempts` and `generations` are added to the row's counts. `is_marking` makes later attempts possible duplicates of
+    this one. `is_sending` means that the attempt may have been sent.
     """
 
     before: State

@@ -9,9 +9,9 @@ class OutcomeKind(StrEnum):
     """The five possible results of an attempt."""
 
     NOT_SENT = "not_sent"
-    """It is proven that no byte of the request was sent. The row may be sent again."""
+    """Certainly no byte of the request was sent. The row may be sent again."""
     ACCEPTED = "accepted"
-    """The gateway has the order, but has not given its final answer."""
+    """The gateway has the order, but has not given a final answer."""
     PAID = "paid"
     """The gateway confirmed the payment."""
     REJECTED = "rejected"
@@ -19,19 +19,19 @@ class OutcomeKind(StrEnum):
     UNKNOWN = "unknown"
     """A byte may have been sent, and it is not known whether the gateway paid."""
 
-    __hash__ = str.__hash__  # members must hash like their text, which they equal; Enum's own hash is also slow
+    __hash__ = str.__hash__  # a member equals its text, so the hashes must match; Enum's own hash is also slow
 
 
 ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED})
-"""The outcomes that consist of an answer from the gateway."""
+"""The outcomes that are answers from the gateway."""
 
 
 class Outcome(NamedTuple):
-    """The result of an attempt, with the gateway's words, if any. A tuple, because every payout creates one.
+    """The result of an attempt, with the gateway's own words, if any. A tuple for speed: every payout creates one.
 
     `cause` is our stable code if there is no usable answer (`connect.refused`, `read.timeout`,
     `reply.status_missing`), or else empty. `conflict` marks a reply about another payout. `reply_sha256` is the digest
-    (hex) of the raw reply, if it was stored. `customer_url` is the page on which the customer of a collection pays.
+    (hex) of the stored reply, if any. `customer_url` is the page on which the customer of a collection pays.
     """
 
     kind: OutcomeKind

@@ -51,7 +51,7 @@ _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
         ("approved", 3): mark("approved by {name} at {at} (plan {digest})"),
     }
 )
-"""The messages by code and number of values, which fill the placeholders. `journal/state.sql` writes the first two."""
+"""The messages by code and number of values for their placeholders. `journal/state.sql` writes the first two."""
 _OFFICER_TEMPLATES: Mapping[str, str] = MappingProxyType(
     {
         "unknown": _TEMPLATES["unknown", 0],
@@ -64,7 +64,7 @@ _OFFICER_TEMPLATES: Mapping[str, str] = MappingProxyType(
         "statement": mark("Reported by a statement from the gateway."),
     }
 )
-"""The messages for officers, by code, in place of messages with details that they do not need."""
+"""The messages for officers, by code, without details that they do not need."""
 
 
 def encode_record(code: str, *values: str | int | None) -> str:
@@ -83,7 +83,7 @@ def encode_text(text: str) -> str:
 
 
 def decode_record(text: str) -> tuple[str, Sequence[Any]]:
-    """Return the code and values of a stored text. A text from the gateway or a person has the code `text`."""
+    """Return the code and values of a stored text. The code is `text` if the gateway or a person wrote it."""
     if not text.startswith(CODE_START):
         return _TEXT, (text,)
     code, *values = json.loads(text)
@@ -114,7 +114,7 @@ def format_decider(by: str, *, is_for_officers: bool = False) -> str:
 
 
 def parse_agreement(by: str) -> tuple[str, str] | None:
-    """Return who prepared and who approved the order for a decision, or None if one person decided."""
+    """Return who prepared and who approved an order, or None if one person decided."""
     if not _is_decided_by_order(by):
         return None
     _, (_, _, maker, approvers) = decode_record(by)
@@ -122,13 +122,13 @@ def parse_agreement(by: str) -> tuple[str, str] | None:
 
 
 def decider_name(by: str) -> str:
-    """Return the name (or else the login) of the person who decided or carried out an order."""
+    """Return the name, or otherwise the login, of the person who decided or carried out an order."""
     person = str(decode_record(by)[1][0]) if _is_decided_by_order(by) else by
     return person.rpartition(LOGIN)[0] or person
 
 
 def _is_decided_by_order(by: str) -> bool:
-    """Return whether a decision was made by a signed order, and not by one person."""
+    """Return whether a decision was made through a signed order, and not by one person."""
     return by.startswith(f'["{_AGREED}", ') and by.endswith("]")
 
 
@@ -174,9 +174,9 @@ _STATE_TEMPLATES: Mapping[str, tuple[str, str]] = MappingProxyType(
         INVALID: (mark("left out"), mark_count("{count:,} left out")),
     }
 )
-"""The label of each state, and the template for a number of rows in it."""
+"""Each state's label, and its template for a number of rows."""
 _OTHER_CODES = mark_all("replaced", "held", "not sent", "unknown", "not received", "payout", "payin")
-"""Other codes with a label, for the catalogue."""
+"""Other codes with labels, for the catalogue."""
 
 
 def state_label(state: str) -> str:

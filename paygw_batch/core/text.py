@@ -1,7 +1,7 @@
-"""Handles untrusted text: compares texts that look alike, and escapes control characters.
+"""Handles untrusted text: compares text that looks alike, and escapes control characters.
 
 File names, cells, replies from the gateway and environment variables can contain characters that a terminal executes
-instead of showing. They move the cursor, delete lines, set the window title or reverse the direction of the text.
+instead of showing. They can move the cursor, delete lines, set the window title or reverse the text direction.
 """
 
 import re
@@ -99,7 +99,7 @@ def repair_order_id(order_id: str) -> str:
     """Undo the changes that spreadsheets and retyping make to order ids.
 
     A spreadsheet drops leading zeros (00001) and adds `.0` or thousands separators. People type `/`, `.` or `_` for
-    `-`, and O for 0. Idempotent. Use the result only to compare payments that are otherwise equal.
+    `-`, and O for 0. Idempotent. Use the result only to compare payments that are otherwise identical.
     """
     while (repaired := _repair_once(order_id)) != order_id:
         order_id = repaired
@@ -109,19 +109,19 @@ def repair_order_id(order_id: str) -> str:
 def are_damaged_variants(first: str, second: str) -> bool:
     """Return whether two order ids are equal after repair, as numbers (12.10, 1E+05, 5%) or as dates (3-1, 3-Jan).
 
-    Numbers of the same length also match if only their first 15 digits do, and one ends in zeros, as in a spreadsheet.
+    Numbers of the same length also match if a spreadsheet may have rounded one of them to 15 digits.
     """
     first, second = first.removeprefix(_TIME_PREFIX), second.removeprefix(_TIME_PREFIX)
     if (left := _NUMBER.fullmatch(first)) and (right := _NUMBER.fullmatch(second)) and _value(left) == _value(right):
         return True
     if first[:15] == second[:15] and len(first) == len(second) and any(map(_ROUNDED.fullmatch, (first, second))):
         return first.isdigit() and second.isdigit()
-    # A program that rewrites a date changes its layout, so 1-3 and 3-1 with the same layout are different ids.
+    # A program that rewrites a date changes its layout, so 1-3 and 3-1, which share a layout, are different ids.
     if (left := _DATE.fullmatch(first)) and (right := _DATE.fullmatch(second)) and _layout(first) != _layout(second):
         pairs = ((_possible_dates(left), _possible_dates(right)), (_possible_dates(right), _possible_dates(left)))
         if any(not short.isdisjoint(long | {(0, *rest) for _, *rest in long}) for short, long in pairs):
             return True
-    # For speed: most different ids differ in a character that no repair changes.
+    # For speed: most ids differ in a character that no repair changes.
     if first.isascii() and second.isascii() and first.translate(_QUICK_REPAIR) != second.translate(_QUICK_REPAIR):
         return False
     return repair_order_id(first) == repair_order_id(second)
@@ -132,7 +132,7 @@ def _value(number: re.Match[str]) -> Decimal:
 
 
 def _layout(date: str) -> str:
-    """Return the layout of a date: its separators and the position of a four-digit year."""
+    """Return a date's layout: its separators, and the position of a four-digit year."""
     return _DIGITS.sub("0", re.sub("[0-9]{4}", "Y", date))
 
 
@@ -189,7 +189,7 @@ def escape_layout(text: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """Escape the characters of `escape_for_terminal` in JSON text, without changing its value."""
+    """Escape the same characters as `escape_for_terminal` in JSON text, without changing its value."""
     return _CONTROL.sub(lambda match: match[0] if match[0] in "\n\t" else _escape_json_character(match[0]), text)
 
 
@@ -200,7 +200,7 @@ def escape_character(character: str) -> str:
 
 def _escape_json_character(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+    return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
 
 
 def is_encoding(name: str) -> bool:
