@@ -1,4 +1,4 @@
-"""Defines the messages from the jobs thread to the sending thread, without importing a library."""
+"""Defines the messages from the jobs thread to the sending thread. Imports no library."""
 
 import asyncio
 from contextlib import suppress
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class JobsFailure:
-    """Why jobs cannot be read. `is_lasting` is True after a minute of failures."""
+    """Why jobs cannot be read. `is_lasting` means that this has lasted for more than a minute."""
 
     reason: str
     is_lasting: bool
@@ -15,7 +15,7 @@ class JobsFailure:
 
 @dataclass(frozen=True, slots=True)
 class ShareRequest:
-    """A job's request to send a share of a run. The job waits until `finish` is called."""
+    """A job's request to send a share of a run. The job waits for a call of `finish`."""
 
     run: int
     loop: asyncio.AbstractEventLoop

@@ -1,6 +1,6 @@
 """Notifies workers of runs through procrastinate jobs.
 
-A job only names a run. The journal determines which rows are sent, and by which worker. Even if all jobs are lost,
+A job only names a run. The journal determines which rows are sent, and by which worker. Even if every job is lost,
 workers find the waiting runs in the journal.
 """
 
@@ -18,7 +18,7 @@ from psycopg.abc import PQGen
 from paygw_batch.journal import JOBS_SCHEMA, SharedRun
 
 SHARE = "share"
-"""The name of jobs in which a worker sends a share of a run, and the name of their queue."""
+"""The name of the jobs in which workers send a share of a run, and of their queue."""
 _SESSION_SETTINGS = (
     f"SET search_path = {JOBS_SCHEMA}, pg_temp".encode(),
     b"SET synchronous_commit = off",  # a job lost in a server crash is created again
@@ -26,24 +26,24 @@ _SESSION_SETTINGS = (
 )
 _TIMEOUT_S = 5.0
 ANSWER_LIMIT_S = 10.0
-"""The maximum duration of a statement. Without it, a worker whose answer is lost would hold its job's lock forever,
-while another connection shows that the worker is alive."""
+"""The maximum duration of a statement. Otherwise a worker that lost an answer would hold its job's lock forever, while
+another connection shows that the worker is alive."""
 _NOTIFY_TIMEOUT_S = 3600.0
 T = TypeVar("T")
 
 
 def notify_workers(url: str, run: SharedRun) -> None:
-    """Notify a worker of a waiting run. If this fails, workers soon find the run themselves."""
+    """Notify the workers of a waiting run. If this fails, they soon find the run themselves."""
     pool = pool_options(url, _configure_connection, _TimedConnection)
     app = App(connector=SyncPsycopgConnector(**pool, min_size=1, max_size=1, num_workers=1))
     with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued), app.open():
-        lock = share_lock(run)
+        lock = share_lock_name(run)
         if not app.job_manager.list_jobs(queueing_lock=lock, status=Status.TODO.value):
             app.configure_task(SHARE, queue=SHARE, queueing_lock=lock, priority=priority(run)).defer(run=run.number)
 
 
-def share_lock(run: SharedRun) -> str:
-    """Return the name of the lock that allows only one queued job for a run."""
+def share_lock_name(run: SharedRun) -> str:
+    """Return the name of the lock that allows each run only one queued job."""
     return f"{SHARE} {run.number}"
 
 
@@ -79,7 +79,7 @@ class TimedAsyncConnection(AsyncConnection[Any]):
             raise
 
     def notifies(self, *, timeout: float | None = None, stop_after: int | None = None) -> AsyncGenerator[Notify]:
-        """Yield notifications, waiting up to an hour for each. Procrastinate checks the connection itself."""
+        """Yield notifications, waiting up to an hour for each. Procrastinate itself checks the connection."""
         return super().notifies(timeout=_NOTIFY_TIMEOUT_S if timeout is None else timeout, stop_after=stop_after)
 
 
@@ -89,7 +89,7 @@ def pool_options(url: str, configure: Any, cls: type[Connection[Any] | AsyncConn
 
 
 def _configure_connection(connection: Connection[Any]) -> None:
-    # Each statement is a transaction, so that a process suspended between two statements holds no lock.
+    # Each statement is a transaction, so that a process suspended between statements holds no locks.
     connection.autocommit = True
     for statement in _SESSION_SETTINGS:
         connection.execute(statement)

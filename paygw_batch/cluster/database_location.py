@@ -120,7 +120,7 @@ _PLANS_FOR_PAYMENTS = """SELECT * FROM (
 class AcceptedLoss:
     """A loss that this host accepted: the number of its commits that the database has lost, and their rows.
 
-    With `is_estimate`, this host does not know all of these commits, so it put every unfinished row in doubt.
+    If `is_estimate`, this host does not know all of these commits, so it put every unfinished row in doubt.
     """
 
     commits: int
@@ -131,13 +131,13 @@ class AcceptedLoss:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLocation(JournalLocation):
-    """The place of a journal in a database on `server`."""
+    """The location of a journal in a database on `server`."""
 
     server: Server
     intent_lives_s: float = 30.0
 
     def may_exist(self) -> bool:
-        """Return True, because only opening the database shows whether it has a journal."""
+        """Return True, because only opening the database shows whether it contains a journal."""
         return True
 
     def create(self, command: str, *, beside: str | None = None) -> Identity | None:  # noqa: ARG002 - unused here
@@ -156,9 +156,9 @@ class DatabaseLocation(JournalLocation):
         return identity
 
     def upgrade(self) -> tuple[int, int, bool]:
-        """Upgrade the tables to this program's version, and grant the roles their rights on new tables.
+        """Upgrade the tables to this program's version, and grant the roles rights on new tables.
 
-        Returns the old and new version, and whether the job tables were upgraded. Raises `JournalError` for non-owners.
+        Returns the old and new version, and whether the job tables were upgraded. Only the owner can do this.
         """
         with self._session(write=True) as session:
             with suppress(JournalOutdated):
@@ -189,7 +189,7 @@ class DatabaseLocation(JournalLocation):
         return self._open_journal(WorkerJournal, command, kind)
 
     def open_to_read(self, *, must_be_known: bool = False) -> PostgresReader:  # noqa: ARG002 - a database is known
-        """Open the journal to read it. Anyone who can sign in to the database may."""
+        """Open the journal to read it, which any login of the database may do."""
         session = Session(self.server, write=False)
         try:
             with translating_errors(self.server):
@@ -201,13 +201,13 @@ class DatabaseLocation(JournalLocation):
         return PostgresReader(session, identity)
 
     def holder(self) -> LockHolder | None:
-        """Return the process that holds the decision lock, or else one that is sending, or None."""
+        """Return the process that holds the decision lock, otherwise one that is sending, or None."""
         with self._session(write=False) as session:
             schema.check_version(session.connection, self.server)
             return workers.current_holder(session.connection)
 
     def workers(self) -> Sequence[WorkerStatus]:
-        """Return the live workers on all hosts, and dead ones with rows in flight."""
+        """Return the live workers on all hosts, and dead workers with rows in flight."""
         with closing(self.open_to_read()) as journal:
             return journal.workers()
 
@@ -239,8 +239,8 @@ class DatabaseLocation(JournalLocation):
 
     @contextmanager
     def run_exclusively(self, name: str) -> Iterator[None]:
-        """Run the block in only one process across all hosts. Raises `JournalHeld` in others with the same name."""
-        # If the connection is lost, two may run. This is harmless, because the journal determines which rows are sent.
+        """Run the block in only one process of this `name` on all hosts. Raises `JournalHeld` in any other."""
+        # If the connection is lost, two may run. That is harmless, because the journal determines which rows are sent.
         with self._session(write=False) as session:
             # If the server's answer is lost, closing the connection releases the lock.
             with time_limit(session.connection, self.server.commit_limit_s):
@@ -251,11 +251,11 @@ class DatabaseLocation(JournalLocation):
             yield
 
     def waiting_runs(self) -> "WaitingRuns":
-        """Return a callable that returns the runs waiting for a worker."""
+        """Return a callable that finds the runs waiting for a worker."""
         return WaitingRuns(self.server, self._require_readable)
 
     def timetable_jobs(self) -> Sequence[TimetableJob]:
-        """Return the jobs of the timetable with their latest results."""
+        """Return the timetable's jobs with their latest results."""
         with self._checked_session(write=False) as (session, _):
             return schema.timetable_jobs(session.connection)
 
@@ -283,18 +283,18 @@ class DatabaseLocation(JournalLocation):
                 yield record_notes
 
     def limits(self) -> GateState:
-        """Return the limits that all workers share, with the workers."""
+        """Return the workers, and the limits that they all share."""
         with self._checked_session(write=False) as (session, _):
             return workers.read_gate(session.connection)
 
     def change_limits(self, change: LimitChange) -> GateState:
-        """Set the limits that all workers share, and return them. They also apply to workers that are sending."""
+        """Set and return the limits that all workers share, which also apply to workers already sending."""
         with self._checked_session(write=True) as (session, _):
             workers.set_limits(session.connection, change)
             return workers.read_gate(session.connection)
 
     def grant_rights(self) -> list[str]:
-        """Create the journal's roles, grant their rights, and return their names. Only the owner can do this."""
+        """Create the journal's roles, grant them their rights, and return their names. Only the owner can do this."""
         with self._checked_session(write=True) as (session, _):
             return schema.grant_rights(session.connection)
 
@@ -332,7 +332,7 @@ class DatabaseLocation(JournalLocation):
         payments: str = "",
         notices: Sequence[NewNotice] = (),
     ) -> bool:
-        """Store a plan or a new version of `previous`, with notices. Returns False if another version came first."""
+        """Store a plan or a new version of `previous`, with notices. Returns False if that version already exists."""
         number, version = "(SELECT coalesce(max(plan), 0) + 1 FROM plan_document)", 1
         if previous is not None:
             number, version = str(previous.number), previous.version + 1
@@ -347,7 +347,7 @@ class DatabaseLocation(JournalLocation):
         return True
 
     def dump(self, file: Path) -> None:
-        """Copy a snapshot of the journal, without jobs, to a new private file for pg_restore. Raises `JournalError`."""
+        """Copy a snapshot of the journal (without jobs) to a private file for pg_restore. Raises `JournalError`."""
         program = shutil.which("pg_dump")
         if program is None:
             raise UsageError(
@@ -394,8 +394,8 @@ class DatabaseLocation(JournalLocation):
     def retire(self, name: str, *, by: str) -> tuple[MissingHost, int]:
         """Retire a host that has not answered the roll-call. Returns the host and the number of its rows in doubt.
 
-        `name` is its name or id. Raises `UsageError` unless exactly one missing host matches, and if that host is
-        alive, because it must then accept its own loss. Raises `JournalHeld` while another process has a row in flight.
+        `name` is its name or id. Raises `UsageError` if several hosts match, or none, or one that is alive and so must
+        accept its own loss. Raises `JournalHeld` while another process has a row in flight.
         """
         with self._session(write=True) as session, ExitStack() as cleanup:
             identity = self._require_right_journal(session)
@@ -412,13 +412,13 @@ class DatabaseLocation(JournalLocation):
                     ),
                 )
             writer = self._create_loss_writer(session, identity, "journal retire", cleanup)
-            # After the host is retired, others may send again. So first put every row that it may have sent in doubt.
+            # Once the host is retired, others may send again. So first put every row that it may have sent in doubt.
             rows = put_unfinished_in_doubt(session.connection, writer, self.now())
             record_retirement(session.connection, host.host_id, by)
         return host, rows
 
     def accept_loss(self, *, by: str) -> AcceptedLoss:
-        """Put the rows in this host's lost commits in doubt, and answer the roll-call. Safe to repeat.
+        """Put the rows in this host's lost commits in doubt, and answer the roll-call. Can be repeated safely.
 
         Raises `JournalHeld` while a process on this host may send, or another process is sending one of these rows.
         """
@@ -471,9 +471,9 @@ class DatabaseLocation(JournalLocation):
                 if is_new and not is_worker:
                     with writer.decision_transaction():
                         writer.record([Remark(EndpointNote(self.endpoint, ""), now)])
-            # A known journal prevents people from creating a second one for this merchant by mistake.
-            all_names = tuple(dict.fromkeys((*endpoints, self.endpoint)))
-            entry = KnownJournal(identity.journal_id, all_names, identity.home, identity.created_at)
+            # Registering the journal prevents people from creating a second one for this merchant by mistake.
+            all_endpoints = tuple(dict.fromkeys((*endpoints, self.endpoint)))
+            entry = KnownJournal(identity.journal_id, all_endpoints, identity.home, identity.created_at)
             self.known_journals.write_if_changed(entry, now)
             cleanup.pop_all()
         return journal_type(session, identity, writer)
@@ -499,13 +499,13 @@ class DatabaseLocation(JournalLocation):
             yield session, self._require_readable(session)
 
     def _require_readable(self, session: Session) -> Identity:
-        """Return the journal's identity. Raises `JournalError` if it must not be read."""
+        """Return the journal's identity. Raises `JournalError` if the journal must not be read."""
         identity = self._require_right_journal(session)
         check_sent_log(session.connection, self.server, self.known_journals.folder(identity.journal_id))
         return identity
 
     def _require_right_journal(self, session: Session) -> Identity:
-        """Return the journal's identity. Raises `JournalError` if it is not the journal that this host used before."""
+        """Return the journal's identity. Raises `JournalError` if this host used another journal before."""
         schema.check_version(session.connection, self.server)
         identity = self._require_merchant(session)
         schema.check_move_finished(session.connection)
@@ -519,7 +519,7 @@ class DatabaseLocation(JournalLocation):
         return identity
 
     def _require_merchant(self, session: Session) -> Identity:
-        """Return the journal's identity. Raises `JournalError` if it belongs to another merchant or endpoint."""
+        """Return the journal's identity. Raises `JournalError` if the journal has another merchant or endpoint."""
         identity = schema.load_identity(session.connection, self.server)
         check_endpoint(evidence_log(session.connection, identity).endpoints(identity), self.endpoint, self.server.place)
         return identity
@@ -545,7 +545,7 @@ class DatabaseLocation(JournalLocation):
 
 
 class WaitingRuns:
-    """Finds runs that wait for a worker, over one connection. Not thread-safe."""
+    """Finds runs that are waiting for a worker, over one connection. Not thread-safe."""
 
     def __init__(self, server: Server, check: Callable[[Session], object]) -> None:
         self._server, self._check = server, check

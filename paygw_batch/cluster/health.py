@@ -1,4 +1,4 @@
-"""Checks a journal in PostgreSQL: replication, the rights of the login, and the workers' jobs."""
+"""Checks a journal in PostgreSQL: replication, the login's role, and the workers' jobs."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ _ROLE_DESCRIPTIONS = {
     "reader": mark("reader: can read, but not write"),
     "none": mark("not one of the program's roles: its permissions were granted by hand"),
 }
-"""Descriptions of the database role in [journal] url."""
+"""Descriptions of the database roles that [journal] url may use."""
 _REPLICATION = mark("replication")
 _JOBS = mark("jobs of workers")
 
@@ -33,12 +33,12 @@ def _check_replication(replication: "ReplicationState", configured: str | None) 
     )
     standby_text = say_count(replication.standbys, "{count} standby connected", "{count} standbys connected")
     message = f"{configured}; {waiting_text} (synchronous_commit = {replication.synchronous_commit}); {standby_text}"
-    matches = {
+    is_as_configured = {
         "synchronous": bool(replication.waits_for) and replication.standbys > 0,
         "asynchronous": not replication.waits_for and replication.standbys > 0,
         "none": not replication.waits_for and replication.standbys == 0,
     }.get(configured or "", True)
-    if matches:
+    if is_as_configured:
         yield HealthCheck(_REPLICATION, Health.GOOD, message)
     elif configured == "synchronous" and not replication.waits_for:
         message = say("{found}. Correct [journal] replication.", found=message)
@@ -49,7 +49,7 @@ def _check_replication(replication: "ReplicationState", configured: str | None) 
 
 
 def checks(settings: Settings) -> Iterator[HealthCheck]:
-    """Yield the checks of a journal in a database. Raises `JournalError` if rows could not be sent from it."""
+    """Yield the results of checking a journal in a database. Raises `JournalError` if it cannot send rows."""
     database = require_workers(settings)
     yield from _check_replication(database.read_replication(), settings.journal.replication)
     yield HealthCheck(mark("database role"), Health.GOOD, say(_ROLE_DESCRIPTIONS[database.role() or "none"]))

@@ -1,7 +1,7 @@
 """Runs procrastinate's worker in a separate thread, and timetable commands in separate processes.
 
-Rows are sent in the main thread, where a signal can drain the run. Timetable commands do not delay rows in flight, and
-can be killed and repeated.
+Rows are sent in the main thread, where a signal can drain the run. In its own process, a timetable command does not
+delay rows in flight, and can be killed and repeated.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from paygw_batch.cluster.calling import (
     configure_async_connection,
     pool_options,
     priority,
-    share_lock,
+    share_lock_name,
 )
 from paygw_batch.errors import JournalError
 from paygw_batch.journal import SharedRun
@@ -61,7 +61,7 @@ _JOIN_TIMEOUT_S = 3.0
 _HEARTBEATS_PER_TIMEOUT = 3
 _STDERR = 2
 _EXIT_CODES_TO_REPEAT = frozenset({1, 7, 130})
-"""The exit codes after which a command is repeated: unexpected error, journal error, interruption."""
+"""The exit codes after which a command is repeated: an unexpected error, a journal error, an interruption."""
 _RETRY = RetryStrategy(max_attempts=5, exponential_wait=3)
 _INSERT_RESULT = """INSERT INTO paygw_result (job, host, began_at, ended_at, exit_code)
     VALUES (%(job)s, %(host)s, %(began_at)s, %(ended_at)s, %(exit_code)s)
@@ -70,7 +70,7 @@ _INSERT_RESULT = """INSERT INTO paygw_result (job, host, began_at, ended_at, exi
 _INSERT_MISSED = """INSERT INTO paygw_result (job, missed_at) VALUES (%(job)s, %(missed_at)s)
     ON CONFLICT (job) DO UPDATE SET missed_at = excluded.missed_at"""
 MAX_LATENESS_S = 600
-"""A timetable job is skipped if it is later than this, because no worker was alive."""
+"""A timetable job that is later than this, because no worker was alive, is skipped."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -79,7 +79,7 @@ BACKUP = "backup"
 
 @dataclass(frozen=True, slots=True)
 class ScheduledCommand:
-    """A timetable entry. `name` is also the name of its queue, and `cron` says when it is due."""
+    """A timetable entry. `name` is also its queue. `cron` defines when it is due."""
 
     name: str
     cron: str
@@ -87,7 +87,7 @@ class ScheduledCommand:
     arguments: tuple[str, ...]
 
     def command_arguments(self) -> list[str]:
-        """Return the arguments of the command to run now. Each backup gets a new file name."""
+        """Return the arguments for a run that starts now. Each backup gets a new file name."""
         if self.name != BACKUP:
             return list(self.arguments)
         at = timestamp(utc_now()).replace("-", "").replace(":", "")
@@ -108,7 +108,7 @@ def scheduled_commands(timetable: TimetableSection) -> Iterator[ScheduledCommand
 
 
 def periodic_task_for(entry: ScheduledCommand, task: Task[..., object, ...]) -> PeriodicTask[..., object, ...]:
-    """Return a periodic task in the time zone of a timetable entry. Procrastinate itself uses UTC."""
+    """Return a periodic task in the entry's time zone, because Procrastinate itself uses UTC."""
 
     class ZonedTask(PeriodicTask[..., object, ...]):
         @cached_property
@@ -123,9 +123,9 @@ class CommandFailed(Exception):
 
 
 class JobWorker:
-    """Takes jobs in a thread of this process. `program` starts this program with the same configuration.
+    """Takes jobs in a separate thread. `program` is the command line of this program with the same configuration.
 
-    `find_waiting_runs` returns the runs in the journal that are waiting for a worker. `JobWorker` closes it at the end.
+    `find_waiting_runs` finds the runs that are waiting for a worker. It is closed at the end.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class JobWorker:
         find_waiting_runs: "WaitingRuns",
     ) -> None:
         self._dead_after_s, self._program, self._find_waiting_runs = dead_after_s, list(program), find_waiting_runs
-        self._by_queue = {entry.name: entry for entry in commands}
+        self._command_by_queue = {entry.name: entry for entry in commands}
         pool = pool_options(url, configure_async_connection, TimedAsyncConnection)
         self._connector = PsycopgConnector(**pool, min_size=1, max_size=4)
         self._jobs = _RepeatingJobManager(self._connector)
@@ -146,7 +146,7 @@ class JobWorker:
             "install_signal_handlers": False,
             "fetch_job_polling_interval": POLL_INTERVAL_S,
             "update_heartbeat_interval": dead_after_s / _HEARTBEATS_PER_TIMEOUT,
-            # Until this timeout, `_requeue_dead_jobs` needs the heartbeats.
+            # `_requeue_dead_jobs` needs the heartbeats until this timeout.
             "stalled_worker_timeout": max(dead_after_s, MAX_LATENESS_S),
         }
         self._share_app = App(connector=self._connector, worker_defaults=options)
@@ -164,20 +164,20 @@ class JobWorker:
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self) -> None:
-        for name in ("procrastinate", "psycopg.pool"):  # the main thread reports their errors in one message
+        for name in ("procrastinate", "psycopg.pool"):  # the main thread summarises their errors
             logging.getLogger(name).addHandler(logging.NullHandler())
             logging.getLogger(name).propagate = False
         self._thread.start()
 
     def next(self) -> ShareRequest | JobsFailure | None:
-        """Return the next share request or failure, or None after a second or a call of `wake`."""
+        """Return the next share request or failure, or None after a second or a call to `wake`."""
         # Python calls signal handlers in the main thread, which must therefore not wait forever.
         with suppress(Empty):
             return self._messages.get(timeout=SIGNAL_CHECK_INTERVAL_S)
         return None
 
     def wake(self) -> None:
-        """End the wait in `next`. Safe to call from a signal handler."""
+        """Interrupt `next`. Safe to call from a signal handler."""
         self._messages.put(None)
 
     def request_worker(self, run: SharedRun) -> None:
@@ -200,7 +200,7 @@ class JobWorker:
             self._loop.run_until_complete(self._serve())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         except Exception as error:
-            # Without this message, the main thread would not notice, and would wait forever.
+            # Without this message, the main thread would wait forever.
             self._messages.put(JobsFailure(type(error).__name__, is_lasting=True))
             raise
         finally:
@@ -214,15 +214,15 @@ class JobWorker:
             try:
                 async with self._share_app.open_async():
                     workers = [self._run_worker(self._share_app, queues=[SHARE], concurrency=1)]
-                    if queues := list(self._by_queue):
+                    if queues := list(self._command_by_queue):
                         options: WorkerOptions = {"queues": queues, "concurrency": len(queues), "listen_notify": False}
                         workers.append(self._run_worker(self._cron_app, **options))
                     await asyncio.gather(*workers, self._recover_runs(), self._terminate_children())
             except psycopg.Error as error:
-                await self._pause(error, started_s)
+                await self._report_and_pause(error, started_s)
 
     async def _run_worker(self, app: App, **options: "Unpack[WorkerOptions]") -> None:
-        """Run a worker until this process ends. Restart it if it fails, for example because its tables were emptied."""
+        """Run a worker until this process ends. Restart it after a failure, for example if its tables were emptied."""
         while not self._is_ending.is_set():
             started_s = time.monotonic()
             worker_task = asyncio.create_task(app.run_worker_async(**options))
@@ -232,9 +232,9 @@ class JobWorker:
             worker_task.cancel()  # the worker takes no more jobs, and waits for its running ones
             (result,) = await asyncio.gather(worker_task, return_exceptions=True)
             if isinstance(result, Exception) and not self._is_ending.is_set():
-                await self._pause(result, started_s)
+                await self._report_and_pause(result, started_s)
 
-    async def _pause(self, error: Exception, started_s: float) -> None:
+    async def _report_and_pause(self, error: Exception, started_s: float) -> None:
         now_s = time.monotonic()
         if self._failing_since_s is None or now_s - started_s > _HEALTHY_AFTER_S:
             self._failing_since_s = now_s
@@ -257,7 +257,7 @@ class JobWorker:
             await self._wait(RECOVERY_INTERVAL_S)
 
     async def _requeue_dead_jobs(self) -> None:
-        """Requeue the jobs of dead workers. Jobs of workers that died long ago are marked as late."""
+        """Requeue the jobs of dead workers, marking those of workers that died long ago as late."""
         late_s = max(self._dead_after_s, MAX_LATENESS_S)
         late_ids = {job.id for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=late_s)}
         for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._dead_after_s):
@@ -270,7 +270,7 @@ class JobWorker:
 
     async def _request_worker(self, run: SharedRun) -> None:
         with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued):
-            lock = share_lock(run)
+            lock = share_lock_name(run)
             if not await self._jobs.list_jobs_async(queueing_lock=lock, status=Status.TODO.value):
                 job = self._share_task.configure(queueing_lock=lock, priority=priority(run))
                 await job.defer_async(run=run.number)
@@ -288,11 +288,11 @@ class JobWorker:
         self._cron_app.periodic_registry.periodic_tasks[name, ""] = periodic_task_for(entry, task(self._run_command))
 
     async def _run_command(self, context: JobContext, *, timestamp: int = 0) -> None:
-        """Run the command configured on this host for the job's queue, never one from the job itself.
+        """Run the command that this host configures for the job's queue, never one named by the job.
 
-        `timestamp` is when the job was due. If that was too long ago, the job is recorded as missed instead.
+        `timestamp` is when the job was due. If that was too long ago, the job is only recorded as missed.
         """
-        entry, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
+        entry, began_at = self._command_by_queue[context.job.queue], datetime.now(UTC)
         if self._is_ending.is_set():
             raise CommandFailed
         due_at = datetime.fromtimestamp(timestamp, UTC)
@@ -315,13 +315,13 @@ class JobWorker:
             raise CommandFailed
 
     async def _record_missed(self, entry: ScheduledCommand, due_at: datetime, now: datetime) -> None:
-        """Record a missed run, and queue the jobs that this job had blocked."""
+        """Record a missed job, and queue the jobs that it blocked."""
         await self._connector.execute_query_async(_INSERT_MISSED, job=entry.name, missed_at=due_at)
         deferrer = PeriodicDeferrer(self._cron_app.periodic_registry, MAX_LATENESS_S)
         await deferrer.defer_jobs(list(deferrer.get_previous_tasks(now.timestamp())))
 
     async def _terminate_children(self) -> None:
-        """Terminate running commands when this process ends. Only one signal: a second would leave rows in flight."""
+        """Terminate running commands when this process ends, with one signal. A second would leave rows in flight."""
         await self._is_ending.wait()
         for child in self._children:
             with suppress(ProcessLookupError):
@@ -329,7 +329,7 @@ class JobWorker:
 
 
 class _RepeatingJobManager(JobManager):
-    """Repeats the update at the end of a job until the server confirms it. Otherwise the job would keep its lock."""
+    """Repeats the update at the end of a job until the server confirms it, or the job would keep its lock."""
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
         await _repeat_until_confirmed(partial(super().finish_job, job, status, delete_job))
@@ -342,7 +342,7 @@ class _RepeatingJobManager(JobManager):
         queue: str | None = None,
         lock: str | None = None,
     ) -> None:
-        """Queue a job again, unless the next job of the same name is already queued and replaces it."""
+        """Queue a job again, unless the next job with the same name is already queued."""
         try:
             await _repeat_until_confirmed(partial(super().retry_job, job, retry_at, priority, queue, lock))
         except UniqueViolation:

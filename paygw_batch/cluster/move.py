@@ -1,4 +1,4 @@
-"""Moves a journal with its hash chain from a file to a database, so that rows are never sent from both.
+"""Moves a journal with its hash chain from a file to a database, without rows ever being sent from both.
 
 The order of steps makes it safe to kill a move at any time (docs/decisions/0091). First, everything is copied in one
 transaction, and the copy cannot be used yet. Then the file is marked as moved. Then the database records that the copy
@@ -49,7 +49,7 @@ _IS_FORGETTING = f"kind = '{BATCH_FORGOTTEN}'"
 
 
 def _shared_columns(table: str, columns: str, order: str) -> tuple[str, str]:
-    """Return `columns`, and the query that reads them from a table with the same columns in both journals."""
+    """Return the columns of a table that is the same in both journals, and the query to read it from the file."""
     return columns, f"SELECT {columns} FROM {table} ORDER BY {order}"  # noqa: S608 - only our own constants
 
 
@@ -96,12 +96,12 @@ _COPIED_TABLES = {
 }
 """The tables in the order of copying, with the columns and the query for their lines in the file.
 The facts set the states of rows in the database, as they did in the file. In the file's `notice`, process 1 stands for
-all runs. In the database, process 1 has the chain of the file, and has ended."""
+all runs. In the database, process 1 has the file's chain, and has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalMove:
-    """A moved journal: its identity, the number of facts, and the counts of the copy."""
+    """A moved journal: its identity, its number of facts, and the counts in the copy."""
 
     identity: Identity
     facts: int
@@ -114,7 +114,7 @@ def move_journal(
     """Move a journal from a file to the database of `target`, or continue an interrupted move.
 
     Waiting notifications are processed first. Raises `JournalHeld` while a run holds the file. Raises `JournalError`,
-    and leaves the file unchanged, if the file or the database cannot be used.
+    leaving the file unchanged, if the file or the database cannot be used.
     """
     path, now = source.path, target.now()
     if not path.parent.exists() or not check_journal_files(path):
@@ -137,7 +137,7 @@ def move_journal(
                         place=target.server.place,
                     )
                 )
-            # The file is marked, so no run can send from it. Only now may the copy be used, or both could pay.
+            # No run can send from the file once it is marked. Only now may the copy be used. Otherwise both could pay.
             if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
                 raise JournalError(
                     say(
@@ -150,7 +150,7 @@ def move_journal(
                         "the journal was moved to. If that database is lost, restore it."
                     ),
                 )
-            _record_new_place(target, identity, now)
+            _record_new_location(target, identity, now)
     return JournalMove(identity, end.seq, counts)
 
 
@@ -171,7 +171,7 @@ def _copy_and_mark(
     now: str,
     by: str,
 ) -> Mapping[str, int]:
-    """Copy the journal while no run can hold it, mark the file as moved, and return the counts of the copy."""
+    """Copy the journal while no run can hold it, and mark the file as moved. Returns the counts in the copy."""
     with closing(source.open_to_write(_COMMAND)) as journal:
         journal.mark_interrupted(now)
         journal.process_arrivals(words, at=now)
@@ -180,9 +180,7 @@ def _copy_and_mark(
             counts = journal.verify()
             process = (socket.gethostname(), boot_id(), os.getpid(), _COMMAND, "run", target.intent_lives_s)
             copied = copy_journal(session.connection, file, process, at=now, by=by)
-            if {name: counts[name] for name in counts.keys() & copied.keys()} != {
-                name: copied[name] for name in counts.keys() & copied.keys()
-            }:
+            if any(counts[name] != copied[name] for name in counts.keys() & copied.keys()):
                 raise InternalError("the copy of a journal counts otherwise than the file")
     return copied
 
@@ -190,7 +188,7 @@ def _copy_and_mark(
 def copy_journal(
     connection: Connection[Row], file: apsw.Connection, process: Sequence[Any], *, at: str, by: str
 ) -> dict[str, int]:
-    """Copy a journal in one transaction, replay the copy, and return its counts. The copy cannot be used yet.
+    """Copy a journal in one transaction, and replay the copy. Returns its counts. The copy cannot be used yet.
 
     An earlier copy that was never used is replaced. Raises `JournalError` if the database has another journal.
     """
@@ -222,7 +220,7 @@ def copy_journal(
 
 
 def _database_lines(table: str, file_lines: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Convert the lines of a table in the file for the database."""
+    """Yield the lines of a table in the file, converted for the database."""
     for values in file_lines:
         line: list[Any] = [strip_nul(value) if isinstance(value, str) else value for value in values]
         match table:
@@ -238,7 +236,7 @@ def _database_lines(table: str, file_lines: Iterable[Sequence[Any]]) -> Iterator
 
 
 def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: str, by: str) -> bool:
-    """Activate the copy after the file was marked as moved. Return whether the copy is active."""
+    """Activate the copy once the file is marked as moved. Returns whether the copy is now active."""
     if not tables_version(connection):
         return False
     step = move_step(connection)
@@ -253,8 +251,8 @@ def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: 
     return True
 
 
-def _record_new_place(target: DatabaseLocation, identity: Identity, now: str) -> None:
-    """Record that the journal is now in the database, so that no copy of the file is used."""
+def _record_new_location(target: DatabaseLocation, identity: Identity, now: str) -> None:
+    """Record that the journal is now in the database, so that no copy of the file can be used."""
     with target.known_journals.hold_lock(now):
         entry = target.known_journals.entry(identity.journal_id)
         names = (target.endpoint,) if entry is None else entry.names

@@ -1,4 +1,4 @@
-"""Paces a run when several processes send to one endpoint. Each gets an equal share of the limits."""
+"""Paces a run when several processes send to the same endpoint, each with an equal share of the limits."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,15 +15,15 @@ MAX_CALL_INTERVAL_S = 0.2
 """The maximum interval between calls to the gate, which shares limits and outcomes among processes."""
 MIN_CALL_INTERVAL_S = 0.005
 JOIN_DELAY_S = 0.5
-"""How long a new process waits for others to learn about it. Otherwise they would together exceed the limits."""
+"""How long a new process waits for others to notice it. Otherwise they would together exceed the limits."""
 STALE_AFTER_S = 10.0
-"""After this time without an answer from the gate, no row starts."""
+"""After this time without an answer from the gate, no more rows start."""
 STOP_AFTER_S = 60.0
 """After this time without an answer from the gate, the run stops."""
 
 
 class SharedPacing(LocalPacing):
-    """Paces a run within its share of the limits. Outcomes of any process may stop it.
+    """Paces a run within its share of the limits. Outcomes in any process may stop it.
 
     The gate is called in a separate thread, one call at a time, so that it does not block the event loop.
     """
@@ -34,7 +34,7 @@ class SharedPacing(LocalPacing):
         self._window.limit = 0  # until the gate has answered
         self._outcomes: list[CountedOutcomes] = []
         self._unreported_pause_s = 0.0
-        """The end of a pause that the gateway asked for, until it is reported to the gate."""
+        """When a pause requested by the gateway ends, until that is reported to the gate."""
         self._reason = ""
         self._last_answer_s = 0.0
         self._first_answer_s: float | None = None
@@ -58,15 +58,15 @@ class SharedPacing(LocalPacing):
                 await self._gate_task
 
     def observe(self, outcome: Outcome) -> str | None:
-        """Count the outcome, and queue it for the next report to the gate."""
-        gate_outcome = _counted_outcome(outcome)
-        if gate_outcome is not None:
+        """Count the outcome of an attempt, and queue it for the next report to the gate."""
+        counted = _counted_outcome(outcome)
+        if counted is not None:
             last = self._outcomes[-1] if self._outcomes else None
-            if last is not None and last[:2] == gate_outcome[:2]:
+            if last is not None and last[:2] == counted[:2]:
                 self._outcomes[-1] = last._replace(times=last.times + 1)
             else:
-                self._outcomes.append(gate_outcome)
-            if gate_outcome.kind is not CountedKind.ANSWERED:
+                self._outcomes.append(counted)
+            if counted.kind is not CountedKind.ANSWERED:
                 self._woken.set()
         reason = super().observe(outcome)
         if reason is not None:
@@ -107,7 +107,7 @@ class SharedPacing(LocalPacing):
 
     async def _call_gate(self, thread: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
-        # A pause is reported only once. Otherwise each call would extend it by the duration of the call.
+        # A pause is reported only once. Otherwise each report would extend it by the duration of the call.
         pause_end_s, self._unreported_pause_s = self._unreported_pause_s, 0.0
         outcomes, self._outcomes = self._outcomes, []
         pace, pause_s = self._pace, max(0.0, pause_end_s - loop.time())
@@ -133,7 +133,7 @@ class SharedPacing(LocalPacing):
             self._first_answer_s = now_s
         if share.senders > 1 and now_s - self._first_answer_s < JOIN_DELAY_S:
             return
-        # The first processes get the remainder of the division.
+        # The first processes share the remainder.
         self._window.limit = concurrency // share.senders + (share.before < concurrency % share.senders)
         self._rate_limiter.rate_per_s = rate_per_s / share.senders
         super().pause(now_s, share.rest_s)

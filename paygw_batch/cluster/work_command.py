@@ -45,7 +45,7 @@ CHECK_INTERVAL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share that a worker with `--once` sends: rows of one batch or of all, with an optional time limit."""
+    """What a worker sends with `--once`: the rows of one batch or of all batches, with an optional time limit."""
 
     batch: str | None = None
     seconds: float | None = None
@@ -72,7 +72,7 @@ class BatchServer:
         self._sent = 0
         self._batch_name = None if share is None else share.batch
         self._batch_number: int | None = None
-        self._batches: dict[int, ExitCode] = {}
+        self._exit_codes: dict[int, ExitCode] = {}
 
     def serve(self) -> Summary:
         """Send rows until done or interrupted, and return the summary."""
@@ -104,7 +104,7 @@ class BatchServer:
             serve(journal)
 
     def _start_job_worker(self) -> "JobWorker":
-        """Start a thread that takes jobs. Raises `JournalError` unless the job tables exist."""
+        """Start a thread that takes jobs. Raises `JournalError` if the job tables do not exist."""
         from paygw_batch.cluster.job_worker import (  # noqa: PLC0415 (a share does not need procrastinate)
             JobWorker,
             scheduled_commands,
@@ -120,7 +120,7 @@ class BatchServer:
         return job_worker
 
     def drain(self) -> None:
-        """Start no more rows, and end when the rows in flight have outcomes."""
+        """Start no more rows, and end once the rows in flight have outcomes."""
         self._is_ending = True
         self._wake()
         if self._journal is not None:
@@ -138,9 +138,9 @@ class BatchServer:
             "The worker has stopped: it sent {count:,} row.",
             "The worker has stopped: it sent {count:,} rows.",
         )
-        codes = set(self._batches.values())
+        codes = set(self._exit_codes.values())
         if not self._is_done:
-            # Do not report success for part of a batch, or the program that started this worker would not start
+            # Do not report success for part of a batch. Otherwise the program that started this worker would not start
             # another.
             codes = {ExitCode.DONE if self._batch_name is None else ExitCode.STOPPED_EARLY}
         return Summary(worst_code(codes), message, sent_this_run=self._sent)
@@ -164,7 +164,7 @@ class BatchServer:
                         )
 
     def _send_requested_share(self, journal: "WorkerJournal", job_worker: "JobWorker", number: int) -> None:
-        """Send a share of this run or of an urgent one, and request workers for the remaining rows."""
+        """Send a share of an urgent run or of run `number`, and request workers for the remaining rows."""
         joined_run = journal.join_run([run for run in journal.runs() if run.is_urgent or run.number == number])
         if joined_run is None:
             return
@@ -176,11 +176,11 @@ class BatchServer:
     def _serve_share(self, journal: "WorkerJournal") -> None:
         if self._batch_name is not None and self._batch_number is None:
             self._batch_number = find_batch(journal, self._batch_name).number
-            self._batches[self._batch_number] = ExitCode.DONE
+            self._exit_codes[self._batch_number] = ExitCode.DONE
         while not self._is_ending:
             runs = [run for run in journal.runs() if self._batch_number in {None, run.batch}]
             for run in runs:
-                self._batches.setdefault(run.batch, ExitCode.DONE)
+                self._exit_codes.setdefault(run.batch, ExitCode.DONE)
             if not runs or self._remaining_s() <= 0:
                 self._read_exit_codes(journal)
                 self._is_done = True
@@ -200,13 +200,13 @@ class BatchServer:
         record = _find_record(journal, run.batch)
         rules = rules_for(self._settings, record.operation)
         with open_gateway(self._settings, rules, os.environ) as gateway:
-            end, dates = self._send_share(SendJob(self._settings, rules, gateway, journal, record), journal)
+            end, comparer = self._send_share(SendJob(self._settings, rules, gateway, journal, record), journal)
         if end.stop_reason is not None:
             journal.stop_run(run, end.stop_reason)
         journal.leave_run()
         if journal.may_decide():
             with suppress(JournalHeld):  # the next run records the clock difference
-                dates.record_in(journal)
+                comparer.record_in(journal)
         self._screen.say(
             say_count(
                 end.sent,
@@ -222,7 +222,7 @@ class BatchServer:
         require_sendable(job, {tally.country for tally in due})
         if problem := clock_problem(job):
             raise JournalError(problem, hint=say("Correct this host's clock, then start the worker again."))
-        dates = ClockComparer(utc_now)
+        comparer = ClockComparer(utc_now)
         due_rows = sum(tally.count for tally in due)
         try:
             with RunProgress(self._screen.err) as progress:
@@ -234,15 +234,15 @@ class BatchServer:
                     if self._deadline_s is not None:
                         asyncio.get_running_loop().call_later(max(0.0, self._remaining_s()), engine.drain)
 
-                end = send_rows(job, due_rows, progress, on_start, dates)
+                end = send_rows(job, due_rows, progress, on_start, comparer)
         finally:
             self._sent, self._engine = self.sent_count, None
             # A signal must not interrupt the recording of the engine's results.
             self._handle_signals(lambda *_: self.drain())
-        return end, dates
+        return end, comparer
 
     async def _drain_for_urgent_run(self, journal: "WorkerJournal", engine: Drainable) -> None:
-        """Drain the engine when an urgent run is waiting. Ignore journal errors, because the engine raises them too."""
+        """Drain the engine when an urgent run is waiting. Ignore journal errors, which the engine also raises."""
         with suppress(JournalError):
             while self._batch_number is None:  # a worker for one batch stays with it
                 await asyncio.sleep(CHECK_INTERVAL_S)
@@ -251,19 +251,19 @@ class BatchServer:
                     return
 
     def _read_exit_codes(self, journal: "WorkerJournal") -> None:
-        for number in self._batches:
+        for number in self._exit_codes:
             record = _find_record(journal, number)
-            self._batches[number] = batch_summary(journal, record).exit_code
+            self._exit_codes[number] = batch_summary(journal, record).exit_code
 
     def _handle_signals(self, handler: Callable[[int, FrameType | None], None]) -> None:
-        """Set the signal handler that applies while no engine is running, because an engine sets its own."""
+        """Set the signal handler to use while no engine is running. An engine sets its own."""
         for signal_number in HANDLED_SIGNALS:
             signal.signal(signal_number, handler)
         self._is_ending |= interruption.is_signalled
 
     def _end_now(self, _signal: int, _frame: FrameType | None) -> None:
-        """End the worker immediately, even if the server does not answer. Only for use while no rows are being sent."""
-        # The signal is recorded too, because an import or an interpreter callback may swallow the exception.
+        """End the worker immediately, even if the server does not answer. Only used while no rows are being sent."""
+        # Record the signal too, because an import or an interpreter callback may swallow the exception.
         interruption.is_signalled = self._is_ending = True
         self._wake()
         raise KeyboardInterrupt

@@ -74,9 +74,9 @@ def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
     return folders.get(job.name, job.name), state, ended, job.host or "", code, missed
 
 
-def _trim_time(time: str, length: int) -> str:
-    """Return a time without the year, so that the table fits into 80 columns."""
-    return f"{time[5:length].replace('T', ' ')}Z"
+def _trim_time(time: str, end: int) -> str:
+    """Return a time without its year, up to position `end`, so that the table fits into 80 columns."""
+    return f"{time[5:end].replace('T', ' ')}Z"
 
 
 def _stop_batch(settings: Settings, batch: str) -> str:
@@ -93,7 +93,7 @@ def _stop_batch(settings: Settings, batch: str) -> str:
 
 
 MIN_RATE_PER_S, MAX_RATE_PER_S = 0.001, 100_000
-"""The accepted range of rates: from a row every quarter of an hour to more than any gateway accepts."""
+"""The accepted rates: from a row every quarter of an hour to more than any gateway accepts."""
 
 
 @click.command("limits", cls=HelpCommand)
