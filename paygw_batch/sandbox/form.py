@@ -216,14 +216,11 @@ class FormCheck:
             return Refusal(422, "currency", rule, order_id)
         if rule.form is None:
             return Refusal(422, "currency", f"currency: {rule.name} cannot be used here.", order_id)
-        wrong_field = _find_wrong_field(rule, rule.form, fields)
-        if wrong_field is not None:
-            return Refusal(422, wrong_field[0], wrong_field[1], order_id)
+        if (wrong_field := _find_wrong_field(rule, rule.form, fields)) is not None:
+            return Refusal(422, *wrong_field, order_id)
         for form_field in rule.form.fields:
-            if form_field.name in fields:
-                problem = self._field_problem(rule, form_field, fields)
-                if problem:
-                    return Refusal(422, form_field.name, f"{form_field.name} {problem}.", order_id)
+            if form_field.name in fields and (problem := self._field_problem(rule, form_field, fields)):
+                return Refusal(422, form_field.name, f"{form_field.name} {problem}.", order_id)
         return _build_order(rule, rule.form, fields)
 
     def _field_problem(self, rule: CountryRule, form_field: FormField, fields: Mapping[str, str]) -> str:

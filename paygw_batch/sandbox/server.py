@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import assert_never
 
 from starlette import requests
@@ -268,11 +267,8 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
 def serve(config: SandboxConfig, port: int, *, on_ready: Callable[[str], None]) -> None:
     """Run the sandbox until SIGINT or SIGTERM. Calls `on_ready` with the base URL once it is running."""
     stop = threading.Event()
-
-    def handle_signal(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    previous_handlers = {number: signal.signal(number, handle_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = (signal.SIGINT, signal.SIGTERM)
+    previous_handlers = {number: signal.signal(number, lambda *_: stop.set()) for number in signals}
     try:
         with running_sandbox(config, port=port) as base_url:
             on_ready(base_url)

@@ -9,6 +9,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from urllib.parse import quote, unquote
 
@@ -122,8 +123,7 @@ class Authenticator:
         parameters = parse_authorization(headers[0])
         if isinstance(parameters, Refusal):
             return parameters
-        refusal = self._check_parameters(parameters, now_s)
-        if refusal is not None:
+        if (refusal := self._check_parameters(parameters, now_s)) is not None:
             return refusal
         url = f"http://{request.header_values('host')[0]}{request.path}"
         signed_text = base_string(self._profile, url, parameters, fields, request.body)
@@ -208,15 +208,13 @@ class Verifier:
 
     def authenticate(self, request: Request) -> Mapping[str, str] | Refusal:
         """Return a request's unchecked fields, or a refusal if its headers or signature are invalid."""
-        refusal = self._check_request_head(request)
-        if refusal is not None:
+        if (refusal := self._check_request_head(request)) is not None:
             return refusal
         fields = parse_body(request.body)
         if isinstance(fields, Refusal):
             return fields
-        refusal = self._authenticator.check(request, fields, self._clock())
-        if refusal is not None:
-            return Refusal(refusal.http_status, refusal.code, refusal.message, parse_order_id(fields))
+        if (refusal := self._authenticator.check(request, fields, self._clock())) is not None:
+            return replace(refusal, order_id=parse_order_id(fields))
         return fields
 
     def _check_request_head(self, request: Request) -> Refusal | None:
