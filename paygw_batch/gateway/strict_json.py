@@ -50,33 +50,21 @@ _DECODER = json.JSONDecoder(
 
 
 def _is_deeper_than(value: object, levels: int) -> bool:
-    layer = [value]
+    containers: list[Any] = [value]
     for _ in range(levels):
-        layer = [inner for outer in layer for inner in _child_values(outer)]
-        if not layer:
-            return False
-    return any(isinstance(inner, dict | list) for inner in layer)
-
-
-def _child_values(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
+        inner = (item for outer in containers for item in (outer.values() if isinstance(outer, dict) else outer))
+        containers = [item for item in inner if isinstance(item, dict | list)]
+    return bool(containers)
 
 
 def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]:
     """Yield the values at dotted `paths` (`error.message`). Missing and null values are skipped."""
     for path in paths:
-        value = _value_at_path(members, path) if "." in path else members.get(path)
+        value: Any = members
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
         if value is not None:
             yield value
-
-
-def _value_at_path(members: Mapping[str, Any], path: str) -> Any:
-    value: Any = members
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
 def first_value(members: Mapping[str, Any], paths: Iterable[str]) -> Any:
