@@ -354,11 +354,6 @@ class Connection(asyncio.Protocol):
     def _has_unread_bytes(self) -> bool:
         return self._status is not None and self._status.has_unread_bytes()
 
-    def _is_request_unacknowledged(self, transport: asyncio.Transport) -> bool:
-        return transport.get_write_buffer_size() > 0 or (
-            self._reader.bytes_read == 0 and self._status is not None and self._status.has_unacknowledged_bytes()
-        )
-
     def _read_encrypted(self, tls: TlsChannel, data: bytes) -> None:
         self._detect_early_bytes()
         decrypted = tls.decrypt(data)
@@ -374,9 +369,13 @@ class Connection(asyncio.Protocol):
                 self._end_stream(is_clean=True)
 
     def _detect_early_bytes(self) -> None:
-        if self._transport is None:
+        if self._transport is None or self._status is None:
             raise InternalError("bytes came from a connection that was never made")
-        self._reply_is_early = self._reply_is_early or self._is_request_unacknowledged(self._transport)
+        self._reply_is_early = (
+            self._reply_is_early
+            or self._transport.get_write_buffer_size() > 0
+            or (self._reader.bytes_read == 0 and self._status.has_unacknowledged_bytes())
+        )
 
     def _read_reply(self, data: bytes) -> None:
         self._silent_since_s = self._loop.time()
