@@ -358,20 +358,9 @@ class DatabaseLocation(JournalLocation):
         try:
             part_file.unlink(missing_ok=True)
             create_if_missing(part_file, b"")  # create it privately before pg_dump writes to it
-            process = subprocess.run(  # noqa: S603 - PostgreSQL's own program
-                [
-                    program,
-                    "--format=custom",
-                    f"--schema={SCHEMA}",
-                    f"--file={part_file}",
-                    "--no-password",
-                    f"--dbname={self.server.url}",
-                ],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            options = ["--format=custom", f"--schema={SCHEMA}", f"--file={part_file}", f"--dbname={self.server.url}"]
+            command = [program, "--no-password", *options]
+            process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: S603 - ours
             if process.returncode != 0:
                 part_file.unlink(missing_ok=True)
                 reason = next(iter(process.stderr.strip().splitlines()), str(process.returncode))
@@ -429,9 +418,8 @@ class DatabaseLocation(JournalLocation):
             if roll_call.is_retired(session.connection):
                 raise roll_call.retired_error()
             with suppress(JournalTooOld, SentLogDamaged):
-                return AcceptedLoss(
-                    0, AcceptedRows(), is_estimate=False, missing=roll_call.register(session.connection)
-                )
+                missing = roll_call.register(session.connection)
+                return AcceptedLoss(0, AcceptedRows(), is_estimate=False, missing=missing)
             folder = self._host_folder(identity)
             for name in writer_names(folder):
                 if name != NOTES:
