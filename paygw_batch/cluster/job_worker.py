@@ -72,8 +72,6 @@ _INSERT_MISSED = """INSERT INTO paygw_result (job, missed_at) VALUES (%(job)s, %
 MAX_LATENESS_S = 600
 """A timetable job that is later than this, because no worker was alive, is skipped."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
-
-
 BACKUP = "backup"
 
 

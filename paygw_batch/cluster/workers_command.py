@@ -21,9 +21,7 @@ from paygw_batch.settings.sections import pick_up_name
 from paygw_batch.show.summary import ExitCode, Summary
 
 _HEADINGS = mark_all("host", "process", "since", "last seen", "batch", "rows sent", "alive")
-
 _JOB_HEADINGS = mark_all("job", "now", "ended", "host", "exit code", "missed")
-
 _TO_MINUTES, _TO_SECONDS = 16, 19
 
 

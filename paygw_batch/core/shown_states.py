@@ -161,7 +161,6 @@ STATES = (INVALID, "ready", "in_flight", "in_doubt", "accepted", "paid", "reject
 DISPLAYED_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
 """The states that are shown as in doubt (see `display_state`)."""
 
-
 _STATE_TEMPLATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "paid": (mark("paid"), mark_count("{count:,} paid")),

@@ -183,10 +183,8 @@ def _customer_url(members: Mapping[str, Any], expected: ExpectedReply, operation
 
 
 def _first_text(members: Mapping[str, Any], paths: tuple[str, ...]) -> str | None:
-    for value in values_at(members, paths):
-        if (text := printable_text(value)) is not None:
-            return text
-    return None
+    texts = map(printable_text, values_at(members, paths))
+    return next((text for text in texts if text is not None), None)
 
 
 def _choose_advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> Advice:

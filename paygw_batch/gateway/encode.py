@@ -132,18 +132,17 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, c
         raise InternalError("an instruction reached the gateway with an amount that is not plain digits")
     is_number = constants.amount_form is AmountForm.NUMBER
     amount = instruction.amount if is_number else format_two_decimals(instruction.amount)
-    values_by_kind: dict[FieldKind, str | None] = {
+    control = None
+    if (profile := constants.control) is not None:
+        control = profile.control(instruction, order_id=order_id, amount_sent=amount, minor_units=rule.minor_units)
+    values_by_kind: Mapping[FieldKind, str | None] = {
         _ORDER_ID: order_id,
         _AMOUNT_KIND: amount,
         _CURRENCY: instruction.currency,
         _PURPOSE: instruction.fields.get("purpose") or rule.purpose,
         _COUNTRY: rule.code,
+        _CONTROL_KIND: control,
     }
-    values_by_kind[_CONTROL_KIND] = (
-        None
-        if (profile := constants.control) is None
-        else profile.control(instruction, order_id=order_id, amount_sent=amount, minor_units=rule.minor_units)
-    )
     params = []
     members = []
     for form_field in form.fields:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from paygw_batch.core.evidence import Claim, Proof
-from paygw_batch.core.outcome import Advice, OutcomeKind
+from paygw_batch.core.outcome import ANSWERS, Advice, OutcomeKind
 from paygw_batch.countries.rules import Operation
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.encode import EncodedBody
@@ -79,9 +79,8 @@ def parse_answer(
     verdict = classify(reply, expected, words, operation, now=now)
     outcome = verdict.outcome
     has_replied = isinstance(reply, RawReply)
-    is_answer = outcome.kind in {OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED}
     is_not_found = outcome.cause == UNLISTED and outcome.gateway_status in not_found
-    if not is_answer and not is_not_found:
+    if outcome.kind not in ANSWERS and not is_not_found:
         return EnquiryAnswer(None, outcome.cause, verdict.advice, has_replied)
     claim = Claim(
         expected.order_id,

@@ -274,15 +274,10 @@ def parse_error_line(line: bytes) -> KeyUnusable:
 
 
 MIN_KEY_BITS = 2048
-
 NEW_KEY_BITS = 3072
 """The length of keys that this program creates."""
-
 SIGNATURE_METHOD = "RSA-SHA256"
-
-_PADDING = PKCS1v15()
-
-_DIGEST = SHA256()
+_PADDING, _DIGEST = PKCS1v15(), SHA256()
 
 
 class KeyKind(StrEnum):
