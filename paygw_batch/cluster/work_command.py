@@ -51,7 +51,7 @@ class Share:
     seconds: float | None = None
 
 
-class BatchServer:
+class Worker:
     """A worker. With a `share`, it ends when no rows are left. Otherwise it takes jobs until stopped.
 
     `program` is the command line that starts this program with the same configuration.
@@ -303,5 +303,5 @@ def work_command(invocation: Invocation, *, batch: str | None, once: bool, secon
     output_guard(invocation, settings).check(reporting=True)
     with report_run(settings, "work", screen) as report, measure_workers(settings):
         share = Share(batch, seconds) if once else None
-        report.summary = BatchServer(settings, screen, share, restart_command(invocation)).serve()
+        report.summary = Worker(settings, screen, share, restart_command(invocation)).serve()
     screen.finish(report.summary)

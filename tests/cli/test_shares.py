@@ -107,8 +107,8 @@ def test_status_shows_rows_of_killed_process_in_doubt(tmp_path: Path, postgres_s
 
 
 MOMENTS = [*IMPORTS[:2], "paygw_batch.cluster.work_command", "apsw", "psycopg", "procrastinate"]
-MOMENTS += ["call:settings_for", "call:BatchServer.serve", "call:DatabaseLocation.open_to_work", "call:RollCall.answer"]
-MOMENTS += ["call:BatchServer._serve_with_journal", "call:open_gateway"]
+MOMENTS += ["call:settings_for", "call:Worker.serve", "call:DatabaseLocation.open_to_work", "call:RollCall.answer"]
+MOMENTS += ["call:Worker._serve_with_journal", "call:open_gateway"]
 
 
 @pytest.mark.share(16)

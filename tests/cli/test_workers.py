@@ -303,7 +303,7 @@ def test_worker_ends_after_lost_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import or a callback of the interpreter can swallow a signal; a worker waiting for jobs must still end."""
     monkeypatch.setattr(work_command, "interruption", Interruption())
     jobs, journal = Mock(spec=JobWorker), Mock()
-    worker = work_command.BatchServer(Mock(), Mock(), None, ())
+    worker = work_command.Worker(Mock(), Mock(), None, ())
     worker._job_worker = jobs
 
     def lose_it() -> None:
