@@ -175,7 +175,7 @@ class ClockComparer:
         self._next_comparison_at = now + COMPARISON_INTERVAL
         self.comparison = ClockComparison(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
-    def stop_if_clock_is_slow(self, verdict: Verdict) -> Verdict:
+    def with_clock_advice(self, verdict: Verdict) -> Verdict:
         """Return the verdict, changed to stop the run if our clock is too far behind."""
         if (
             self.comparison is None

@@ -306,7 +306,7 @@ async def _run_engine(
 
     def classify_reply(reply: RawReply | TransportFault, expected: ExpectedReply) -> Verdict:
         clocks.observe_reply(reply)
-        return clocks.stop_if_clock_is_slow(classify(reply, expected, words, operation, now=utc_now()))
+        return clocks.with_clock_advice(classify(reply, expected, words, operation, now=utc_now()))
 
     async with job.gateway.transport as transport:
         engine = Engine(

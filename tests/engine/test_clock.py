@@ -146,9 +146,9 @@ def test_send_time_before_clock_lag_is_unchanged() -> None:
 def test_run_stops_when_reply_reveals_slow_clock(advice: Advice, behind_s: int, stops: bool) -> None:
     watch = ClockComparer(lambda: NOW)
     verdict = Verdict(Outcome(OutcomeKind.PAID), advice)
-    assert watch.stop_if_clock_is_slow(verdict) == verdict
+    assert watch.with_clock_advice(verdict) == verdict
     watch.observe_reply(dated_reply(format_datetime(NOW + behind_s * SECOND, usegmt=True)))
-    seen = watch.stop_if_clock_is_slow(verdict)
+    seen = watch.with_clock_advice(verdict)
     assert seen.outcome == verdict.outcome
     if stops and not isinstance(advice, RetrySoon):
         assert isinstance(seen.advice, StopRun)

@@ -202,7 +202,7 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
         nonlocal heard_date
         heard_date = heard_date or isinstance(came_back, RawReply)
         dates.observe_reply(came_back)
-        return dates.stop_if_clock_is_slow(scenario.classify(came_back, expected))
+        return dates.with_clock_advice(scenario.classify(came_back, expected))
 
     process.engine = engine = scenario.engine_type(
         journal=SlowEngineJournal(journal, process),
