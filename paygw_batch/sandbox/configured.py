@@ -19,7 +19,7 @@ from paygw_batch.opening.gateway_access import (
 from paygw_batch.opening.given_sheet import operation_of, with_reply_names
 from paygw_batch.sandbox.callback import NotificationHash, NotificationHeader, NotificationProof, rsa_signer
 from paygw_batch.sandbox.form import ControlRule, Expectations
-from paygw_batch.sandbox.reply import load_behaviour, shipped_behaviour
+from paygw_batch.sandbox.reply import default_behaviour, load_behaviour
 from paygw_batch.sandbox.server import SandboxConfig, ServedOperation
 from paygw_batch.sandbox.throw_away_key import ensure_gateway_key
 from paygw_batch.settings.configuration import Settings
@@ -41,7 +41,7 @@ def sandbox_config(
         public_key_pem=key.public.public_key_pem(),
         profile=gateway.signature_profile or "",
         operations=tuple(_build_served_operation(settings, rules, environ) for rules in rule_sets),
-        behaviour=load_behaviour(path) if (path := settings.sandbox.behaviour) else shipped_behaviour(),
+        behaviour=load_behaviour(path) if (path := settings.sandbox.behaviour) else default_behaviour(),
         notification_proof=_build_notification_proof(settings, environ),
         enquiry=load_enquiry(ENQUIRY_PROFILE, with_reply_names(settings, load_operation(PAYOUT))),
     )

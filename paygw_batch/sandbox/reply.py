@@ -213,7 +213,7 @@ def load_behaviour(path: Path) -> Behaviour:
     return parse_behaviour(text, name=path.name)
 
 
-def shipped_behaviour() -> Behaviour:
+def default_behaviour() -> Behaviour:
     """Return the default behaviour: orders are approved, except for amounts from 9001 to 9012."""
     return load_behaviour(config_dir() / "sandbox-behaviour.toml")
 
@@ -230,7 +230,7 @@ GARBAGE = Response('{"status": "approv<html>', 200, _JSON_HEADERS)
 BARE_500 = Response("Internal Server Error", 500, {"Content-Type": "text/plain"})
 
 
-def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "error") -> Response:
+def build_refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "error") -> Response:
     """Return the reply to a refused request, with `status` as the status word."""
     names = operation.reply
     members: dict[str, object] = {"status": status}
@@ -242,7 +242,7 @@ def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "erro
     return Response(_encode_json(members), refusal.http_status, headers)
 
 
-def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id: str, reference: str) -> Response:
+def build_reply(operation: Operation, order: Order, answer: Answer, *, order_id: str, reference: str) -> Response:
     """Return the reply to an order. Its amount is a JSON number with every digit that was sent."""
     names = operation.reply
     members: dict[str, object] = {"status": answer.status}
@@ -302,18 +302,18 @@ class EnquiryResponder:
         """Return the reply to an enquiry: the order's status, or a refusal."""
         fields = self._verifier.authenticate(request)
         if isinstance(fields, Refusal):
-            return refusal_reply(self._operation, fields)
+            return build_refusal_reply(self._operation, fields)
         if set(fields) != {"client_orderid"}:
             refusal = Refusal(422, "body", "The body must have exactly one field, client_orderid.")
-            return refusal_reply(self._operation, refusal)
+            return build_refusal_reply(self._operation, refusal)
         order_id = fields["client_orderid"]
         line = self._latest_lines().get(order_id)
         status = None if line is None else self._current_status(line)
         if line is None or status is None:
             refusal = Refusal(200, "unknown", "There is no such order.", order_id)
-            return refusal_reply(self._operation, refusal, status=self._enquiries.not_found)
+            return build_refusal_reply(self._operation, refusal, status=self._enquiries.not_found)
         order = Order(order_id, line.country, line.currency, line.amount, line.account_number, line.purpose)
-        return answer_reply(self._operation, order, Answer(status=status), order_id=order_id, reference=line.reference)
+        return build_reply(self._operation, order, Answer(status=status), order_id=order_id, reference=line.reference)
 
     def _latest_lines(self) -> Mapping[str, RecordLine]:
         """Return each order's latest line. Rereads the records if any has grown."""

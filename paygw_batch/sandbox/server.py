@@ -38,8 +38,8 @@ from paygw_batch.sandbox.reply import (
     Behaviour,
     EnquiryResponder,
     Fault,
-    answer_reply,
-    refusal_reply,
+    build_refusal_reply,
+    build_reply,
 )
 from paygw_batch.sandbox.verifier import MAX_BODY_BYTES, Authenticator, VerifiedProfile, Verifier
 from paygw_batch.web_server import LOOPBACK, LocalServer, listen_on_loopback
@@ -135,14 +135,14 @@ class SandboxApp:
         verifier, record = next((entry for entry in self._verifiers if entry[0].can_serve(request)), self._verifiers[0])
         if len(request.body) > MAX_BODY_BYTES:
             refusal = Refusal(413, "body", f"The body is longer than {MAX_BODY_BYTES} bytes.")
-            reply = refusal_reply(verifier.operation, refusal)
+            reply = build_refusal_reply(verifier.operation, refusal)
             reply.headers["Connection"] = "close"
             return reply
         if self._enquiries is not None and self._enquiries.can_serve(request):
             return self._enquiries.reply(request)
         order = verifier.verify(request)
         if isinstance(order, Refusal):
-            return refusal_reply(verifier.operation, order)
+            return build_refusal_reply(verifier.operation, order)
         return await self._answer(verifier.operation, record, order, incoming)
 
     async def _answer(self, operation: Operation, record: Record, order: Order, incoming: requests.Request) -> ASGIApp:
@@ -159,7 +159,7 @@ class SandboxApp:
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
         order_id = f"{order.order_id}-other" if answer.fault is Fault.WRONG_ECHO else order.order_id
-        reply = answer_reply(operation, order, answer, order_id=order_id, reference=reference)
+        reply = build_reply(operation, order, answer, order_id=order_id, reference=reference)
         match answer.fault:
             case None | Fault.WRONG_ECHO:
                 return reply

@@ -12,13 +12,13 @@ from polars.testing import assert_frame_equal
 from paygw_batch.core.money import parse_amount
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import CountryRule
-from paygw_batch.sandbox.reply import shipped_behaviour
+from paygw_batch.sandbox.reply import default_behaviour
 from tests.support.checkout import import_script
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 RULES = load_rules("payout", {})
 CLEAN = ["payroll-mixed.csv", *(f"countries/{code}.csv" for code in sorted(RULES))]
-SANDBOX_AMOUNTS = [rule.amount_whole for rule in shipped_behaviour().rule]
+SANDBOX_AMOUNTS = [rule.amount_whole for rule in default_behaviour().rule]
 
 
 MAKE_SHEET, _, MAKE_SAMPLES = (import_script(f"samples/make_{name}.py") for name in ("sheet", "collections", "samples"))

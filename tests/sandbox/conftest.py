@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sandbox.reply import parse_behaviour, shipped_behaviour
+from paygw_batch.sandbox.reply import default_behaviour, parse_behaviour
 from paygw_batch.sandbox.server import SandboxConfig, ServedOperation
 from paygw_batch.sandbox.verifier import Verifier
 from tests.sandbox import sandbox_merchant
@@ -48,7 +48,7 @@ def make_config(merchant_key: RSAPrivateKey, rules: Rules) -> MakeConfig:
             public_key_pem=Merchant(merchant_key).public_key_pem(),
             profile=profile,
             operations=(ServedOperation(load_operation("payout"), rules, record_path),),
-            behaviour=parse_behaviour(behaviour, name="behaviour.toml") if behaviour else shipped_behaviour(),
+            behaviour=parse_behaviour(behaviour, name="behaviour.toml") if behaviour else default_behaviour(),
         )
 
     return make

@@ -8,7 +8,7 @@ import pytest
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.form import Order
-from paygw_batch.sandbox.reply import Answer, AnswerChooser, load_behaviour, parse_behaviour, shipped_behaviour
+from paygw_batch.sandbox.reply import Answer, AnswerChooser, default_behaviour, load_behaviour, parse_behaviour
 from paygw_batch.sandbox.verifier import MAX_BODY_BYTES
 from tests.support.checkout import ROOT
 
@@ -22,15 +22,15 @@ def parse_choice(text: str) -> AnswerChooser:
 
 
 @pytest.mark.parametrize("decimals", ["", ".0", ".99"])
-@pytest.mark.parametrize("rule", shipped_behaviour().rule, ids=lambda rule: str(rule.amount_whole))
+@pytest.mark.parametrize("rule", default_behaviour().rule, ids=lambda rule: str(rule.amount_whole))
 def test_shipped_rules_use_integer_part_of_amount(rule: Any, decimals: str) -> None:
-    answer = AnswerChooser(shipped_behaviour()).choose(order(f"{rule.amount_whole}{decimals}"))
+    answer = AnswerChooser(default_behaviour()).choose(order(f"{rule.amount_whole}{decimals}"))
     assert answer == rule
 
 
 @pytest.mark.parametrize("amount", ["1", "900.1", "9000.99", "9013", "90010", "19001", "999999999999999"])
 def test_shipped_rules_approve_other_amounts(amount: str) -> None:
-    assert AnswerChooser(shipped_behaviour()).choose(order(amount)) == Answer()
+    assert AnswerChooser(default_behaviour()).choose(order(amount)) == Answer()
     assert parse_choice("").choose(order()) == Answer(status="approved", http_status=200, commits=True)
 
 
@@ -133,7 +133,7 @@ def test_unreadable_behaviour_file_is_configuration_error(tmp_path: Path) -> Non
 def test_documented_behaviour_matches_shipped_rules() -> None:
     text = (ROOT / "docs/sandbox.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| (9[0-9]{3}) \| `([a-z0-9_-]+)`.*? \| (yes|no) \|", text, re.MULTILINE)
-    rules = shipped_behaviour().rule
+    rules = default_behaviour().rule
     shipped = [(str(one.amount_whole), one.fault or one.status, "yes" if one.commits else "no") for one in rules]
     assert documented == shipped
     (example,) = re.findall(r"((?:    [^\n]+\n|\n)*    \[default\]\n(?:    [^\n]+\n|\n)+)", text)

@@ -20,7 +20,7 @@ import pytest
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.record import read_record
-from paygw_batch.sandbox.reply import shipped_behaviour
+from paygw_batch.sandbox.reply import default_behaviour
 from paygw_batch.sandbox.server import running_sandbox
 from tests.sandbox.sandbox_merchant import (
     GOOD,
@@ -86,7 +86,7 @@ def test_configured_signature_profile_is_used(make_config: MakeConfig, merchant:
 
 
 def test_documented_amounts_get_documented_answers(sandbox: RunningSandbox, merchant: Merchant) -> None:
-    for rule in (rule for rule in shipped_behaviour().rule if rule.fault is None):
+    for rule in (rule for rule in default_behaviour().rule if rule.fault is None):
         name = f"WORD-{rule.amount_whole}"
         reply, body = post(merchant, sandbox.base_url, payout_fields(name, f"{rule.amount_whole}.50"))
         said = parse_exact(body)
@@ -278,12 +278,12 @@ def test_busy_port_or_odd_profile_is_refused(make_config: MakeConfig, sandbox: R
 PROGRAM = """
 import sys; from pathlib import Path
 from paygw_batch.countries.load import load_operation
-from paygw_batch.sandbox.reply import shipped_behaviour
+from paygw_batch.sandbox.reply import default_behaviour
 from paygw_batch.sandbox.server import SandboxConfig, ServedOperation, serve
 from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rules
 served = (ServedOperation(load_operation("payout"), payout_rules(), Path(sys.argv[2])),)
 key = Path(sys.argv[1]).read_bytes()
-config = SandboxConfig(ENDPOINT_ID, CONSUMER_KEY, key, "json-params", served, shipped_behaviour())
+config = SandboxConfig(ENDPOINT_ID, CONSUMER_KEY, key, "json-params", served, default_behaviour())
 serve(config, 0, on_ready=lambda line: print(line, flush=True))
 print("left")
 """
