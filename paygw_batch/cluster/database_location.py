@@ -201,7 +201,7 @@ class DatabaseLocation(JournalLocation):
         return PostgresReader(session, identity)
 
     def holder(self) -> LockHolder | None:
-        """Return the process that holds the decision lock, otherwise one that is sending, or None."""
+        """Return the process that holds the decision lock or, if there is none, one that is sending, or None."""
         with self._session(write=False) as session:
             schema.check_version(session.connection, self.server)
             return workers.current_holder(session.connection)

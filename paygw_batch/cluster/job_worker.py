@@ -85,7 +85,7 @@ class ScheduledCommand:
     arguments: tuple[str, ...]
 
     def command_arguments(self) -> list[str]:
-        """Return the arguments for a run that starts now. Each backup gets a new file name."""
+        """Return the arguments of the command. Each call returns a new file name for a backup."""
         if self.name != BACKUP:
             return list(self.arguments)
         at = timestamp(utc_now()).replace("-", "").replace(":", "")

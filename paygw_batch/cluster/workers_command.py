@@ -36,7 +36,7 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
         screen.finish(Summary(ExitCode.DONE, _stop_batch(settings, batch)))
     database = require_workers(settings)
     workers, jobs = database.workers(), database.timetable_jobs()
-    lines = [
+    rows = [
         (
             worker.host,
             str(worker.pid),  # an identifier, not a number to format
@@ -48,10 +48,10 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
         )
         for worker in workers
     ]
-    if lines:
-        screen.table(say("Workers"), _HEADINGS, lines)
+    if rows:
+        screen.table(say("Workers"), _HEADINGS, rows)
     if jobs:
-        screen.table(say("Timetable"), _JOB_HEADINGS, [_job_line(job, settings) for job in jobs])
+        screen.table(say("Timetable"), _JOB_HEADINGS, [_job_row(job, settings) for job in jobs])
     alive_count = sum(worker.is_alive for worker in workers)
     message = say_count(alive_count, "{count:,} worker is running.", "{count:,} workers are running.")
     screen.finish(
@@ -63,7 +63,7 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
     )
 
 
-def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
+def _job_row(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
     folders = {pick_up_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
     state = say("running") if job.is_being_done else "" if job.due_at is None else _trim_time(job.due_at, _TO_SECONDS)
     ended = "" if job.ended_at is None else _trim_time(job.ended_at, _TO_SECONDS)

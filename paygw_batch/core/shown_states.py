@@ -1,7 +1,7 @@
 """Translates states and codes in the journal into the reader's language.
 
 The journal stores a code and its values as JSON, because facts are hashed and replayed, and must not depend on a
-language. Any other text comes from the gateway or a person, and is shown unchanged.
+language. Any other text is from the gateway or a person, and is shown unchanged.
 """
 
 import json
@@ -14,7 +14,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.language import format_number, mark, mark_all, mark_count, say, say_count
 
 CODE_START = "["
-"""The first character of a stored text that is a code with values."""
+"""The first character of stored text that is a code with values."""
 LOGIN = " (login "
 """The separator between a person's name and login in the journal."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -78,12 +78,12 @@ STOPPED_BY_PERSON = encode_record("stopped_by_person")
 
 
 def encode_text(text: str) -> str:
-    """Encode a text from the gateway or a person for the journal. Only a text that looks like a code is changed."""
+    """Encode text from the gateway or a person for the journal. Only text that looks like a code is changed."""
     return encode_record(_TEXT, text) if text.startswith(CODE_START) else text
 
 
 def decode_record(text: str) -> tuple[str, Sequence[Any]]:
-    """Return the code and values of a stored text. The code is `text` if the gateway or a person wrote it."""
+    """Return the code and values of stored text. The code is `text` if the gateway or a person wrote it."""
     if not text.startswith(CODE_START):
         return _TEXT, (text,)
     code, *values = json.loads(text)
@@ -91,7 +91,7 @@ def decode_record(text: str) -> tuple[str, Sequence[Any]]:
 
 
 def render_record(text: str, *, is_for_officers: bool = False) -> str:
-    """Render a stored text in the current language. For officers, codes, logins and digests are omitted."""
+    """Render stored text in the current language. For officers, codes, logins and digests are omitted."""
     code, values = decode_record(text)
     if code == _TEXT:
         return str(values[0])

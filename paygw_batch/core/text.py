@@ -183,7 +183,7 @@ def escape_for_terminal(text: str) -> str:
     return _CONTROL.sub(lambda match: escape_character(match[0]), text)
 
 
-def escape_layout(text: str) -> str:
+def escape_except_layout(text: str) -> str:
     """Escape control characters in a library's output, except those of its layout."""
     return _LAYOUT_OR_CONTROL.sub(lambda match: match[1] or escape_character(match[2]), text)
 

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import TextIO, cast
 
-from paygw_batch.core.text import escape_layout
+from paygw_batch.core.text import escape_except_layout
 from paygw_batch.language import say
 
 
@@ -34,7 +34,7 @@ class Stream(io.TextIOBase):
     def write(self, text: str) -> int:
         """Write and flush text, escaping control characters and unencodable characters."""
         if self.failure is None:
-            printable = escape_layout(text)
+            printable = escape_except_layout(text)
             try:
                 self._target.write(_escape_unencodable(printable, self.encoding))
                 self._target.flush()

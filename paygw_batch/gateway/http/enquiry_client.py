@@ -15,7 +15,7 @@ import httpx
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import TransportSettings, parse_gateway_url, parse_proxy_url
-from paygw_batch.gateway.http.http1 import MAX_BODY_BYTES, BrokenReply, framing_fault, unpack_body
+from paygw_batch.gateway.http.http1 import MAX_BODY_BYTES, BrokenReply, decompress_body, framing_fault
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
 
@@ -100,7 +100,7 @@ async def _read_response(response: httpx.Response) -> RawReply | TransportFault:
             if len(raw_body) > MAX_BODY_BYTES:
                 fault = BrokenReply(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
                 break
-    body = fault or unpack_body(headers, raw_body)
+    body = fault or decompress_body(headers, raw_body)
     if isinstance(body, BrokenReply):
         return TransportFault(body.kind, first_byte_sent=True, detail=body.detail)
     # httpx does not show whether a reply began before its request was sent, or was followed by another. So a reply

@@ -88,18 +88,18 @@ def _content_codings(headers: Iterable[tuple[str, str]]) -> list[str]:
     return [coding for coding in _header_elements(headers, "content-encoding") if coding not in {"", "identity"}]
 
 
-def unpack_body(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | BrokenReply:
+def decompress_body(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | BrokenReply:
     """Return the decompressed body, or a `BrokenReply` if it is damaged or exceeds `MAX_BODY_BYTES`."""
     for window in (window for coding in _content_codings(headers) for window in _ZLIB_WINDOWS[coding]):
         stream = zlib.decompressobj(window)
         try:
-            unpacked = stream.decompress(body, MAX_BODY_BYTES + 1)  # a zip bomb must not fill the memory
+            decompressed = stream.decompress(body, MAX_BODY_BYTES + 1)  # a zip bomb must not fill the memory
         except zlib.error:
             continue
-        if len(unpacked) > MAX_BODY_BYTES:
+        if len(decompressed) > MAX_BODY_BYTES:
             return BrokenReply(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
         if stream.eof and not stream.unused_data:
-            return unpacked
+            return decompressed
     return BrokenReply(FaultKind.REPLY_ENCODED, "Content-Encoding") if _content_codings(headers) else body
 
 
@@ -183,7 +183,7 @@ class ReplyReader:
             self._fault = BrokenReply(kind, detail)
 
     def _build_reply(self) -> RawReply | BrokenReply:
-        body = unpack_body(self._headers, b"".join(self._body))
+        body = decompress_body(self._headers, b"".join(self._body))
         if isinstance(body, BrokenReply):
             return body
         return RawReply(self._status, tuple(self._headers), body, reused_connection=self._is_reused)

@@ -196,7 +196,7 @@ class _ProcessSigner(asyncio.Protocol):
     async def sign(self, texts: Sequence[str]) -> list[str]:
         """Send a group of texts to the process, and return their signatures."""
         if self._has_ended:
-            raise self._failure()
+            raise self._build_error()
         # Texts are percent-encoded (RFC 5849 section 3.4.1), so none contains a line break.
         self.input.write("".join([f"{len(texts)}\n", *[f"{text}\n" for text in texts]]).encode("ascii"))
         signatures: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
@@ -225,9 +225,9 @@ class _ProcessSigner(asyncio.Protocol):
         while self._groups:
             future = self._groups.popleft()[1]
             if not future.done():
-                future.set_exception(self._failure())
+                future.set_exception(self._build_error())
 
-    def _failure(self) -> SigningFailed:
+    def _build_error(self) -> SigningFailed:
         return SigningFailed() if self.problem is None else self.problem.to_signing_failed()
 
 
