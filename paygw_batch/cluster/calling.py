@@ -54,7 +54,7 @@ def priority(run: SharedRun) -> int:
 
 class _TimedConnection(Connection[Any]):
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Wait up to `ANSWER_LIMIT_S` seconds for the server. Raises `psycopg.OperationalError`."""
+        """Wait up to `ANSWER_LIMIT_S` seconds for the server, then raise `psycopg.OperationalError`."""
         try:
             return super().wait(gen, interval, ANSWER_LIMIT_S if timeout is None else timeout)
         except psycopg.OperationalError:
@@ -71,7 +71,7 @@ class TimedAsyncConnection(AsyncConnection[Any]):
         interval: float = 0.1,
         timeout: float | None = None,  # noqa: ASYNC109 (required by psycopg)
     ) -> T:
-        """Wait up to `ANSWER_LIMIT_S` seconds for the server. Raises `psycopg.OperationalError`."""
+        """Wait up to `ANSWER_LIMIT_S` seconds for the server, then raise `psycopg.OperationalError`."""
         try:
             return await super().wait(gen, interval, ANSWER_LIMIT_S if timeout is None else timeout)
         except psycopg.OperationalError:

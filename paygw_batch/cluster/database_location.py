@@ -239,8 +239,8 @@ class DatabaseLocation(JournalLocation):
 
     @contextmanager
     def run_exclusively(self, name: str) -> Iterator[None]:
-        """Run the block in only one process of this `name` on all hosts. Raises `JournalHeld` in any other."""
-        # If the connection is lost, two may run. That is harmless, because the journal determines which rows are sent.
+        """Run the block in only one process at a time. Raises `JournalHeld` if any host is already running `name`."""
+        # Two may run if the connection is lost. That is harmless, because the journal determines which rows are sent.
         with self._session(write=False) as session:
             # If the server's answer is lost, closing the connection releases the lock.
             with time_limit(session.connection, self.server.commit_limit_s):

@@ -109,7 +109,7 @@ class JournalMove:
 
 
 def move_journal(
-    source: FileLocation, target: DatabaseLocation, words: Mapping[str, OutcomeKind], by: str
+    source: FileLocation, target: DatabaseLocation, status_words: Mapping[str, OutcomeKind], by: str
 ) -> JournalMove:
     """Move a journal from a file to the database of `target`, or continue an interrupted move.
 
@@ -125,7 +125,7 @@ def move_journal(
     counts: Mapping[str, int] = {}
     with closing(Session(target.server, write=True)) as session, translating_errors(target.server):
         if not _read_move_destination(path):
-            counts = _copy_and_mark(source, target, session, words, now=now, by=by)
+            counts = _copy_and_mark(source, target, session, status_words, now=now, by=by)
         with closing(RunLock(lock_path(path), now=now, command=_COMMAND)), closing(connect(path, write=False)) as file:
             identity, end, destination = load_identity(file), chain_end(file), move_destination(file)
             if destination != target.server.place:
@@ -166,7 +166,7 @@ def _copy_and_mark(
     source: FileLocation,
     target: DatabaseLocation,
     session: Session,
-    words: Mapping[str, OutcomeKind],
+    status_words: Mapping[str, OutcomeKind],
     *,
     now: str,
     by: str,
@@ -174,7 +174,7 @@ def _copy_and_mark(
     """Copy the journal while no run can hold it, and mark the file as moved. Returns the counts in the copy."""
     with closing(source.open_to_write(_COMMAND)) as journal:
         journal.mark_interrupted(now)
-        journal.process_arrivals(words, at=now)
+        journal.process_arrivals(status_words, at=now)
         with journal.move_transaction(target.server.place), closing(connect(source.path, write=False)) as file:
             file.execute("BEGIN")
             counts = journal.verify()
@@ -255,5 +255,6 @@ def _record_new_location(target: DatabaseLocation, identity: Identity, now: str)
     """Record that the journal is now in the database, so that no copy of the file can be used."""
     with target.known_journals.hold_lock(now):
         entry = target.known_journals.entry(identity.journal_id)
-        names = (target.endpoint,) if entry is None else entry.names
-        target.known_journals.write(KnownJournal(identity.journal_id, names, target.server.place, identity.created_at))
+        endpoints = (target.endpoint,) if entry is None else entry.names
+        known = KnownJournal(identity.journal_id, endpoints, target.server.place, identity.created_at)
+        target.known_journals.write(known)

@@ -76,7 +76,7 @@ class Worker:
 
     def serve(self) -> Summary:
         """Send rows until done or interrupted, and return the summary."""
-        handlers = [(signal_number, signal.getsignal(signal_number)) for signal_number in HANDLED_SIGNALS]
+        previous_handlers = [(number, signal.getsignal(number)) for number in HANDLED_SIGNALS]
         try:
             self._handle_signals(self._end_now)
             if self._share is not None:
@@ -90,16 +90,15 @@ class Worker:
         except Exception as error:
             raise RunFailed(error, "", self._summary()) from error
         finally:
-            for signal_number, handler in handlers:
-                signal.signal(signal_number, handler)
+            for number, handler in previous_handlers:
+                signal.signal(number, handler)
             interruption.raise_on_second_signal()
         return self._summary()
 
     def _serve_with_journal(self, serve: "Callable[[WorkerJournal], None]") -> None:
         with closing(require_workers(self._settings).open_to_work("work")) as journal:
             self._journal = journal
-            for note in journal.notes:
-                self._screen.notes([note])
+            self._screen.notes(journal.notes)
             self._screen.say(say("This worker is ready."))
             serve(journal)
 
@@ -257,8 +256,8 @@ class Worker:
 
     def _handle_signals(self, handler: Callable[[int, FrameType | None], None]) -> None:
         """Set the signal handler to use while no engine is running. An engine sets its own."""
-        for signal_number in HANDLED_SIGNALS:
-            signal.signal(signal_number, handler)
+        for number in HANDLED_SIGNALS:
+            signal.signal(number, handler)
         self._is_ending |= interruption.is_signalled
 
     def _end_now(self, _signal: int, _frame: FrameType | None) -> None:

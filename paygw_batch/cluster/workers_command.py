@@ -67,9 +67,9 @@ def _job_row(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
     folders = {pick_up_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
     state = say("running") if job.is_being_done else "" if job.due_at is None else _trim_time(job.due_at, _TO_SECONDS)
     ended = "" if job.ended_at is None else _trim_time(job.ended_at, _TO_SECONDS)
-    code = "" if job.exit_code is None else str(job.exit_code)
+    exit_code = "" if job.exit_code is None else str(job.exit_code)
     missed = "" if job.missed_at is None else _trim_time(job.missed_at, _TO_MINUTES)
-    return folders.get(job.name, job.name), state, ended, job.host or "", code, missed
+    return folders.get(job.name, job.name), state, ended, job.host or "", exit_code, missed
 
 
 def _trim_time(time: str, end: int) -> str:

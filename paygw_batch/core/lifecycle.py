@@ -287,7 +287,7 @@ MOVES: Mapping[tuple[State, FactKind], Move] = MappingProxyType(
 
 
 def next_standing(standing: Standing, kind: FactKind, attempt: int) -> Standing | IllegalMove:
-    """Return the standing after a fact of this kind about attempt `attempt`."""
+    """Return the standing after a fact of this kind about `attempt`."""
     move = MOVES.get((standing.state, kind))
     # A fact about another attempt is late or repeated. If it counted, an old rejection would reject the latest attempt,
     # and the row could be released while that attempt is being paid.

@@ -24,7 +24,7 @@ def parse_amount(text: str, *, minor_units: int) -> Decimal | None:
 
 
 def to_minor(amount: Decimal, *, minor_units: int) -> int:
-    """Convert an amount to whole minor units (cents). Raises `InternalError` if that is not exact."""
+    """Convert an amount to minor units (cents). Raises `InternalError` if the result is not a whole number."""
     scaled = amount.scaleb(minor_units, _EXACT)
     if scaled != scaled.to_integral_value():
         raise InternalError(f"an amount has more than {minor_units} decimals after it was validated")

@@ -104,7 +104,7 @@ def reply_date(reply: RawReply) -> datetime | None:
 
 
 def _fault_verdict(fault: TransportFault) -> Verdict:
-    """Return UNKNOWN if any byte of the request may have been sent, otherwise NOT_SENT."""
+    """Return the verdict on a fault: UNKNOWN if any byte may have been sent, otherwise NOT_SENT."""
     if fault.first_byte_sent or fault.bytes_written > 0:
         return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
     outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)

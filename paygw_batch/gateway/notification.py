@@ -200,7 +200,7 @@ def relevant_headers(request: IncomingRequest, header: str | None) -> tuple[tupl
         for name, value in request.headers
         if name == configured or (_RELEVANT_HEADER.search(name) and not _SECRET_HEADER.search(name))
     ]
-    return tuple(sorted(relevant, key=lambda header: header[0] != configured)[:MAX_HEADERS])
+    return tuple(sorted(relevant, key=lambda pair: pair[0] != configured)[:MAX_HEADERS])
 
 
 def _none_if_overlong(value: str | None) -> str | None:

@@ -52,8 +52,8 @@ _DECODER = json.JSONDecoder(
 def _is_deeper_than(value: object, levels: int) -> bool:
     containers: list[Any] = [value]
     for _ in range(levels):
-        inner = (item for outer in containers for item in (outer.values() if isinstance(outer, dict) else outer))
-        containers = [item for item in inner if isinstance(item, dict | list)]
+        items = (item for outer in containers for item in (outer.values() if isinstance(outer, dict) else outer))
+        containers = [item for item in items if isinstance(item, dict | list)]
     return bool(containers)
 
 
@@ -87,7 +87,7 @@ def scalar_text(value: object) -> str | None:
 
 
 def printable_text(value: object) -> str | None:
-    """Return a string or number as printable text of at most `MAX_EVIDENCE_CHARACTERS`, or None."""
+    """Return a string or number as printable text of limited length, or None if nothing printable remains."""
     text = scalar_text(value)
     if text is None:
         return None

@@ -133,7 +133,7 @@ def _build_fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _is_encodable(text: str) -> bool:
-    """Return whether text can be encoded as UTF-8. A lone surrogate such as U+D800 cannot."""
+    """Return whether `text` can be encoded as UTF-8, unlike a lone surrogate such as U+D800."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -188,8 +188,8 @@ def has_valid_control(rule: ControlRule, fields: Mapping[str, str], *, minor_uni
         )
     part_values = {**fields, "amount": amount_forms[rule.amount], "secret": rule.secret}
     hasher = hmac.new(rule.secret.encode(), digestmod=hashlib.sha256) if rule.is_keyed else hashlib.sha256()
-    for position, part in enumerate(rule.parts):
-        hasher.update(((rule.separator if position else "") + part_values[part]).encode())
+    for index, part in enumerate(rule.parts):
+        hasher.update(((rule.separator if index else "") + part_values[part]).encode())
     return hmac.compare_digest(hasher.hexdigest().encode(), fields["control"].encode())
 
 

@@ -96,7 +96,7 @@ class NonceMemory:
         self._rotated_at_s = float("-inf")
 
     def remember(self, nonce: str, now_s: float) -> bool:
-        """Remember a nonce and return whether it is new."""
+        """Remember a nonce. Returns whether it is new."""
         if now_s - self._rotated_at_s > 2 * CLOCK_TOLERANCE_S:
             self._older, self._newer = self._newer, set()
             self._rotated_at_s = now_s

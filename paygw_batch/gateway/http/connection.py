@@ -314,8 +314,8 @@ class Connection(asyncio.Protocol):
             raise ConnectFailed(self.open_fault, "the connection was closed")
         self._opening = self._loop.create_future()
         self._transport.write(first_bytes)
-        if (problem := await self._opening) is not None:
-            raise problem
+        if (error := await self._opening) is not None:
+            raise error
 
     def _fail_opening(self, kind: FaultKind, detail: str) -> None:
         if self._opening is not None and not self._opening.done():

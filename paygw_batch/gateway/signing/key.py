@@ -472,7 +472,7 @@ class GatewayKey:
 
 
 def parse_gateway_key(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> GatewayKey:
-    """Parse the gateway's RSA public key. Raises `ConfigurationError`, naming `name`, if `pem` is not one."""
+    """Parse the gateway's RSA public key. Raises `ConfigurationError` about `name` if `pem` is not one."""
     try:
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
