@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl
 
 from paygw_batch.core.evidence import Claim, Proof
@@ -21,14 +21,6 @@ from paygw_batch.gateway.signing.key import GatewayKey
 from paygw_batch.gateway.strict_json import parse_json_object, printable_text, scalar_text
 
 SECRET = "{secret}"  # noqa: S105 (a placeholder)
-
-
-class AuthenticityCheck(Protocol):
-    """Checks the authenticity of notifications with the method configured in `[notifications] authenticity`."""
-
-    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:
-        """Return how strong the proof is that the gateway sent `request`, whose fields are `values`. Never raises."""
-        ...
 
 
 class HashAlgorithm(StrEnum):
@@ -64,7 +56,7 @@ class SharedSecretHash:
     hash_field: str
     secret: bytes = field(repr=False)
 
-    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
+    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (as in the other checks)
         """Return FORGED unless the notification contains the correct hash, compared in constant time.
 
         A value that contains the separator also counts as FORGED, because other values could produce the same text.
@@ -115,7 +107,7 @@ class HeaderHash:
     header: SignedHeader
     secret: bytes = field(repr=False)
 
-    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
+    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (as in the other checks)
         """Return PROVEN if the header contains the hash of the body, otherwise FORGED."""
         value = self.header.decode_value(request)
         expected = _digest(self.algorithm, self.secret, request.body)
@@ -129,11 +121,15 @@ class HeaderSignature:
     header: SignedHeader
     key: GatewayKey
 
-    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
+    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (as in the other checks)
         """Return PROVEN if the header contains the gateway's signature of the body, otherwise FORGED."""
         signature = self.header.decode_value(request)
         is_proven = signature is not None and self.key.has_signed(request.body, signature)
         return Proof.PROVEN if is_proven else Proof.FORGED
+
+
+AuthenticityCheck = SharedSecretHash | HeaderHash | HeaderSignature
+"""A check of the authenticity of notifications. `proof` never raises."""
 
 
 def _digest(algorithm: HashAlgorithm, secret: bytes, content: bytes) -> bytes:
@@ -177,19 +173,13 @@ def read_notification(
     if isinstance(members, str):
         return members
     values = {name: text for name, value in members.items() if (text := scalar_text(value)) is not None}
-    order_id = values.get(names.order_id)
-    if not order_id or len(order_id) > MAX_VALUE_CHARACTERS:
+    short_values = {name: value for name, value in values.items() if len(value) <= MAX_VALUE_CHARACTERS}
+    if not (order_id := short_values.get(names.order_id)):
         return "notification.no_order"
-    status, amount, currency = (values.get(name) for name in (names.status, names.amount, names.currency))
+    amount, currency, status = map(short_values.get, (names.amount, names.currency, names.status))
+    reference = next((text for name in names.reference if (text := printable_text(values.get(name)))), None)
     proof = Proof.UNPROVEN if check is None else check.proof(request, values)
-    return Claim(
-        order_id,
-        _none_if_overlong(amount),
-        _none_if_overlong(currency),
-        _none_if_overlong(status),
-        next((reference for name in names.reference if (reference := printable_text(values.get(name)))), None),
-        proof,
-    )
+    return Claim(order_id, amount, currency, status, reference, proof)
 
 
 def relevant_headers(request: IncomingRequest, header: str | None) -> tuple[tuple[str, str], ...]:
@@ -201,10 +191,6 @@ def relevant_headers(request: IncomingRequest, header: str | None) -> tuple[tupl
         if name == configured or (_RELEVANT_HEADER.search(name) and not _SECRET_HEADER.search(name))
     ]
     return tuple(sorted(relevant, key=lambda pair: pair[0] != configured)[:MAX_HEADERS])
-
-
-def _none_if_overlong(value: str | None) -> str | None:
-    return None if value is None or len(value) > MAX_VALUE_CHARACTERS else value
 
 
 def _parse_members(request: IncomingRequest) -> Mapping[str, Any] | str:

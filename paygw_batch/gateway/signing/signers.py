@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from operator import attrgetter
-from typing import Protocol, Self
+from typing import Self
 
 from paygw_batch.errors import SigningFailed
 from paygw_batch.gateway.signing.key import KeyProblem, KeyUnusable, SigningCapacity, SigningKey, parse_error_line
@@ -47,23 +47,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Signers(Protocol):
-    """Signs texts outside the event loop. Leaving the context stops the threads or processes."""
-
-    async def sign(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the signatures of `texts` in base64. Calls may overlap."""
-        ...
-
-    async def __aenter__(self) -> Self:
-        """Start the signers and return them."""
-        ...
-
-    async def __aexit__(self, *_: object) -> None:
-        """Stop the signing threads or processes."""
-        ...
-
-
-def signers_for(key: SigningKey, payout_count: int) -> Signers:
+def signers_for(key: SigningKey, payout_count: int) -> "Signers":
     """Return signing threads for a short run with a key in a file, otherwise signing processes."""
     use_processes = payout_count >= LONG_RUN_PAYOUTS or default_signing_capacity(key).is_slow
     return SigningProcesses(key) if use_processes else SigningThreads(key)
@@ -81,11 +65,11 @@ def signing_lookahead(key: SigningKey) -> int | None:
 
 
 @asynccontextmanager
-async def start_signers(key: SigningKey, payout_count: int, echo: Callable[[str], None]) -> AsyncIterator[Signers]:
+async def start_signers(key: SigningKey, payout_count: int, echo: Callable[[str], None]) -> AsyncIterator["Signers"]:
     """Yield the signers for a run. If the processes for a key file cannot start, tell `echo` and use threads."""
     async with AsyncExitStack() as stack:
         try:
-            signers = await stack.enter_async_context(signers_for(key, payout_count))
+            signers: Signers = await stack.enter_async_context(signers_for(key, payout_count))
         except SigningFailed as error:
             if default_signing_capacity(key).is_slow:
                 raise
@@ -102,9 +86,8 @@ class SigningThreads:
         self._threads = ThreadPoolExecutor(signer_count(usable_cores()), thread_name_prefix="sign")
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: [self._key.sign(text) for text in texts]
-        )
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: [self._key.sign(text) for text in texts])
 
     async def __aenter__(self) -> Self:
         return self
@@ -172,6 +155,10 @@ class SigningProcesses:
         for signer in self._signers:
             signer.input.close()
         await asyncio.gather(*[asyncio.to_thread(_wait_or_kill, process) for process in self.processes])
+
+
+Signers = SigningThreads | SigningProcesses
+"""Signs texts outside the event loop. Calls may overlap. Leaving the context stops the threads or processes."""
 
 
 class _ProcessSigner(asyncio.Protocol):
