@@ -177,15 +177,7 @@ class Replaced:
 Fact = Intended | Concluded | Interrupted | Resolved | Released | Returned | Replaced
 
 
-_KIND_BY_OUTCOME: Mapping[OutcomeKind, FactKind] = MappingProxyType(
-    {
-        OutcomeKind.NOT_SENT: FactKind.NOT_SENT,
-        OutcomeKind.ACCEPTED: FactKind.ACCEPTED,
-        OutcomeKind.PAID: FactKind.PAID,
-        OutcomeKind.REJECTED: FactKind.REJECTED,
-        OutcomeKind.UNKNOWN: FactKind.UNKNOWN,
-    }
-)
+_KIND_BY_OUTCOME: Mapping[OutcomeKind, FactKind] = MappingProxyType({kind: FactKind(kind) for kind in OutcomeKind})
 _KIND_BY_RESOLUTION: Mapping[Resolution, FactKind] = MappingProxyType(
     {
         Resolution.PAID: FactKind.RESOLVED_PAID,
