@@ -445,9 +445,8 @@ class DatabaseLocation(JournalLocation):
                 is_new = self._check_new_endpoint(identity.journal_id, endpoints)
                 roll_call = self._roll_call(identity)
                 roll_call.answer(session.connection)
-                sent_log = ProcessSentLog(
-                    self._host_folder(identity), roll_call.incarnation_file, now=now, command=command
-                )
+                folder = self._host_folder(identity)
+                sent_log = ProcessSentLog(folder, roll_call.incarnation_file, now=now, command=command)
                 cleanup.callback(sent_log.close)
                 guarded = GuardedSession(session, identity, sent_log, roll_call)
                 writer = self._create_writer(guarded, identity, command, kind)

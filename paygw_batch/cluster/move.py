@@ -116,7 +116,7 @@ def move_journal(
     Waiting notifications are processed first. Raises `JournalHeld` while a run holds the file. Raises `JournalError`,
     leaving the file unchanged, if the file or the database cannot be used.
     """
-    path, now = source.path, target.now()
+    path, place, now = source.path, target.server.place, target.now()
     if not path.parent.exists() or not check_journal_files(path):
         raise JournalMissing(
             say("There is no journal at {path}.", path=path),
@@ -128,23 +128,19 @@ def move_journal(
             counts = _copy_and_mark(source, target, session, status_words, now=now, by=by)
         with closing(RunLock(lock_path(path), now=now, command=_COMMAND)), closing(connect(path, write=False)) as file:
             identity, end, destination = load_identity(file), chain_end(file), move_destination(file)
-            if destination != target.server.place:
+            if destination != place:
                 raise JournalError(
                     say(
                         "The journal {path} was moved to {moved_place}, not to {place}.",
                         path=path,
                         moved_place=destination,
-                        place=target.server.place,
+                        place=place,
                     )
                 )
             # No run can send from the file once it is marked. Only now may the copy be used. Otherwise both could pay.
             if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
                 raise JournalError(
-                    say(
-                        "The database {place} does not contain the copy of {path}.",
-                        place=target.server.place,
-                        path=path,
-                    ),
+                    say("The database {place} does not contain the copy of {path}.", place=place, path=path),
                     hint=say(
                         "Nothing can be paid from the file or the database. Set [journal] url to the database that "
                         "the journal was moved to. If that database is lost, restore it."

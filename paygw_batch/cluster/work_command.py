@@ -112,9 +112,8 @@ class Worker:
         database = require_workers(self._settings)
         database.check_jobs()
         commands = list(scheduled_commands(self._settings.timetable))
-        job_worker = JobWorker(
-            database.server.url, database.intent_lives_s, commands, self._program, database.waiting_runs()
-        )
+        find_runs = database.waiting_runs()
+        job_worker = JobWorker(database.server.url, database.intent_lives_s, commands, self._program, find_runs)
         job_worker.start()
         return job_worker
 

@@ -54,13 +54,8 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
         screen.table(say("Timetable"), _JOB_HEADINGS, [_job_row(job, settings) for job in jobs])
     alive_count = sum(worker.is_alive for worker in workers)
     message = say_count(alive_count, "{count:,} worker is running.", "{count:,} workers are running.")
-    screen.finish(
-        Summary(
-            ExitCode.DONE,
-            message,
-            extra={"workers": [asdict(worker) for worker in workers], "jobs": [asdict(job) for job in jobs]},
-        )
-    )
+    extra = {"workers": [asdict(worker) for worker in workers], "jobs": [asdict(job) for job in jobs]}
+    screen.finish(Summary(ExitCode.DONE, message, extra=extra))
 
 
 def _job_row(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
@@ -144,13 +139,8 @@ def _show_limits(screen: Screen, state: GateState, settings: Settings) -> None:
     ]
     if state.set_at:
         rows.append((say("set by"), say("{who}, {time}", who=state.set_by, time=state.set_at)))
-    rows += [
-        (
-            say("pause requested by the gateway"),
-            say("until {time}", time=state.rest_until) if state.rest_until else "-",
-        ),
-        (say("sending"), _sending_state(state)),
-    ]
+    pause_text = say("until {time}", time=state.rest_until) if state.rest_until else "-"
+    rows += [(say("pause requested by the gateway"), pause_text), (say("sending"), _sending_state(state))]
     screen.table("", (say("limit"), say("in force")), rows)
     workers = [
         (str(worker.worker), f"{worker.command} ({worker.pid}, {worker.host})", str(worker.in_flight))

@@ -428,9 +428,8 @@ class Engine:
     def _record(self, row: _Row, fact: Fact, reply: StoredReply | None = None) -> asyncio.Future[MoveResult]:
         """Submit a fact about a row's latest attempt. The future completes once the fact is durable."""
         due = row.due
-        return self._committer.submit(
-            Entry(due.number, due.standing.attempt + row.tries, fact, self._fact_timestamp(), reply)
-        )
+        entry = Entry(due.number, due.standing.attempt + row.tries, fact, self._fact_timestamp(), reply)
+        return self._committer.submit(entry)
 
     def _fact_timestamp(self) -> str:
         """Return the current time as text. Formatting is slow, so it is done only once a millisecond."""

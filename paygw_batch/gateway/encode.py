@@ -168,13 +168,9 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, c
 def _require_usable_form(rule: CountryRule, instruction: Instruction) -> Form:
     if rule.form is None:
         raise ConfigurationError(rule.unusable)
-    if rule.missing_terms:
+    if terms := ", ".join(rule.missing_terms):
         raise ConfigurationError(
-            say(
-                "{name} cannot be used yet: {missing_terms} is not set.",
-                name=rule.name,
-                missing_terms=", ".join(rule.missing_terms),
-            )
+            say("{name} cannot be used yet: {missing_terms} is not set.", name=rule.name, missing_terms=terms)
         )
     if (instruction.country, instruction.currency) != (rule.code, rule.currency):
         raise InternalError(

@@ -57,12 +57,9 @@ class Record:
             _require_complete_record(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
+            reason = say(str(error.strerror))
             raise ConfigurationError(
-                say(
-                    "The sandbox's record {path} cannot be opened: {reason}.",
-                    path=path,
-                    reason=say(str(error.strerror)),
-                )
+                say("The sandbox's record {path} cannot be opened: {reason}.", path=path, reason=reason)
             ) from None
 
     def append(self, line: RecordLine) -> None:

@@ -29,9 +29,8 @@ def sandbox_command(invocation: Invocation, *, port: int, behaviour: Path | None
     It expects exactly the requests that this configuration would send. It moves no money, and records accepted orders.
     """
     screen = Screen(invocation)
-    settings = settings_for(
-        invocation, {("sandbox", "behaviour"): None if behaviour is None else str(behaviour.absolute())}
-    )
+    options = {("sandbox", "behaviour"): None if behaviour is None else str(behaviour.absolute())}
+    settings = settings_for(invocation, options)
     require_sending_settings(settings)
     key = load_signing_key(settings, os.environ)
     rule_sets = [rules_for(settings, name) for name in operation_names() if not settings.missing_for(name)]

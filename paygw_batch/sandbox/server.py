@@ -106,13 +106,10 @@ class SandboxApp:
             consumer_key=config.consumer_key, public_key_pem=config.public_key_pem, profile=profile
         )
         build_verifier = partial(Verifier, endpoint_id=config.endpoint_id, authenticator=authenticator, clock=clock)
-        self._verifiers = [
-            (
-                build_verifier(operation=served.operation, rules=served.rules, expectations=served.expectations),
-                records[served.operation.name],
-            )
-            for served in config.operations
-        ]
+        self._verifiers: list[tuple[Verifier, Record]] = []
+        for served in config.operations:
+            verifier = build_verifier(operation=served.operation, rules=served.rules, expectations=served.expectations)
+            self._verifiers.append((verifier, records[served.operation.name]))
         self._enquiries: EnquiryResponder | None = None
         if config.enquiry is not None:
             paths = [served.record_path for served in config.operations]

@@ -404,9 +404,8 @@ class Connection(asyncio.Protocol):
 
     def _end_with_fault(self, kind: FaultKind, detail: str) -> None:
         self._stage = _Stage.SPENT
-        self._set_result(
-            TransportFault(kind, self._first_byte_sent, self._bytes_written, self._reader.bytes_read, detail)
-        )
+        fault = TransportFault(kind, self._first_byte_sent, self._bytes_written, self._reader.bytes_read, detail)
+        self._set_result(fault)
         if self._transport is not None:
             self._transport.abort()
 

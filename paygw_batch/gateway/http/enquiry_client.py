@@ -67,11 +67,8 @@ class EnquiryClient:
         url = httpx.URL(request.url)
         if f"{url.scheme}://{url.netloc.decode('ascii')}" != self._origin or str(url) != request.url:
             raise InternalError("an enquiry was signed for another place than the one it would be sent to")
-        headers = {
-            "Authorization": request.authorization,
-            "Content-Type": "application/json",
-            "Accept": "application/json",
-        }
+        media_type = "application/json"
+        headers = {"Authorization": request.authorization, "Content-Type": media_type, "Accept": media_type}
         stream = self._client.stream("POST", url, content=request.body, headers=headers)
         try:
             async with asyncio.timeout(self._total_timeout_s), stream as response:
