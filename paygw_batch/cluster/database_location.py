@@ -557,20 +557,20 @@ class WaitingRuns:
             self._session = None
 
 
-def _require_missing_host(missing: Sequence[MissingHost], name: str) -> MissingHost:
-    matching = [host for host in missing if name in {host.host_id, host.name}]
-    if len(matching) == 1:
-        return matching[0]
-    missing_names = ", ".join(
+def _require_missing_host(hosts: Sequence[MissingHost], name: str) -> MissingHost:
+    matches = [host for host in hosts if name in {host.host_id, host.name}]
+    if len(matches) == 1:
+        return matches[0]
+    known_names = ", ".join(
         say("{name} ({host_id}, last seen {time})", name=host.name, host_id=host.host_id, time=host.seen_at)
-        for host in missing
+        for host in hosts
     )
-    if matching:
+    if matches:
         raise UsageError(
-            say("Several missing hosts are called {named}: {known}.", named=name, known=missing_names),
+            say("Several missing hosts are called {named}: {known}.", named=name, known=known_names),
             hint=say("Give the id of one of them."),
         )
     raise UsageError(
         say("No missing host is called {named}. Nothing was changed.", named=name),
-        hint=say("Missing hosts: {known}.", known=missing_names or say("none")),
+        hint=say("Missing hosts: {known}.", known=known_names or say("none")),
     )

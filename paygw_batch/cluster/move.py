@@ -175,10 +175,10 @@ def _copy_and_mark(
             file.execute("BEGIN")
             counts = journal.verify()
             process = (socket.gethostname(), boot_id(), os.getpid(), _COMMAND, "run", target.intent_lives_s)
-            copied = copy_journal(session.connection, file, process, at=now, by=by)
-            if any(counts[name] != copied[name] for name in counts.keys() & copied.keys()):
+            copy_counts = copy_journal(session.connection, file, process, at=now, by=by)
+            if any(counts[name] != copy_counts[name] for name in counts.keys() & copy_counts.keys()):
                 raise InternalError("the copy of a journal counts otherwise than the file")
-    return copied
+    return copy_counts
 
 
 def copy_journal(

@@ -1,4 +1,4 @@
-"""`paygw-batch work`: sends rows that commands leave to workers, together with other hosts."""
+"""`paygw-batch work`: sends the rows that commands hand over to workers, together with other hosts."""
 
 import asyncio
 import math
@@ -52,7 +52,7 @@ class Share:
 
 
 class Worker:
-    """A worker. With a `share`, it ends when no rows are left. Otherwise it takes jobs until stopped.
+    """Sends rows for other commands. With a `share`, it ends when none are left. Otherwise it takes jobs until stopped.
 
     `program` is the command line that starts this program with the same configuration.
     """
@@ -216,12 +216,12 @@ class Worker:
         self._handle_signals(self._end_now)
 
     def _send_share(self, job: SendJob, journal: "WorkerJournal") -> tuple[RunEnd, ClockComparer]:
-        due = journal.tallies(job.batch.number, kind=TallyKind.DUE)
-        require_sendable(job, {tally.country for tally in due})
+        due_tallies = journal.tallies(job.batch.number, kind=TallyKind.DUE)
+        require_sendable(job, {tally.country for tally in due_tallies})
         if problem := clock_problem(job):
             raise JournalError(problem, hint=say("Correct this host's clock, then start the worker again."))
         comparer = ClockComparer(utc_now)
-        due_rows = sum(tally.count for tally in due)
+        due_rows = sum(tally.count for tally in due_tallies)
         try:
             with RunProgress(self._screen.err) as progress:
 

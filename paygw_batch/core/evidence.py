@@ -134,8 +134,8 @@ def match_attempt(times: StatedTimes, intended_at: str | None) -> AttemptMatch:
     """
     if intended_at is None:
         return AttemptMatch.UNSTATED
-    stated = [*times.true_at, times.sent_at] if times.sent_at is not None else list(times.true_at)
-    if any(interval.end <= intended_at for interval in stated):
+    intervals = [*times.true_at, times.sent_at] if times.sent_at is not None else list(times.true_at)
+    if any(interval.end <= intended_at for interval in intervals):
         return AttemptMatch.EARLIER
     if times.sent_at is not None and times.sent_at.start > intended_at:
         return AttemptMatch.NONE

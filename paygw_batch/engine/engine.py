@@ -264,29 +264,29 @@ class Engine:
     # The feeder reads due rows from the journal in pages, and signs requests ahead, up to the limit.
 
     async def _read_and_sign(self, batch: int) -> None:
-        signing: set[asyncio.Task[None]] = set()
+        tasks: set[asyncio.Task[None]] = set()
         try:
             limit = self._max_rows
             while limit != 0 and (page := await self._journal.due(batch, limit=min(limit or PAGE_ROWS, PAGE_ROWS))):
                 limit = None if limit is None else limit - len(page)
                 for start in range(0, len(page), self._signing_group_size):
-                    await self._wait_for_room(signing)
-                    signing.add(asyncio.create_task(self._sign(page[start : start + self._signing_group_size])))
-            await asyncio.gather(*signing)
+                    await self._wait_for_room(tasks)
+                    tasks.add(asyncio.create_task(self._sign(page[start : start + self._signing_group_size])))
+            await asyncio.gather(*tasks)
         except Exception as error:  # noqa: BLE001 (any error ends the run cleanly)
             self._give_up(error)
         finally:
-            for task in signing:
+            for task in tasks:
                 task.cancel()
             self._all_signed = True
             self._launch()
 
-    async def _wait_for_room(self, signing: set[asyncio.Task[None]]) -> None:
+    async def _wait_for_room(self, tasks: set[asyncio.Task[None]]) -> None:
         while True:
-            for task in [task for task in signing if task.done()]:
-                signing.remove(task)
+            for task in [task for task in tasks if task.done()]:
+                tasks.remove(task)
                 task.result()
-            if len(self._signed) + len(signing) * self._signing_group_size < self._max_signed_ahead:
+            if len(self._signed) + len(tasks) * self._signing_group_size < self._max_signed_ahead:
                 return
             self._room_freed.clear()
             await self._room_freed.wait()
@@ -302,7 +302,7 @@ class Engine:
 
     def _next_attempts(self, rows: Sequence[DueRow]) -> list[Attempt]:
         timestamp_s = int(self._runtime.now().timestamp())
-        return [Attempt(due.instruction, due.order_id, self._runtime.nonce(), timestamp_s) for due in rows]
+        return [Attempt(row.instruction, row.order_id, self._runtime.nonce(), timestamp_s) for row in rows]
 
     # Launching starts as many rows as the window, the rate limit and the signed requests allow.
 
@@ -370,7 +370,7 @@ class Engine:
         row.intent_result = self._record(row, intent)
 
     async def _attempt(self, row: _Row) -> Verdict:
-        due, elapsed_s = row.due, self._runtime.elapsed_s
+        due_row, elapsed_s = row.due, self._runtime.elapsed_s
         # No byte of the request may be sent before the intent is durable. After a crash, only the intent prevents the
         # row from being sent again.
         result = await row.intent_result
@@ -378,37 +378,37 @@ class Engine:
             # Evidence arrived after the row was read as due. The row is not sent, and a person must decide.
             return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), ContinueRun())
         if result is not MoveResult.MOVED:
-            raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
+            raise InternalError(f"row {due_row.row} was moved by someone else while this run held the journal")
         if self._tally.is_stopping:
             # The intent is durable, so record that no byte was sent. Otherwise the row would be in doubt.
-            stored, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
+            stored_reply, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
             started_s = elapsed_s()
             self._tally.sent += 1  # also counted if an error prevents a verdict
             reply = await self._gateway.deliver(row.request, partial(self._may_send, row))
             self._group_limit.observe(started_s - row.submitted_s, elapsed_s() - started_s)
-            stored, verdict = extract_stored_reply(reply, self._assess(reply, row.request.expected))
+            stored_reply, verdict = extract_stored_reply(reply, self._assess(reply, row.request.expected))
             self._tally.sent -= verdict.outcome.kind is OutcomeKind.NOT_SENT
         self._apply_verdict(verdict)
-        recorded = self._record(row, Concluded(verdict.outcome), stored)
+        recording = self._record(row, Concluded(verdict.outcome), stored_reply)
         if not isinstance(verdict.advice, RetrySoon):
             # The outcome is submitted before the intent of the next row in this slot. They share a commit, so no commit
             # leaves more rows in flight than there are slots.
             self._free_slot(row)
         try:
-            await recorded
+            await recording
         except Exception:
             # The gateway answered, but the journal could not record the outcome. It shows the row as in flight until
             # the next command puts it in doubt. Only this run's report mentions the outcome.
-            self._tally.unrecorded.append((due.order_id, verdict.outcome.kind))
+            self._tally.unrecorded.append((due_row.order_id, verdict.outcome.kind))
             raise
-        self._progress.record_outcome(due, verdict.outcome)
+        self._progress.record_outcome(due_row, verdict.outcome)
         return verdict
 
     def _may_send(self, row: _Row) -> bool:
         """Return whether a row may still be sent: its intent is recent, and the journal still permits this process."""
-        # If this process was suspended after its commit, another worker may meanwhile have put the row in doubt, or a
-        # person may have settled it.
+        # If this process was suspended after its commit, another worker may have put the row in doubt, or a person may
+        # have settled it.
         age_s = self._runtime.elapsed_s() - row.submitted_s
         return age_s < self._send_within_s and self._journal.may_send(age_s)
 
@@ -427,12 +427,12 @@ class Engine:
 
     def _record(self, row: _Row, fact: Fact, reply: StoredReply | None = None) -> asyncio.Future[MoveResult]:
         """Submit a fact about a row's latest attempt. The future completes once the fact is durable."""
-        due = row.due
-        entry = Entry(due.number, due.standing.attempt + row.tries, fact, self._fact_timestamp(), reply)
+        due_row = row.due
+        entry = Entry(due_row.number, due_row.standing.attempt + row.tries, fact, self._fact_timestamp(), reply)
         return self._committer.submit(entry)
 
     def _fact_timestamp(self) -> str:
-        """Return the current time as text. Formatting is slow, so it is done only once a millisecond."""
+        """Return the current time as text. Formatting is slow, so it is done only once per millisecond."""
         now = self._runtime.now()
         if not _ZERO <= now - self._last_timestamp[0] < _MILLISECOND:
             self._last_timestamp = now, timestamp(now)

@@ -198,6 +198,6 @@ class ClockComparer:
         """Record the comparison in the journal if it is the first, or if the difference has changed."""
         if self.comparison is None:
             return
-        _, recorded = journal.clock()
-        if recorded is None or abs(self.comparison.ahead_s - recorded.ahead_s) > MIN_RECORDED_CHANGE_S:
-            journal.settle([], note=_merge_comparison(self.comparison, recorded))
+        _, previous = journal.clock()
+        if previous is None or abs(self.comparison.ahead_s - previous.ahead_s) > MIN_RECORDED_CHANGE_S:
+            journal.settle([], note=_merge_comparison(self.comparison, previous))

@@ -1,4 +1,4 @@
-"""Encodes an instruction as a request body, once: the same bytes are signed and sent.
+"""Encodes an instruction as a request body. The same bytes are signed and sent.
 
 The control hash of a collection covers its order id, amount and currency (section 5 of the gateway's interface). The
 interface does not document the order of these parts, the separator, the format of the amount, or whether a secret is

@@ -61,7 +61,7 @@ class SharedSecretHash:
 
         A value that contains the separator also counts as FORGED, because other values could produce the same text.
         """
-        sent, parts = values.get(self.hash_field), []
+        parts = []
         for name in self.fields:
             value = values.get(name)
             if name == SECRET:
@@ -71,7 +71,8 @@ class SharedSecretHash:
             else:
                 parts.append(value.encode("utf-8", "surrogatepass"))
         expected = _digest(self.algorithm, self.secret, self.separator.encode().join(parts)).hex()
-        if sent is None or not hmac.compare_digest(expected.encode(), sent.lower().encode("utf-8", "surrogatepass")):
+        sent_hash = values.get(self.hash_field, "").lower()
+        if not hmac.compare_digest(expected.encode(), sent_hash.encode("utf-8", "surrogatepass")):
             return Proof.FORGED
         return Proof.UNPROVEN if self.algorithm is HashAlgorithm.SHA1 else Proof.PROVEN
 
@@ -184,13 +185,13 @@ def read_notification(
 
 def relevant_headers(request: IncomingRequest, header: str | None) -> tuple[tuple[str, str], ...]:
     """Return the headers to store: `header`, and any about sender, time or authenticity. Others may be secret."""
-    configured = (header or "").lower()
-    relevant = [
+    configured_name = (header or "").lower()
+    headers = [
         (name, value[:MAX_HEADER_CHARACTERS])
         for name, value in request.headers
-        if name == configured or (_RELEVANT_HEADER.search(name) and not _SECRET_HEADER.search(name))
+        if name == configured_name or (_RELEVANT_HEADER.search(name) and not _SECRET_HEADER.search(name))
     ]
-    return tuple(sorted(relevant, key=lambda pair: pair[0] != configured)[:MAX_HEADERS])
+    return tuple(sorted(headers, key=lambda pair: pair[0] != configured_name)[:MAX_HEADERS])
 
 
 def _parse_members(request: IncomingRequest) -> Mapping[str, Any] | str:

@@ -68,7 +68,7 @@ def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]
 
 
 def first_value(members: Mapping[str, Any], paths: Iterable[str]) -> Any:
-    """Return the first value at `paths`, skipping missing and null ones, or None if there is none."""
+    """Return the first value at `paths` that is neither missing nor null, or None."""
     return next(values_at(members, paths), None)
 
 

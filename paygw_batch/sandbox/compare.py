@@ -1,6 +1,6 @@
 """Compares a reconciliation file with the orders in the sandbox's record.
 
-`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints any differences, and then exits with 1.
+`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` lists differences, and exits with 1 if there are any.
 """
 
 import csv
@@ -37,31 +37,31 @@ def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, 
         if order_id and (order_id not in rows or rows[order_id]["state"] == "invalid"):
             rows[order_id] = row
     order_id_by_sent_id = {row["sent_orderid"]: order_id for order_id, row in rows.items() if row["sent_orderid"]}
-    committed_by_row: defaultdict[str, list[RecordLine]] = defaultdict(list)
+    lines_by_row: defaultdict[str, list[RecordLine]] = defaultdict(list)
     for line in record:
         sent_id = line.client_orderid
         candidates = (sent_id, order_id_by_sent_id.get(sent_id, ""), _RETRY_SUFFIX.sub("", sent_id))
         row_order_id = next((candidate for candidate in candidates if candidate in rows), None)
         if row_order_id is not None and line.committed == "yes":
-            committed_by_row[row_order_id].append(line)
+            lines_by_row[row_order_id].append(line)
     return [
         f"{order_id}: {difference}"
         for order_id, row in rows.items()
-        for difference in _describe_differences(row, committed_by_row.get(order_id, []))
+        for difference in _describe_differences(row, lines_by_row.get(order_id, []))
     ]
 
 
-def _describe_differences(row: Mapping[str, str], committed: Sequence[RecordLine]) -> Iterable[str]:
+def _describe_differences(row: Mapping[str, str], committed_lines: Sequence[RecordLine]) -> Iterable[str]:
     state = row["state"]
-    if len(committed) > 1:
-        yield f"paid {len(committed)} times at the gateway"
-    if committed and state in _NO_MONEY_MOVED:
+    if len(committed_lines) > 1:
+        yield f"paid {len(committed_lines)} times at the gateway"
+    if committed_lines and state in _NO_MONEY_MOVED:
         suffix = ", perhaps from an earlier sheet" if state == "invalid" else ""
         yield f"{state} here, but taken at the gateway{suffix}"
-    if not committed and state in _MONEY_MOVED:
+    if not committed_lines and state in _MONEY_MOVED:
         yield f"{state} here, but never taken at the gateway"
-    if committed and state != "invalid":
-        field_names = sorted({name for line in committed for name in _differing_fields(row, line)})
+    if committed_lines and state != "invalid":
+        field_names = sorted({name for line in committed_lines for name in _differing_fields(row, line)})
         if field_names:
             yield f"other {', '.join(field_names)} at the gateway"
 

@@ -130,7 +130,7 @@ class NotificationRule(_Conditions):
 
 
 class Enquiries(_Table):
-    """How to answer status enquiries: with the reply's status word, or after `after_s` seconds with its `later` word.
+    """How to answer status enquiries. `later` maps the reply's status word to the one reported after `after_s` seconds.
 
     `not_found` is the status word for orders that were never accepted.
     """

@@ -107,12 +107,12 @@ class SandboxApp:
         )
         build_verifier = partial(Verifier, endpoint_id=config.endpoint_id, authenticator=authenticator, clock=clock)
         self._verifiers: list[tuple[Verifier, Record]] = []
-        for served in config.operations:
-            verifier = build_verifier(operation=served.operation, rules=served.rules, expectations=served.expectations)
-            self._verifiers.append((verifier, records[served.operation.name]))
+        for entry in config.operations:
+            verifier = build_verifier(operation=entry.operation, rules=entry.rules, expectations=entry.expectations)
+            self._verifiers.append((verifier, records[entry.operation.name]))
         self._enquiries: EnquiryResponder | None = None
         if config.enquiry is not None:
-            paths = [served.record_path for served in config.operations]
+            paths = [entry.record_path for entry in config.operations]
             verifier = build_verifier(operation=config.enquiry, rules={})
             self._enquiries = EnquiryResponder(verifier, paths, config.behaviour.enquiry, clock)
 

@@ -1,7 +1,7 @@
 """Sends a request to the gateway at most once, and returns its reply or fault.
 
-The transport ignores redirects, cookies and environment variables, and never retries. Whether a
-payout may be retried depends only on the first-byte witness in the returned fault, never on the type of an exception.
+The transport ignores redirects, cookies and environment variables, and never retries. Whether a payout may be retried
+depends only on the first-byte witness in the returned fault, never on the type of an exception.
 """
 
 import asyncio
@@ -78,8 +78,8 @@ class PayoutTransport:
     """Sends requests to one gateway over HTTP/1.1, from a single event loop.
 
     Without reuse, a connection carries one request and is closed. With reuse, it is kept open while it is silent and
-    has been idle for less than `MAX_IDLE_S`. The most recently used connection is reused first, and a new one is
-    opened only if none is idle. So there are never more connections than requests in flight.
+    has been idle for less than `MAX_IDLE_S`. The most recently used connection is reused first. A new one is opened
+    only if none is idle, so there are never more connections than requests in flight.
 
     TLS sessions are resumed, which saves the gateway a signature for each connection, and a round trip under TLS 1.2.
     Only the first handshake verifies the certificate. Raises `ConfigurationError` for invalid or unsafe settings.
