@@ -61,10 +61,10 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
 def _job_row(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
     folders = {pick_up_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
     state = say("running") if job.is_being_done else "" if job.due_at is None else _trim_time(job.due_at, _TO_SECONDS)
-    ended = "" if job.ended_at is None else _trim_time(job.ended_at, _TO_SECONDS)
+    ended_at = "" if job.ended_at is None else _trim_time(job.ended_at, _TO_SECONDS)
     exit_code = "" if job.exit_code is None else str(job.exit_code)
-    missed = "" if job.missed_at is None else _trim_time(job.missed_at, _TO_MINUTES)
-    return folders.get(job.name, job.name), state, ended, job.host or "", exit_code, missed
+    missed_at = "" if job.missed_at is None else _trim_time(job.missed_at, _TO_MINUTES)
+    return folders.get(job.name, job.name), state, ended_at, job.host or "", exit_code, missed_at
 
 
 def _trim_time(time: str, end: int) -> str:
@@ -128,10 +128,10 @@ def limits_command(
 
 
 def _show_limits(screen: Screen, state: GateState, settings: Settings) -> None:
-    configured = settings.submission
-    rate = configured.rate_per_s if state.rate_per_s is None else state.rate_per_s
+    submission = settings.submission
+    rate = submission.rate_per_s if state.rate_per_s is None else state.rate_per_s
     rate_text = say("{rate:g} rows a second", rate=rate) if rate else say("no limit")
-    concurrency = configured.concurrency if state.concurrency is None else state.concurrency
+    concurrency = submission.concurrency if state.concurrency is None else state.concurrency
     concurrency_text = say_count(concurrency, "{count:,} row", "{count:,} rows")
     rows = [
         (say("rate"), _limit_text(rate_text, is_configured=state.rate_per_s is None)),

@@ -69,8 +69,8 @@ _OFFICER_TEMPLATES: Mapping[str, str] = MappingProxyType(
 
 def encode_record(code: str, *values: str | int | None) -> str:
     """Encode a code and its values for the journal. A missing value is None."""
-    cleaned = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
-    return _encode([code, *cleaned])
+    clean_values = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
+    return _encode([code, *clean_values])
 
 
 STOPPED_BY_PERSON = encode_record("stopped_by_person")

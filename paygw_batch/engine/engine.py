@@ -121,8 +121,8 @@ def extract_stored_reply(reply: RawReply | TransportFault, verdict: Verdict) -> 
         return None, verdict
     headers = [f"{name}: {value[:MAX_HEADER_CHARACTERS]}" for name, value in reply.headers if name in STORED_HEADERS]
     head = "\n".join([f"HTTP/1.1 {reply.http_status}", *headers])
-    stored = StoredReply(head.encode("utf-8", "backslashreplace").decode(), reply.body[:MAX_BODY_BYTES])
-    return stored, replace(verdict, outcome=verdict.outcome._replace(reply_sha256=stored.sha256))
+    stored_reply = StoredReply(head.encode("utf-8", "backslashreplace").decode(), reply.body[:MAX_BODY_BYTES])
+    return stored_reply, replace(verdict, outcome=verdict.outcome._replace(reply_sha256=stored_reply.sha256))
 
 
 PAGE_ROWS = 64

@@ -167,11 +167,11 @@ def _path_before_operation(path: str, operation_path: str) -> str | None:
     A part is the operation's first segment, two successive segments, or its last segment at the end of `path`.
     """
     segments = path.split("/")[1:]
-    expected = [segment for segment in operation_path.split("/")[1:] if not segment.startswith("{")]
+    operation_segments = [segment for segment in operation_path.split("/")[1:] if not segment.startswith("{")]
     names = [unquote(segment).casefold() for segment in segments]
-    pairs = list(pairwise(expected))
-    for index, name in enumerate(names):
-        next_name = names[index + 1] if index + 1 < len(names) else None
-        if name == expected[0] or (name, next_name) in pairs or (name == expected[-1] and next_name is None):
+    pairs = list(pairwise(operation_segments))
+    for index, (name, next_name) in enumerate(zip(names, [*names[1:], None], strict=False)):
+        is_last = next_name is None and name == operation_segments[-1]
+        if name == operation_segments[0] or (name, next_name) in pairs or is_last:
             return "".join(f"/{segment}" for segment in segments[:index])
     return None

@@ -110,12 +110,9 @@ class PayoutTransport:
             raise InternalError("a request was sent through a transport that is closed")
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._settings.total_timeout_s
-        connection = self._take_idle(loop.time())
-        if connection is None:
-            opened = await self._open(loop, deadline_s)
-            if isinstance(opened, TransportFault):
-                return opened
-            connection = opened
+        connection = self._take_idle(loop.time()) or await self._open(loop, deadline_s)
+        if isinstance(connection, TransportFault):
+            return connection
         started_s, has_reply = loop.time(), False
         try:
             result = await connection.exchange(
