@@ -120,7 +120,7 @@ _PLANS_FOR_PAYMENTS = """SELECT * FROM (
 class AcceptedLoss:
     """A loss that this host accepted: the number of its commits that the database has lost, and their rows.
 
-    If `is_estimate`, this host does not know all of these commits, so it put every unfinished row in doubt.
+    If `is_estimate` is true, this host does not know all of these commits, so it put every unfinished row in doubt.
     """
 
     commits: int

@@ -85,7 +85,7 @@ class ScheduledCommand:
     arguments: tuple[str, ...]
 
     def command_arguments(self) -> list[str]:
-        """Return the arguments of the command. Each call returns a new file name for a backup."""
+        """Return the command's arguments. Each call gives a backup a new file name."""
         if self.name != BACKUP:
             return list(self.arguments)
         at = timestamp(utc_now()).replace("-", "").replace(":", "")

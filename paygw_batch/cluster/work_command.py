@@ -260,7 +260,7 @@ class Worker:
         self._is_ending |= interruption.is_signalled
 
     def _end_now(self, _signal: int, _frame: FrameType | None) -> None:
-        """End the worker immediately, even if the server does not answer. Only used while no rows are being sent."""
+        """End the worker immediately, even if the server does not answer. Call only while no rows are being sent."""
         # Record the signal too, because an import or an interpreter callback may swallow the exception.
         interruption.is_signalled = self._is_ending = True
         self._wake()

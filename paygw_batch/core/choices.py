@@ -12,7 +12,7 @@ class BatchSender(Enum):
 
     THIS_PROCESS = "this_process"
     WORKERS_IF_ANY = "workers_if_any"
-    """Workers, followed by this process, if any are alive. Otherwise this process."""
+    """Workers, if any are alive, while this process follows their run. Otherwise this process."""
     WORKERS_UNATTENDED = "workers_unattended"
     """Like `WORKERS_IF_ANY`, but for timers: a signal leaves the run to the workers instead of stopping it."""
     WORKERS_LATER = "workers_later"

@@ -135,7 +135,7 @@ MAX_SIGNATURE_AGE_S = 30
 """The age in seconds above which a request is signed again before it is sent."""
 
 _ZERO, _MILLISECOND = timedelta(), timedelta(milliseconds=1)
-"""Times within this range can share a timestamp, which is in milliseconds."""
+"""Times within this range can share a timestamp, because timestamps are in milliseconds."""
 
 Assess = Callable[[RawReply | TransportFault, ExpectedReply], Verdict]
 """Returns the verdict on a reply or a fault."""
@@ -187,7 +187,7 @@ class Engine:
     """Sends the due rows of one batch. Use each instance only once. Call `drain` only from the event loop."""
 
     continues_after_drain = False
-    """Whether other processes send the remaining rows after a drain. Never true of an engine."""
+    """Whether other processes send the remaining rows after a drain. Always False for an engine."""
 
     @property
     def sent_count(self) -> int:

@@ -37,7 +37,7 @@ REPLY_TIMEOUT_S = 10.0
 class NotificationHash:
     """A hash in the field `name` that authenticates a notification.
 
-    `algorithm` is `sha256`, `sha1` or `hmac-sha256`. `fields` lists the hashed fields. `{secret}` is the secret.
+    `algorithm` is `sha256`, `sha1` or `hmac-sha256`. `fields` lists the hashed fields, with `{secret}` for the secret.
     """
 
     algorithm: str

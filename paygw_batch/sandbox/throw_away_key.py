@@ -17,9 +17,9 @@ from paygw_batch.language import say
 
 KEY_NAME = "sandbox-merchant.pem"
 GATEWAY_KEY_NAME = "sandbox-gateway.pem"
-"""The private key file that signs notifications if `authenticity = "header-rsa"` is configured."""
+"""The file with the private key that signs notifications if `authenticity = "header-rsa"` is configured."""
 GATEWAY_PUBLIC_NAME = "sandbox-gateway-public.pem"
-"""The public key file that verifies these notifications, for `[notifications] public_key_file`."""
+"""The file with the public key that verifies these notifications, for `[notifications] public_key_file`."""
 
 
 def ensure_sandbox_key(directory: Path) -> Path:

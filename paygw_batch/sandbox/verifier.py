@@ -88,7 +88,7 @@ def base_string(
 
 
 class NonceMemory:
-    """Remembers nonces for at least ten minutes. Requests older than that have outdated timestamps."""
+    """Remembers nonces for at least ten minutes. Older requests are refused because of their timestamps."""
 
     def __init__(self) -> None:
         self._older: set[str] = set()

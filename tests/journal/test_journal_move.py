@@ -147,7 +147,7 @@ def usable_journals(place: Path, to: DatabaseLocation) -> list[str]:
 
 STEPS = (
     *("Session", "FileLocation.open_to_write", "copy_journal", "load_identity", "finish_move"),
-    *("_record_new_place", "KnownJournal"),
+    *("_record_new_location", "KnownJournal"),
 )
 
 
