@@ -184,7 +184,7 @@ class JobWorker:
 
     def close(self) -> None:
         """Take no more jobs, terminate running timetable commands, and wait for them."""
-        with suppress(RuntimeError):  # the loop has ended too
+        with suppress(RuntimeError):  # the loop has already ended
             self._loop.call_soon_threadsafe(self._is_ending.set)
         while self._thread.is_alive():
             self._thread.join(_JOIN_TIMEOUT_S)

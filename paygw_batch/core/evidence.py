@@ -231,7 +231,7 @@ class Deferral:
 
 
 def assess_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]) -> Ruling | Deferral:
-    """Decide the effect of a claim. `candidates` have its order id. `words` maps status words to outcomes."""
+    """Decide the effect of a claim. All `candidates` have its order id. `words` maps status words to outcomes."""
     matching = _select_candidates(claim, candidates)
     if isinstance(matching, Ruling):
         return matching

@@ -128,7 +128,6 @@ def decider_name(by: str) -> str:
 
 
 def _is_decided_by_order(by: str) -> bool:
-    """Return whether a decision was made through a signed order, and not by one person."""
     return by.startswith(f'["{_AGREED}", ') and by.endswith("]")
 
 

@@ -32,9 +32,9 @@ FIRST_WAIT_S = 0.5
 """The average wait before the second try. Each later wait is four times as long as the one before."""
 
 
-def retry_delay_s(try_number: int, fraction: float) -> float:
-    """Return the seconds to wait before try `try_number` (2, 3, ...), with up to 50 % jitter."""
-    return FIRST_WAIT_S * 4.0 ** (try_number - 2) * (0.5 + fraction)
+def retry_delay_s(try_number: int, jitter: float) -> float:
+    """Return the seconds to wait before try `try_number` (2, 3, ...), varied by up to 50 % (`jitter` from 0 to 1)."""
+    return FIRST_WAIT_S * 4.0 ** (try_number - 2) * (0.5 + jitter)
 
 
 @dataclass(slots=True)

@@ -49,7 +49,6 @@ _URL = re.compile(rf"(?=.{{1,{MAX_URL_CHARACTERS}}}$)https?://[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,12}")
 _REDIRECTS = range(HTTPStatus.MULTIPLE_CHOICES, HTTPStatus.BAD_REQUEST)
 _MIN_SERVER_ERROR = HTTPStatus.INTERNAL_SERVER_ERROR.value
-"""The lowest HTTP status of a server error."""
 _CREDENTIALS_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _PAUSE_REQUESTED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
@@ -64,7 +63,7 @@ def classify(
 ) -> Verdict:
     """Return the outcome of an attempt and the advice for the run. Never raises.
 
-    `words` maps the operator's status words (`[outcomes]`) to outcomes, and is matched exactly. `now` (with a time
+    `words` maps the operator's status words (`[outcomes]`), which must match exactly, to outcomes. `now` (with a time
     zone) is needed only for a Retry-After date in a reply without a Date header.
     """
     if isinstance(reply, TransportFault):
