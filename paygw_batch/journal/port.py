@@ -1,4 +1,4 @@
-"""The interfaces through which a run sends: to the journal, to a shared run, and to shared limits."""
+"""A run's interfaces to the journal, to a shared run, and to the limits shared by all processes."""
 
 import asyncio
 from collections import Counter
@@ -25,16 +25,16 @@ class EngineJournal(Protocol):
     """The interface through which an engine uses the journal, one call at a time. No call blocks the event loop."""
 
     async def due(self, batch: int, *, limit: int) -> Sequence[DueRow]:
-        """Return the next READY instructions of a batch, at most `limit`, in the sheet's order, or none at the end.
+        """Return up to `limit` further READY instructions of a batch, in the sheet's order, or none at the end.
 
-        Each instruction is returned only once. A row held by evidence, such as a released row that is paid according
-        to a statement, is left out until a person settles it.
+        Each instruction is returned only once. Rows held by evidence are left out until a person settles them, such as
+        a released row that is paid according to a statement.
         """
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Store facts durably in one transaction and move their instructions. Returns each fact's effect.
 
-        Raises `JournalUnwritable` if the write fails, and at every call after that.
+        Raises `JournalUnwritable` if the write fails, and in every later call.
         """
 
     def may_send(self, age_s: float) -> bool:
@@ -58,7 +58,7 @@ class CountedKind(StrEnum):
 
 
 class CountedOutcomes(NamedTuple):
-    """A series of `times` successive outcomes of one kind and, for rejections, with one `reason`."""
+    """A number (`times`) of successive outcomes of the same kind and, if rejections, with the same `reason`."""
 
     kind: CountedKind
     reason: str
@@ -78,7 +78,7 @@ class GateStopKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GateStop:
-    """Why no worker may send, and how many successive rows caused it."""
+    """The reason why no worker may send, and the number of successive rows that caused it."""
 
     kind: GateStopKind
     count: int
@@ -89,7 +89,7 @@ class GateStop:
 class GateReport:
     """A sending process's report to the gate, with the limits from its configuration.
 
-    `rest_s` is the pause requested by the gateway. `stop` says why the process stopped, or is empty.
+    `rest_s` is the pause requested by the gateway. `stop` is the reason why the process stopped, or empty.
     """
 
     stop_after_in_doubt: int
@@ -103,7 +103,7 @@ class GateReport:
 class GateShare:
     """One process's share of the limits. `senders` is the number of sending processes, this one included.
 
-    `before` is how many of them come before this one, which determines who gets the remainder of a division. A limit is
+    `before` is how many of them precede this one, which determines who gets the remainder of a division. A limit is
     None if nobody set it. `rest_s` is the pause requested by the gateway.
     """
 
@@ -119,7 +119,7 @@ class Gate(Protocol):
     """One process's access to the limits shared by all processes of an endpoint. Not thread-safe."""
 
     def open(self) -> None:
-        """Let processes send again after a stop, because a person has started a run."""
+        """Let processes send again after a stop. Called when a person starts a run."""
 
     def request_share(self, report: GateReport) -> GateShare:
         """Report this process's outcomes and return its share of the limits. Raises `JournalError`."""
@@ -130,7 +130,7 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A live sending process, and the number of its rows in flight."""
+    """A live sending process and its number of rows in flight."""
 
     worker: int
     host: str
@@ -141,7 +141,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """The gate's state as shown to people. A limit is None if nobody set it, and then the configuration applies.
+    """The gate's state as shown to people. A limit is None if nobody set it, so that the configuration applies.
 
     Times are UTC, ISO 8601, or empty for never.
     """
@@ -172,7 +172,7 @@ class LimitChange:
 
 
 JOBS_SCHEMA = "paygw_jobs"
-"""The database schema with the workers' jobs and their last results. The journal never reads it."""
+"""The database schema for the workers' jobs and their latest results. The journal never reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class RowBeingSent:
 class WorkerStatus:
     """A worker that is alive, or that died with rows in flight.
 
-    `batch` is the id of the batch that it is sending, or None if it is idle. `rows` is the number of rows it has sent.
+    `batch` is the id of the batch being sent, or None if the worker is idle. `rows` is the number of rows sent so far.
     Times are UTC, ISO 8601 with `Z`.
     """
 
@@ -227,7 +227,7 @@ class UnfinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
-    """What all hosts are doing: their workers, the unfinished runs, and the gate."""
+    """The activity of all hosts: their workers, the unfinished runs, and the gate."""
 
     workers: Sequence[WorkerStatus]
     runs: Sequence[UnfinishedRun]
@@ -236,10 +236,10 @@ class SharedWork:
 
 @dataclass(frozen=True, slots=True)
 class TimetableJob:
-    """A job in the timetable: whether it is running, and its last result on any host.
+    """A job in the timetable: whether it is running, and its latest result on any host.
 
     `attempts` is the number of failed tries, and `due_at` the time of the next one. `missed_at` is when the job was
-    last due but no worker ran it. Times are UTC, ISO 8601 with `Z`.
+    last due without a worker to run it. Times are UTC, ISO 8601 with `Z`.
     """
 
     name: str
@@ -254,7 +254,7 @@ class TimetableJob:
 
 
 class SharedRunHandle(Protocol):
-    """A handle on a run that was handed over to workers."""
+    """A handle on a run that workers are sending."""
 
     def read_state(self) -> SharedRun:
         """Return the current state of the run."""
@@ -263,7 +263,7 @@ class SharedRunHandle(Protocol):
         """Return whether a worker is alive."""
 
     def stop(self, reason: str) -> None:
-        """Stop the run, so that no worker sends another row. Later calls do not change the reason."""
+        """Stop the run, so that no worker sends another row. The reason from the first call is kept."""
 
 
 T = TypeVar("T")
@@ -279,7 +279,7 @@ class JournalThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call `function` in the thread. Waits until it returns, even if the caller is cancelled."""
+        """Call `function` in the thread and wait until it returns, even if the caller is cancelled."""
         future = asyncio.get_running_loop().run_in_executor(self._thread, function)
         try:
             return await asyncio.shield(future)
@@ -297,10 +297,10 @@ class SendingJournal(Protocol):
     """The journal methods needed by `SerializedCalls` and its subclasses."""
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one transaction."""
+        """Store facts durably in one transaction."""
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[DueRow]:
-        """Return the next rows of a batch that may be sent."""
+        """Return the next rows of a batch that may be sent, after row `after_row`."""
 
     def process_arrivals(
         self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None

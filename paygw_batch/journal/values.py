@@ -51,8 +51,8 @@ class Head:
 class NewInstruction(NamedTuple):
     """A row about to become an instruction. It is a tuple for speed, because a batch can have a million of them.
 
-    `content` is the canonical text of everything that a person decided (payee, amount, currency, country). Two rows
-    repeat each other if it is identical. `minor` is the amount in minor units, and `payee` the account or phone number.
+    `content` is the canonical text of everything that a person decided (payee, amount, currency, country). Rows with
+    identical `content` repeat each other. `minor` is the amount in minor units, and `payee` the account or phone number.
     """
 
     row: int
@@ -72,7 +72,7 @@ class NewInstruction(NamedTuple):
 class Amendment:
     """A row that replaces `instruction`, a payment that was rejected or never sent.
 
-    A payment rejected only on a person's word is replaced only if it was sent no later than `cutoff`.
+    A payment reported as rejected only by a person is replaced only if it was sent no later than `cutoff`.
     """
 
     row: int
@@ -132,9 +132,9 @@ class KnownRow:
     opened_at: str = field(default="", compare=False)
 
 
-def is_in_quarantine(since: str | None, cutoff: str) -> bool:
-    """Return whether a row is still in quarantine, because it was sent at `since` (None if never), after `cutoff`."""
-    return since is not None and since > cutoff
+def is_in_quarantine(quarantined_since: str | None, cutoff: str) -> bool:
+    """Return whether a row's quarantine (None if it has none) began after `cutoff`, and so has not ended."""
+    return quarantined_since is not None and quarantined_since > cutoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Clash:
     """A row whose order id was used for a payment with other content: `instruction`, in row `sheet_row` of `batch`.
 
     `is_amendable` if it is rejected or cannot have been paid, and not replaced or held. `quarantined_since` is when it
-    was sent, if it is rejected only on a person's word, or None.
+    was sent if only a person reported it as rejected, or else None.
     """
 
     row: int
@@ -164,7 +164,7 @@ class Clash:
 class LookAlike:
     """A row with the same amount and payee as another instruction, but another order id.
 
-    If `is_rewritten`, one id looks as if the other had been retyped, or converted by a program.
+    If `is_rewritten`, one id looks like a retyped or converted form of the other.
     """
 
     row: int
@@ -268,7 +268,7 @@ class RowState:
     intended_at: str | None = None
     """The time of the latest intent."""
     quarantined_since: str | None = None
-    """When the latest attempt was sent, if the row is rejected only on a person's word (as in `Clash`)."""
+    """When the latest attempt was sent, if only a person reported it as rejected (as in `Clash`)."""
     endpoint_id: str | None = None
     """The id of the endpoint to which the latest attempt was sent, if known."""
 
@@ -284,7 +284,7 @@ LINE_COLUMNS = (
 class HistoryEntry:
     """A person's action on a batch or one of its rows, such as opening, approving, resolving or releasing.
 
-    `row` and `attempt` are None for an entry about the whole batch. `by` is empty if nobody was recorded.
+    `row` and `attempt` are None if the entry is about the whole batch. `by` is empty if nobody was recorded.
     """
 
     seq: int
@@ -302,9 +302,8 @@ class HistoryEntry:
 class ForgettablePayments:
     """The payments whose payees may be forgotten now, as instruction numbers by batch number.
 
-    If a batch in `batches` has no such payments, only its sheet is forgotten. `waiting` are the unfinished batches, in
-    which nobody is forgotten yet. `before` is the date before which people are forgotten, or empty if only a single
-    person is.
+    If a batch in `batches` has no such payments, only its sheet is forgotten. `waiting` lists the unfinished batches,
+    in which nobody can be forgotten yet. Payments before the date `before` are forgotten, unless it is empty.
     """
 
     before: str
@@ -356,7 +355,7 @@ class TallyKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UsedSpelling:
-    """A row whose order id was already used, in another spelling: as `order_id`, in `batch`."""
+    """A row whose order id was used before, in `batch`, but spelled as `order_id`."""
 
     row: int
     order_id: str
@@ -366,7 +365,7 @@ class UsedSpelling:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBatch:
-    """A batch whose payments a sheet repeats under other order ids. `rows` is the number of rows that do so."""
+    """A batch whose payments `rows` rows of a sheet repeat under other order ids."""
 
     batch: str
     sheet_name: str
@@ -390,7 +389,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvidence:
-    """Evidence, recorded at `taken_at`, that a person must check. Its row has not moved since, or is held by it.
+    """Evidence, recorded at `taken_at`, that a person must check. It holds its row, or the row has not moved since.
 
     `said` is the outcome that the evidence states, or None if its status word has no configured meaning.
     """
@@ -420,17 +419,17 @@ class Hold:
     taken_at: str
     state: State
     last_sent_at: str = ""
-    """The latest time at which a lost attempt may have been sent: when the loss was found. Empty without a loss."""
+    """The latest time at which a lost attempt can have been sent: when the loss was found. Empty without a loss."""
     order_ids: tuple[str, ...] = ()
-    """The order ids that all evidence about the row names. The latest attempt may have had another id."""
+    """The order ids named in any evidence about the row. The latest attempt may have used another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatementNote:
-    """A statement carried out for a batch: the file's name and SHA-256, who did it, and when (empty if not yet).
+    """A statement applied to a batch: the file's name and SHA-256, who applied it, and when (empty if not yet).
 
-    `attempts` has (instruction, number of attempts) for each instruction in the file. The statement does not cover
-    later attempts.
+    `attempts` holds (instruction, number of attempts) for each instruction in the file. Later attempts are not covered
+    by the statement.
     """
 
     batch: str
@@ -469,7 +468,7 @@ class AdoptionNote:
 
 @dataclass(frozen=True, slots=True)
 class EndpointNote:
-    """Another endpoint of the merchant. `by` is empty if a run recorded it."""
+    """A further endpoint of the merchant. `by` is empty if a run recorded it."""
 
     endpoint: EndpointIdentity
     by: str
@@ -529,7 +528,7 @@ class BatchOpened:
 class BatchForgotten:
     """The fact that people in a batch were forgotten: who decided it, and how many payments it concerns.
 
-    `before` is the date before which payments were forgotten, or empty if only a single person was.
+    Payments before the date `before` were forgotten, or those of one person if it is empty.
     """
 
     by: str
@@ -538,7 +537,7 @@ class BatchForgotten:
     order: str = ""
     """The digest of the signed order to forget them. Empty if no second person had to approve."""
     orders: tuple[int, ...] = ()
-    """The facts of signed orders that were forgotten too, because they name a row of one of these people."""
+    """The facts of signed orders that were also forgotten, because they name a row of one of these people."""
 
 
 BatchFact = BatchOpened | BatchForgotten
@@ -558,20 +557,20 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The gateway's messages about one or all batches that a person must check."""
+    """The gateway's messages that a person must check, about one or all batches."""
 
     contradictions: Sequence[Contradiction]
-    """The facts that changed nothing and that nobody has answered yet."""
+    """The facts that changed nothing and await a person's decision."""
     waiting: Sequence[WaitingEvidence]
-    """The evidence that nobody has checked yet, or that holds its row."""
+    """The evidence that holds its row or has not been checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaymentSearch:
     """The criteria of a search for payments: words of the payee, or the order id.
 
-    Each of `words` is a list of alternatives. A payment matches if its payee's data contains one of each list. A word
-    that ends with `*` matches as a prefix.
+    Each item of `words` lists alternatives. A payment matches if its payee's data contains at least one word of every
+    item. A word that ends with `*` matches as a prefix.
     """
 
     words: tuple[tuple[str, ...], ...]
@@ -582,7 +581,7 @@ class PaymentSearch:
 class FoundPayment:
     """A payment or collection with its state and latest attempt. `batch` is the first batch that contained it.
 
-    `fields` are the form's fields. `payee` is the account or phone number.
+    `fields` holds the form's fields, and `payee` the account or phone number.
     """
 
     batch: str
@@ -677,7 +676,7 @@ class StoredNotice:
 
 
 class Link(NamedTuple):
-    """The last line of a chain, to which the next line will link. `at` is the newest time in the chain."""
+    """The last line of a chain, to which the next one links. `at` is the newest time in the chain."""
 
     seq: int
     hash: bytes
@@ -698,14 +697,14 @@ class AcceptedRows:
     """The lost order ids of each held row, separated by commas."""
     not_sent: int = 0
     unknown_orders: list[str] = field(default_factory=list)
-    """Order ids that were sent but whose batch the journal lost. Rows that use them are held."""
+    """Order ids that were sent but whose batch was lost from the journal. Rows that use them are held."""
     contradictions: list[str] = field(default_factory=list)
-    """Order ids of rows that this host sent, but that are paid or returned by another attempt in the journal."""
+    """Order ids that this host sent for rows that the journal shows as paid or returned by another attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A journal's identity. `endpoint` is the name of its first endpoint, and `home` where a run last opened it."""
+    """A journal's identity. `endpoint` names its first endpoint, and `home` is where a run last opened it."""
 
     journal_id: str
     endpoint: str
@@ -721,7 +720,7 @@ class Identity:
 
     @property
     def start(self) -> Link:
-        """The link before the first line, which binds the chain to this journal and endpoint."""
+        """The link that precedes the first line and binds the chain to this journal and endpoint."""
         key_digests = [self.consumer_key_sha256] if self.consumer_key_sha256 else []
         text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at, *key_digests])
         return Link(0, hashlib.sha256(text.encode()).digest())
