@@ -14,7 +14,7 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ApprovalError, InternalError, UsageError
-from paygw_batch.journal import ForgettablePayments, FoundPayment, Journal, JournalReader, RemainingData
+from paygw_batch.journal import FoundPayment, Journal, JournalReader, PaymentsToForget, RemainingData
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.settings.configuration import Settings
@@ -31,7 +31,7 @@ _MAX_PAYMENTS = 100_000
 class ForgetResult:
     """The payments whose payees were forgotten, and where the journal may still contain their personal data."""
 
-    selection: ForgettablePayments
+    selection: PaymentsToForget
     remaining_data: RemainingData
 
 
@@ -63,12 +63,12 @@ def forget_cutoff(settings: Settings, date_text: str | None) -> str:
 
 def choose_payments(
     settings: Settings, journal: JournalReader, *, before: str | None, person: str | None
-) -> ForgettablePayments:
+) -> PaymentsToForget:
     """Return the payments before a date, or to one person, whose payees may be forgotten now."""
     cutoff, recent = _quarantine_bounds(settings, journal)
     if person is None:
-        return journal.forgettable_payments(before=forget_cutoff(settings, before), cutoff=cutoff, recent=recent)
-    return journal.forgettable_payments(_payments_to_person(settings, journal, person), cutoff=cutoff, recent=recent)
+        return journal.payments_to_forget(before=forget_cutoff(settings, before), cutoff=cutoff, recent=recent)
+    return journal.payments_to_forget(_payments_to_person(settings, journal, person), cutoff=cutoff, recent=recent)
 
 
 def _quarantine_bounds(settings: Settings, journal: JournalReader) -> tuple[str, str]:
@@ -79,7 +79,7 @@ def _quarantine_bounds(settings: Settings, journal: JournalReader) -> tuple[str,
     return clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now), recent
 
 
-def forget_by_one_person(settings: Settings, journal: Journal, payments: ForgettablePayments, by: str) -> ForgetResult:
+def forget_by_one_person(settings: Settings, journal: Journal, payments: PaymentsToForget, by: str) -> ForgetResult:
     """Forget people on one person's decision. Raises `ApprovalError` if two people must decide."""
     if approval_policy(settings) is not None:
         raise ApprovalError(
@@ -90,7 +90,7 @@ def forget_by_one_person(settings: Settings, journal: Journal, payments: Forgett
 
 
 def draft_forget_order(
-    settings: Settings, journal: JournalReader, payments: ForgettablePayments, maker: PublicKey
+    settings: Settings, journal: JournalReader, payments: PaymentsToForget, maker: PublicKey
 ) -> ForgetOrder:
     require_maker(maker, require_policy(settings), say("No order was written."))
     if not payments.batches:
@@ -104,7 +104,7 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
     If the order has already been carried out, only removes their remaining data from the journal's log.
     """
     if is_recorded(journal, order):
-        no_payments = ForgettablePayments(order.content.before, {}, ())
+        no_payments = PaymentsToForget(order.content.before, {}, ())
         return ForgetResult(no_payments, journal.forget(no_payments, by=by, at=timestamp(utc_now())))
     cutoff, recent = _quarantine_bounds(settings, journal)
     policy, endpoint = require_policy(settings), settings.endpoint()
@@ -115,7 +115,7 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
     return ForgetResult(payments, journal.forget(payments, by=decision, at=at, order=signed_order))
 
 
-def remaining_files(journal: JournalReader, payments: ForgettablePayments) -> Sequence[Path]:
+def remaining_files(journal: JournalReader, payments: PaymentsToForget) -> Sequence[Path]:
     """Return files that may still name forgotten people: the sheets of their batches, and outputs next to them."""
     paths: dict[Path, None] = {}
     for record in journal.batches():

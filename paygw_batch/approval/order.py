@@ -23,7 +23,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.shown_states import encode_record
 from paygw_batch.errors import ApprovalError
-from paygw_batch.journal import ForgettablePayments, JournalReader
+from paygw_batch.journal import JournalReader, PaymentsToForget
 from paygw_batch.language import mark, say
 
 
@@ -101,7 +101,7 @@ class ForgetContent(SignedPart):
     """The journal's payments whose payees would be forgotten.
 
     The payees are either everyone paid before the date `before`, or one person, in which case `before` is empty and
-    `instructions` lists that person's payments. `sha256` is `ForgettablePayments.sha256`.
+    `instructions` lists that person's payments. `sha256` is `PaymentsToForget.sha256`.
     """
 
     endpoint: str
@@ -130,13 +130,13 @@ class ForgetOrder(Order):
 
 
 def build_forget_order(
-    journal: JournalReader, payments: ForgettablePayments, *, endpoint: str, maker: PublicKey, now: datetime
+    journal: JournalReader, payments: PaymentsToForget, *, endpoint: str, maker: PublicKey, now: datetime
 ) -> ForgetOrder:
     content = _build_forget_content(journal, payments, endpoint)
     return ForgetOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
 
 
-def _build_forget_content(journal: JournalReader, payments: ForgettablePayments, endpoint: str) -> ForgetContent:
+def _build_forget_content(journal: JournalReader, payments: PaymentsToForget, endpoint: str) -> ForgetContent:
     records = {record.number: record for record in journal.batches()}
     batches = [
         ForgottenBatch(
@@ -167,15 +167,15 @@ def verify_forget_order(
     endpoint: str,
     cutoff: str,
     recent: str,
-) -> tuple[ForgettablePayments, str, SignedOrder]:
+) -> tuple[PaymentsToForget, str, SignedOrder]:
     """Return the payments to forget, who decided, and the order to store. Raises `ApprovalError` if it is not valid.
 
-    `cutoff` and `recent` are as in `JournalReader.forgettable_payments`.
+    `cutoff` and `recent` are as in `JournalReader.payments_to_forget`.
     """
     require_same_journal(order, journal, endpoint)
     decided_by, signed_order = require_approved(order, journal, policy, now, by=by)
     content = order.content
     numbers = content.instructions or None
-    payments = journal.forgettable_payments(numbers, before=content.before, cutoff=cutoff, recent=recent)
+    payments = journal.payments_to_forget(numbers, before=content.before, cutoff=cutoff, recent=recent)
     require_unchanged(order, _build_forget_content(journal, payments, endpoint))
     return payments, decided_by, signed_order

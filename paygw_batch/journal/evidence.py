@@ -126,7 +126,7 @@ PARTS: Mapping[str, str] = {
 }
 """The text that replaces each name in braces in the SQL statements."""
 _RESOLUTION = EvidenceRecord(EvidenceSource.PERSON, Finding.RESOLVED)
-Record = Callable[[Sequence[Entry | Remark]], Sequence[tuple[int, str, bool]]]
+RecordFacts = Callable[[Sequence[Entry | Remark]], Sequence[tuple[int, str, bool]]]
 """Appends facts in the open transaction. Returns each fact's number, its time, and whether it moved its row."""
 
 
@@ -211,7 +211,7 @@ class EvidenceQueries(ABC):
         """Return up to `limit` unprocessed notifications with their fact numbers, oldest first."""
         return self._query("arrivals", limit=limit)
 
-    def held_instructions(self, numbers: Iterable[int]) -> frozenset[int]:
+    def find_contested(self, numbers: Iterable[int]) -> frozenset[int]:
         """Return which of these instructions evidence contradicts, in any state. It holds ready and rejected ones."""
         wanted = sorted(set(numbers))
         return frozenset(number for (number,) in self._query("contested", numbers=wanted)) if wanted else frozenset()
@@ -260,7 +260,7 @@ class EvidenceLog(EvidenceQueries):
         return self._tables.run(name, **values)
 
     def record_evidence(
-        self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: Record, at: str
+        self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: RecordFacts, at: str
     ) -> list[Finding]:
         """Record evidence in order and return the findings. Stops at the first piece about a row in flight."""
         findings: list[Finding] = []
@@ -289,7 +289,7 @@ class EvidenceLog(EvidenceQueries):
             record(pending)
         return findings
 
-    def settle(self, entries: Sequence[Entry], record: Record) -> None:
+    def settle(self, entries: Sequence[Entry], record: RecordFacts) -> None:
         """Record people's decisions and lift the holds on their rows. Raises `StaleRows` (see `Journal.settle`)."""
         if not entries:
             return
@@ -303,7 +303,7 @@ class EvidenceLog(EvidenceQueries):
             raise StaleRows
 
     def record_notes(
-        self, record: Record, *notes: StatementNote | ClockComparison | SignedOrder | ConcurrentNote | None
+        self, record: RecordFacts, *notes: StatementNote | ClockComparison | SignedOrder | ConcurrentNote | None
     ) -> None:
         """Record the given notes about the whole journal. Raises `DocumentWithdrawn` for a withdrawn order."""
         present = [note for note in notes if note is not None]

@@ -12,7 +12,7 @@ from itertools import islice
 
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.tables import Tables
-from paygw_batch.journal.values import BatchForgotten, ForgettablePayments
+from paygw_batch.journal.values import BatchForgotten, PaymentsToForget
 from paygw_batch.language import say
 
 _CHUNK_SIZE = 5_000
@@ -68,9 +68,9 @@ def check_forgotten(tables: Tables, forgettings: Iterable[tuple[int, BatchForgot
         raise JournalCorrupt(say("People were forgotten, but no fact records it."))
 
 
-def forgettable_payments(
+def payments_to_forget(
     tables: Tables, instructions: Sequence[int] | None, before: str, is_finished: Callable[[int], bool]
-) -> ForgettablePayments:
+) -> PaymentsToForget:
     """Return the payments whose payees may be forgotten: those in `instructions`, or if None all before a date.
 
     `is_finished` returns whether a batch is permanently finished. Payments that unfinished batches share are kept.
@@ -93,4 +93,4 @@ def forgettable_payments(
     chosen = {batch: array("q", (row for row in rows_by_batch.get(batch, ()) if row not in kept)) for batch in finished}
     changed = {batch for batch in finished if chosen[batch] or run("has_sheet", batch=batch)}
     batches = {batch: chosen[batch] for batch in sorted(changed)}
-    return ForgettablePayments(before, batches, sorted(affected - finished))
+    return PaymentsToForget(before, batches, sorted(affected - finished))

@@ -22,7 +22,7 @@ from paygw_batch.errors import InternalError, StaleRows
 from paygw_batch.journal.audit import AuditEntry
 from paygw_batch.journal.evidence import EvidenceLog, EvidenceQueries, arrival_evidence
 from paygw_batch.journal.facts import HistoryFact, history_entries
-from paygw_batch.journal.forget import forget_evidence, forget_payees, forgettable_payments
+from paygw_batch.journal.forget import forget_evidence, forget_payees, payments_to_forget
 from paygw_batch.journal.lost import hold_lost_orders
 from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
 from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, SharedRunHandle, VerifyProgress, ignore_progress
@@ -48,7 +48,6 @@ from paygw_batch.journal.values import (
     ClockComparison,
     DueRow,
     Entry,
-    ForgettablePayments,
     FoundPayment,
     Head,
     HistoryEntry,
@@ -58,6 +57,7 @@ from paygw_batch.journal.values import (
     NewBatch,
     NewNotice,
     PaymentSearch,
+    PaymentsToForget,
     RemainingData,
     Remark,
     RepeatedBatch,
@@ -122,7 +122,7 @@ class JournalReader(EvidenceQueries):
                 # The order id of a later attempt stays reserved for its instruction.
                 can_amend = bool(is_first_id) and is_amendable(state, duplicate_of)
                 clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, can_amend, since))
-            held = self._evidence.held_instructions(clash.instruction for clash in clashes if clash.is_amendable)
+            held = self._evidence.find_contested(clash.instruction for clash in clashes if clash.is_amendable)
         return known, [replace(clash, is_amendable=False) if clash.instruction in held else clash for clash in clashes]
 
     def look_alikes(
@@ -285,9 +285,9 @@ class JournalReader(EvidenceQueries):
         payments = {number: _parse_payment(line) for number, line in zip(numbers, lines, strict=True)}
         return {row: payments[number] for row, number in by_row.items()}
 
-    def forgettable_payments(
+    def payments_to_forget(
         self, numbers: Sequence[int] | None = None, *, before: str = "", cutoff: str, recent: str = ""
-    ) -> ForgettablePayments:
+    ) -> PaymentsToForget:
         """Return the payments whose payees may be forgotten: those in `numbers`, or if None all before a date.
 
         Only finished batches can be forgotten: those in which each row is paid, returned, replaced, or finally
@@ -300,7 +300,7 @@ class JournalReader(EvidenceQueries):
             def is_finished(batch: int) -> bool:
                 return batch not in recent_batches and self._is_finished(batch, cutoff)
 
-            return forgettable_payments(self._tables, numbers, before, is_finished)
+            return payments_to_forget(self._tables, numbers, before, is_finished)
 
     def _is_finished(self, batch: int, cutoff: str) -> bool:
         """Return whether every row of a batch is in a final state and no message about the batch is unanswered."""
@@ -436,12 +436,12 @@ class Journal(JournalReader):
         self,
         batch: int,  # noqa: ARG002 (without workers)
         *,
-        waits: bool = False,  # noqa: ARG002
+        can_wait: bool = False,  # noqa: ARG002
         is_urgent: bool = False,  # noqa: ARG002
     ) -> SharedRunHandle | None:
         """Offer the batch to workers and release the write lock. Returns None if there are no workers.
 
-        With `waits`, the batch is offered even if no worker is alive. Workers send an `is_urgent` batch before others.
+        If it `can_wait`, the batch is offered even if no worker is alive. Workers send an `is_urgent` batch first.
         A journal in a file has no workers. Raises `JournalHeld` while workers are still ending a stopped run.
         """
         return None
@@ -514,7 +514,7 @@ class Journal(JournalReader):
         return released
 
     def forget(
-        self, payments: ForgettablePayments, *, by: str, at: str, order: SignedOrder | None = None
+        self, payments: PaymentsToForget, *, by: str, at: str, order: SignedOrder | None = None
     ) -> RemainingData:
         """Forget the payees of these payments in one transaction. Ids, sums, states, times and the chain remain.
 
@@ -542,7 +542,7 @@ class Journal(JournalReader):
         """Erase the bytes of forgotten data as far as possible. Returns where some of them may remain."""
 
     @abstractmethod
-    def _forget_transaction(self, payments: ForgettablePayments) -> AbstractContextManager[object]:
+    def _forget_transaction(self, payments: PaymentsToForget) -> AbstractContextManager[object]:
         """Run the block in a `_write_transaction` that may forget the payees of these payments."""
 
     def _apply_amendments(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
@@ -560,7 +560,7 @@ class Journal(JournalReader):
                 old is None
                 or not is_amendable(old.standing.state, old.standing.possible_duplicate_of)
                 or is_in_quarantine(old.quarantined_since, amendment.cutoff)
-                or self._evidence.held_instructions((old.number,))
+                or self._evidence.find_contested((old.number,))
                 or new.client_orderid != old.client_orderid
             ):
                 raise InternalError("an amendment replaces a payment that must not be replaced")
@@ -606,7 +606,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
-        """Append facts in the open transaction and move their instructions (see `evidence.Record`)."""
+        """Append facts in the open transaction and move their instructions (see `evidence.RecordFacts`)."""
 
 
 def _parse_payment(line: Sequence[Any]) -> FoundPayment:

@@ -21,7 +21,7 @@ from paygw_batch.core.lifecycle import Intended, Interrupted, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import SentLogDamaged
-from paygw_batch.journal.evidence import EvidenceLog, Record
+from paygw_batch.journal.evidence import EvidenceLog, RecordFacts
 from paygw_batch.journal.sent_log import NOTES, SentLogLine, read_lines, writer_names
 from paygw_batch.journal.states import RowStanding, parse_row_standing
 from paygw_batch.journal.tables import Tables
@@ -113,7 +113,7 @@ class LostRows:
     def decide(self, numbers: Sequence[int]) -> tuple[list[Entry], list[Remark]]:
         """Return facts that restore lost attempts of these instructions, and evidence that holds the other rows."""
         rows = {line[0]: parse_row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
-        contested = EvidenceLog(self._tables).held_instructions(rows)
+        contested = EvidenceLog(self._tables).find_contested(rows)
         recorded = {tuple(line) for line in self._tables.run("lost_before", numbers=list(numbers))}
         restored: list[Entry] = []
         holds: list[Remark] = []
@@ -149,7 +149,7 @@ class LostRows:
                 holds.append(Remark(evidence, self._at, number))
         return restored, holds
 
-    def record_unknown_orders(self, record: Record) -> None:
+    def record_unknown_orders(self, record: RecordFacts) -> None:
         """Record the order ids of lost batches in the open transaction, and hold the rows that use them."""
         new_orders = sorted(set(self.rows.unknown_orders) - _load_lost_orders(self._tables))
         pages = [new_orders[start : start + _ORDERS_PER_FACT] for start in range(0, len(new_orders), _ORDERS_PER_FACT)]
@@ -163,12 +163,12 @@ def _belongs_to(row: RowStanding, order_id: str) -> bool:
     return row.client_orderid in {order_id, first_order_id(order_id)}
 
 
-def hold_lost_orders(tables: Tables, record: Record, first_instruction: int) -> None:
+def hold_lost_orders(tables: Tables, record: RecordFacts, first_instruction: int) -> None:
     """Hold the instructions from `first_instruction` on whose order ids are those of lost batches."""
     _hold_orders(tables, record, _load_lost_orders(tables), first_instruction)
 
 
-def _hold_orders(tables: Tables, record: Record, orders: Collection[str], first_instruction: int) -> None:
+def _hold_orders(tables: Tables, record: RecordFacts, orders: Collection[str], first_instruction: int) -> None:
     spelled: dict[str, list[str]] = {}
     for order in sorted(orders):
         for spelling in {normalise_spelling(variant) for variant in (order, first_order_id(order) or order)}:

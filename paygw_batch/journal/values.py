@@ -52,7 +52,7 @@ class NewInstruction(NamedTuple):
     """A row about to become an instruction. It is a tuple for speed, because a batch can have a million of them.
 
     `content` is the canonical text of everything that a person decided (payee, amount, currency, country). Rows with
-    identical `content` repeat each other. `minor` is the amount in minor units, and `payee` the account or phone number.
+    identical `content` repeat each other. `minor` is the amount in minor units, `payee` the account or phone number.
     """
 
     row: int
@@ -299,7 +299,7 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgettablePayments:
+class PaymentsToForget:
     """The payments whose payees may be forgotten now, as instruction numbers by batch number.
 
     If a batch in `batches` has no such payments, only its sheet is forgotten. `waiting` lists the unfinished batches,

@@ -201,7 +201,7 @@ def _start_workers(job: SendJob, *, can_wait: bool, begin: Callable[[], None]) -
     if (url := job.settings.journal.url) is None:
         return None
     begin()
-    run = job.journal.start_shared_run(job.batch.number, waits=can_wait, is_urgent=job.choices.urgent)
+    run = job.journal.start_shared_run(job.batch.number, can_wait=can_wait, is_urgent=job.choices.urgent)
     if run is not None:
         extra("cluster.calling").notify_workers(url, run.read_state())
     return run

@@ -70,5 +70,5 @@ def fill_journal(journal: Journal) -> None:
 
 
 def forget_old_batches(journal: Journal, *, before: str = BEFORE) -> None:
-    chosen = journal.forgettable_payments(before=before, cutoff=WHEN)
+    chosen = journal.payments_to_forget(before=before, cutoff=WHEN)
     assert journal.forget(chosen, by="amina", at=WHEN) is not RemainingData.IN_LOG

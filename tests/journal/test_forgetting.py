@@ -152,7 +152,7 @@ def test_recent_batch_is_not_forgotten(journal: Journal) -> None:
     fill_journal(journal)
     opened_at = journal.batches()[0].opened_at
     for recent, numbers in ((opened_at, None), (opened_at, [1]), (LATER, None)):
-        chosen = journal.forgettable_payments(numbers, before=BEFORE, cutoff=WHEN, recent=recent)
+        chosen = journal.payments_to_forget(numbers, before=BEFORE, cutoff=WHEN, recent=recent)
         assert (1 in chosen.waiting) is (recent == opened_at)
         assert (1 in chosen.batches) is (recent != opened_at)
 
@@ -167,10 +167,10 @@ def test_batch_with_unfinished_row_is_not_forgotten(journal: Journal) -> None:
             journal.append([intent(last, at(1)), outcome_of(last.number, 1, kind, at(2))])
     journal.append([outcome_of(6, 1, OutcomeKind.REJECTED, at(2))])  # contrary evidence about a paid row
     journal.settle([Entry(8, 1, Resolved(Resolution.REJECTED, "ticket", "amina"), at(2))])
-    chosen = journal.forgettable_payments(before=BEFORE, cutoff=at(1))
+    chosen = journal.payments_to_forget(before=BEFORE, cutoff=at(1))
     assert (chosen.instructions, dict(chosen.batches), chosen.waiting) == (0, {}, [1, 2, 3, 4, 5])
-    assert journal.forgettable_payments([1], cutoff=WHEN).waiting == [1]
-    after_quarantine = journal.forgettable_payments(before=BEFORE, cutoff=at(2))
+    assert journal.payments_to_forget([1], cutoff=WHEN).waiting == [1]
+    after_quarantine = journal.payments_to_forget(before=BEFORE, cutoff=at(2))
     assert (list(after_quarantine.batches), after_quarantine.waiting) == ([4], [1, 2, 3, 5])
 
 
@@ -178,16 +178,16 @@ def test_row_shared_with_newer_batch_is_not_forgotten(journal: Journal) -> None:
     open_sheet(journal, "b1", 2)
     send(journal, 1, OutcomeKind.PAID, at(1))
     open_sheet(journal, "b2", 0, known=[KnownRow(2, 1, State.PAID)], opened_at=LATER)
-    chosen = journal.forgettable_payments(before=BEFORE, cutoff=WHEN)
+    chosen = journal.payments_to_forget(before=BEFORE, cutoff=WHEN)
     assert {batch: list(numbers) for batch, numbers in chosen.batches.items()} == {1: [2]}
-    named = journal.forgettable_payments([1], cutoff=WHEN)
+    named = journal.payments_to_forget([1], cutoff=WHEN)
     assert {batch: list(numbers) for batch, numbers in named.batches.items()} == {1: [1], 2: []}
     assert journal.forget(named, by="amina", at=WHEN) is not RemainingData.IN_LOG
     assert (list(journal.pages(1)), list(journal.pages(2))) == ([], [])
     assert journal.verify()["instructions"] == 2
-    journal.forget(journal.forgettable_payments(before="2028", cutoff=WHEN), by="amina", at=WHEN)
+    journal.forget(journal.payments_to_forget(before="2028", cutoff=WHEN), by="amina", at=WHEN)
     assert journal.verify()["instructions"] == 2
-    assert not journal.forgettable_payments(before="2028", cutoff=WHEN).batches
+    assert not journal.payments_to_forget(before="2028", cutoff=WHEN).batches
 
 
 def test_orders_and_notifications_about_forgotten_rows_are_removed(kept: SqliteJournal, place: Path) -> None:
@@ -211,7 +211,7 @@ def test_log_in_use_is_scrubbed_later(kept: SqliteJournal, place: Path, monkeypa
     with closing(apsw.Connection(str(journal_path(place)))) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM fact").fetchall()
-        chosen = kept.forgettable_payments(before=BEFORE, cutoff=WHEN)
+        chosen = kept.payments_to_forget(before=BEFORE, cutoff=WHEN)
         assert kept.forget(chosen, by="amina", at=WHEN) is RemainingData.IN_LOG
         reader.execute("COMMIT")
     assert kept.scrub() is RemainingData.NOWHERE

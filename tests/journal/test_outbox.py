@@ -299,7 +299,7 @@ def test_shared_run_withholds_notice_until_end(database: str, at_database: Datab
     with closing(open_postgres(at_database)) as opener:
         batch = open_sheet(opener, "b1")
         opener.schedule_end_notices([RUN], timestamp(NOW))
-        assert opener.start_shared_run(batch.number, waits=True) is not None
+        assert opener.start_shared_run(batch.number, can_wait=True) is not None
     with at_database.outbox(write=True) as outbox:
         assert due(outbox) == []
         with psycopg.connect(database, autocommit=True) as owner:

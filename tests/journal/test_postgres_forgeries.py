@@ -198,7 +198,7 @@ def scenario(database: str, place: Path, postgres_server: PostgresServer) -> Ite
             opener.append([intent(due)])
             opener.append([outcome_of(due.number, 1, kind, at(1))])
         open_sheet(opener, "b2", [new_instruction(row, f"B-{row}") for row in range(2, 8)])
-        assert opener.start_shared_run(2, waits=True) is not None
+        assert opener.start_shared_run(2, can_wait=True) is not None
     others = replace(at_database, server=Server(postgres_server.url(name, user=logins["other"])))
     as_worker = psycopg.connect(postgres_server.url(name, user=logins["worker"]), autocommit=True)
     owner = psycopg.connect(database, autocommit=True)

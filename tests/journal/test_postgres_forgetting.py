@@ -83,7 +83,7 @@ def test_forgetting_leaves_no_personal_bytes_in_tables(place: Path) -> None:
                 assert shared.store_plan(code, PLAN % code)
             execute_as_owner(shared, "ANALYZE", "CHECKPOINT")
             assert secrets_in(table_files(server)) == list(SECRETS)
-            chosen = opened.forgettable_payments(before="2999-01-01", cutoff=WHEN)
+            chosen = opened.payments_to_forget(before="2999-01-01", cutoff=WHEN)
             assert opened.forget(chosen, by="amina", at=WHEN) is RemainingData.IN_DATABASE
             assert opened.verify()["instructions"] == 5
             assert opened.signed_orders("old") == []
@@ -267,7 +267,7 @@ def test_only_desk_forgets(journal: PostgresJournal, as_role: Callable[[str], Da
 
 
 def test_concurrently_changed_batch_is_not_forgotten(journal: PostgresJournal) -> None:
-    chosen = journal.forgettable_payments(before=BEFORE, cutoff=WHEN)
+    chosen = journal.payments_to_forget(before=BEFORE, cutoff=WHEN)
     journal.release(1, None, suffix=True, by="amina", at=WHEN)
     with pytest.raises(StaleRows):
         journal.forget(chosen, by="amina", at=WHEN)

@@ -171,7 +171,7 @@ async def send_by_two_workers(at: DatabaseLocation, gateway: ScriptedGateway, pa
     with closing(open_postgres(at)) as opener:
         for batch in (1, 2):
             open_sheet(opener, f"b{batch}", [new_instruction(row, f"{batch}-{row}") for row in range(2, 42)])
-            assert opener.start_shared_run(batch, waits=True)
+            assert opener.start_shared_run(batch, can_wait=True)
             opener.reacquire_lock()
     with closing(at.open_to_work("one")) as first, closing(at.open_to_work("two")) as second:
         one, two = first.runs()

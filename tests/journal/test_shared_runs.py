@@ -90,7 +90,7 @@ def start_run(at: DatabaseLocation, rows: int = 7, *, batch: str = "b1", after: 
     """Open a batch and start a shared run; return the batch's number."""
     with closing(open_postgres(at)) as opener:
         record = open_sheet(opener, batch, [new_instruction(row) for row in range(after + 1, after + 1 + rows)])
-        assert opener.start_shared_run(record.number, waits=True) is not None
+        assert opener.start_shared_run(record.number, can_wait=True) is not None
     return record.number
 
 
@@ -148,9 +148,9 @@ def test_worker_claims_rows_once_and_reclaims_later(at_database: DatabaseLocatio
 def test_second_start_joins_current_run(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as first:
         batch = open_sheet(first, new=7).number
-        first.start_shared_run(batch, waits=True)
+        first.start_shared_run(batch, can_wait=True)
         with closing(open_postgres(at_database)) as second:  # the first process has let go of the lock
-            second_run = second.start_shared_run(batch, waits=True)
+            second_run = second.start_shared_run(batch, can_wait=True)
             assert isinstance(second_run, OfferedRun)
     assert execute_as_owner(at_database, "SELECT number, ended_at IS NULL FROM run") == [(second_run.number, True)]
     with open_worker(at_database) as journal:
@@ -164,7 +164,7 @@ def test_new_run_starts_while_previous_run_ends(at_database: DatabaseLocation) -
         with psycopg.connect(at_database.server.url) as ending:
             ending.execute("SELECT FROM paygw.run FOR UPDATE")
             ending.execute("UPDATE paygw.run SET ended_at = now()")
-            starting = threads.submit(opener.start_shared_run, batch, waits=True)
+            starting = threads.submit(opener.start_shared_run, batch, can_wait=True)
             wait_until(lambda: starting.done() or is_blocked(at_database))
         run = starting.result(PATIENCE_S)
         assert run is not None
@@ -237,10 +237,10 @@ def test_process_without_lock_cannot_change_run(at_database: DatabaseLocation) -
         batch = open_sheet(frozen, new=1).number
         expire_processes(at_database.server.url)
         with closing(open_postgres(at_database)) as taker:
-            assert taker.start_shared_run(batch, waits=True) is not None
-            for waits in (True, False):
+            assert taker.start_shared_run(batch, can_wait=True) is not None
+            for can_wait in (True, False):
                 with pytest.raises(JournalHeld):
-                    frozen.start_shared_run(batch, waits=waits)
+                    frozen.start_shared_run(batch, can_wait=can_wait)
         assert execute_as_owner(at_database, "SELECT ended_at IS NULL FROM run") == [(True,)]
 
 
@@ -315,7 +315,7 @@ def test_stop_reaches_every_worker_before_next_row(at_database: DatabaseLocation
             closing(open_postgres(at_database)) as opener,
             pytest.raises(JournalHeld, match="have not finished stopping"),
         ):
-            opener.start_shared_run(batch, waits=True)
+            opener.start_shared_run(batch, can_wait=True)
         paid = outcome_of(second_row.number, 1, OutcomeKind.PAID)
         assert append(second, paid) == [MoveResult.MOVED], "what is in flight is written down"
         (next_there,) = claim(second, 1)
@@ -334,7 +334,7 @@ def test_stop_reaches_every_worker_before_next_row(at_database: DatabaseLocation
 
 def test_follower_sees_end_of_run_without_workers(at_database: DatabaseLocation) -> None:
     with closing(open_postgres(at_database)) as opener:
-        run = opener.start_shared_run(open_sheet(opener).number, waits=True)
+        run = opener.start_shared_run(open_sheet(opener).number, can_wait=True)
         assert run is not None
         run.stop("an operator")
         run.stop("another reason")
@@ -356,7 +356,7 @@ def test_shared_rows_of_two_runs_are_sent_once(at_database: DatabaseLocation) ->
     start_run(at_database, 4)
     with closing(open_postgres(at_database)) as opener:
         known = [KnownRow(row, row - 1, State.READY) for row in (2, 3, 4, 5)]
-        opener.start_shared_run(open_sheet(opener, "b2", [new_instruction(9)], known=known).number, waits=True)
+        opener.start_shared_run(open_sheet(opener, "b2", [new_instruction(9)], known=known).number, can_wait=True)
     with open_worker(at_database) as journal:
         assert [work_on_run(journal), work_on_run(journal)] == [[2, 3, 4, 5], [9]]
         assert journal.join_run() is None
@@ -383,7 +383,7 @@ def test_evidence_arriving_during_claim_holds_row(at_database: DatabaseLocation)
     with closing(open_postgres(at_database)) as opener:
         assert opener.release(batch, None, suffix=False, by="amina", at=AT) == 1
         open_sheet(opener, "p1", 1, operation="payin")
-        assert opener.start_shared_run(batch, waits=True) is not None
+        assert opener.start_shared_run(batch, can_wait=True) is not None
         commit = opener.writer._commit_decisions
 
         def commit_late(before: Link) -> None:

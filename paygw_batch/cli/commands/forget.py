@@ -12,7 +12,7 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import hold_journal
 from paygw_batch.errors import UsageError
 from paygw_batch.forget_people import ForgetResult, choose_payments, forget_by_one_person, remaining_files
-from paygw_batch.journal import ForgettablePayments, JournalReader, RemainingData
+from paygw_batch.journal import JournalReader, PaymentsToForget, RemainingData
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.show.summary import ExitCode, Summary
@@ -78,7 +78,7 @@ def require_single_selector(before: str | None, person: str | None) -> None:
         raise UsageError(say("Use either --before or --person, not both."))
 
 
-def show_selection(screen: Screen, journal: JournalReader, selection: ForgettablePayments) -> None:
+def show_selection(screen: Screen, journal: JournalReader, selection: PaymentsToForget) -> None:
     records = {record.number: record for record in journal.batches()}
     lines = [
         (records[number].batch, records[number].sheet_name, records[number].opened_at, len(rows))
@@ -94,13 +94,13 @@ def show_selection(screen: Screen, journal: JournalReader, selection: Forgettabl
         screen.say(say(template, batch=records[number].batch))
 
 
-def _describe_selection(selection: ForgettablePayments) -> str:
+def _describe_selection(selection: PaymentsToForget) -> str:
     rows = say_count(selection.instructions, "{count:,} payment", "{count:,} payments")
     batches = say_count(len(selection.batches), "{count:,} batch", "{count:,} batches")
     return say("{rows} in {batches}", rows=rows, batches=batches)
 
 
-def selection_as_json(journal: JournalReader, selection: ForgettablePayments) -> dict[str, object]:
+def selection_as_json(journal: JournalReader, selection: PaymentsToForget) -> dict[str, object]:
     batch_ids = {record.number: record.batch for record in journal.batches()}
     return {
         "before": selection.before,

@@ -57,13 +57,13 @@ from paygw_batch.journal.values import (
     BatchRecord,
     DueRow,
     Entry,
-    ForgettablePayments,
     Identity,
     KnownRow,
     MoveResult,
     NewBatch,
     NewNotice,
     PaymentSearch,
+    PaymentsToForget,
     RemainingData,
     Remark,
     TallyKind,
@@ -344,8 +344,8 @@ class PostgresJournal(PostgresReader, Journal):
     def mark_interrupted(self, at: str) -> int:
         return self.writer.mark_interrupted(at)
 
-    def start_shared_run(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:
-        if not waits and not any(worker.is_alive for worker in self.workers()):
+    def start_shared_run(self, batch: int, *, can_wait: bool = False, is_urgent: bool = False) -> OfferedRun | None:
+        if not can_wait and not any(worker.is_alive for worker in self.workers()):
             self.writer.retry(partial(workers.end_current_run, batch=batch, process=self.writer.process))
             return None
         start = partial(workers.start_run, batch=batch, process=self.writer.process, is_urgent=is_urgent)
@@ -401,7 +401,7 @@ class PostgresJournal(PostgresReader, Journal):
         return replace(record, reference=reference)
 
     @contextmanager
-    def _forget_transaction(self, payments: ForgettablePayments) -> Iterator[None]:
+    def _forget_transaction(self, payments: PaymentsToForget) -> Iterator[None]:
         with self._write_transaction():
             for batch in payments.batches:
                 self._tables.run("begin_forgetting", batch=batch)

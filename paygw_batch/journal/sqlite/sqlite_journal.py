@@ -59,12 +59,12 @@ from paygw_batch.journal.tables import ON_SQLITE, named_sql
 from paygw_batch.journal.values import (
     BatchRecord,
     Entry,
-    ForgettablePayments,
     KnownRow,
     Link,
     MoveResult,
     NewNotice,
     PaymentSearch,
+    PaymentsToForget,
     RemainingData,
     Remark,
     StoredNotice,
@@ -339,7 +339,7 @@ class SqliteJournal(SqliteReader, Journal):
         numbers = sorted({number for _, number, _ in intents})
         next_attempts = {number: next_attempt for number, *next_attempt in self._tables.run("ready", numbers=numbers)}
         # Rows that were held when this process opened the journal are not due, so only newer evidence matters.
-        contested = self._evidence.held_instructions(numbers) if self._has_new_evidence else frozenset[int]()
+        contested = self._evidence.find_contested(numbers) if self._has_new_evidence else frozenset[int]()
         refusals = {}
         for index, number, attempt in intents:
             if number in contested:
@@ -363,7 +363,7 @@ class SqliteJournal(SqliteReader, Journal):
         return record
 
     @contextmanager
-    def _forget_transaction(self, payments: ForgettablePayments) -> Iterator[None]:  # noqa: ARG002 (a file has one writer)
+    def _forget_transaction(self, payments: PaymentsToForget) -> Iterator[None]:  # noqa: ARG002 (a file has one writer)
         self._connection.pragma("secure_delete", 1)
         with self._write_transaction(), disabling_guards(self._connection):
             yield

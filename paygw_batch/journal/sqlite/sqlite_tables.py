@@ -204,7 +204,7 @@ def write_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], 
 
 
 def append_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
-    """Append facts to the chain in the open transaction (see `evidence.Record`)."""
+    """Append facts to the chain in the open transaction (see `evidence.RecordFacts`)."""
     return [(line.seq, line.at, True) for line in write_facts(connection, entries, chain_end(connection))]
 
 

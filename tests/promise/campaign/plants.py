@@ -32,7 +32,7 @@ from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, SendGuard, TransportFault
 from paygw_batch.gateway.sign import Draft, Signer
 from paygw_batch.gateway.signing import key, signers
-from paygw_batch.journal import ForgettablePayments, RemainingData, file_location, outbox, sent_log
+from paygw_batch.journal import PaymentsToForget, RemainingData, file_location, outbox, sent_log
 from paygw_batch.journal.sqlite import connect, sqlite_journal
 from paygw_batch.notices import delivery, webhook
 from paygw_batch.opening.open_journal import journal_location
@@ -168,7 +168,7 @@ def order_carried_out_does_nothing() -> None:
 
     def careless(settings: Any, journal: Any, order: Any, by: str) -> Any:
         if is_recorded(journal, order):
-            return forget_people.ForgetResult(ForgettablePayments(order.content.before, {}, ()), RemainingData.NOWHERE)
+            return forget_people.ForgetResult(PaymentsToForget(order.content.before, {}, ()), RemainingData.NOWHERE)
         return forget_by_order(settings, journal, order, by)
 
     forget_by_order = forget_people.forget_by_order

@@ -140,7 +140,7 @@ class Scenario:
         with self._used(self._place_of(actor).open_to_write(actor.name)) as journal:
             for _ in range(actor.rng.randrange(2, 6)):
                 self._act(journal, actor.rng)
-            journal.start_shared_run(1, waits=True)
+            journal.start_shared_run(1, can_wait=True)
 
     def late(self, commit: Statement) -> None:
         self.played["late"] += 1
@@ -392,7 +392,7 @@ def make_batch(server: PostgresServer, template: str, home: Path) -> str:
     place = postgres_place(server.url(name), home)
     with closing(open_postgres(place)) as journal:
         open_sheet(journal, new=ROWS)
-        journal.start_shared_run(1, waits=True)
+        journal.start_shared_run(1, can_wait=True)
     execute_as_owner(
         place,
         "ALTER TABLE fact DISABLE TRIGGER never_changed",  # intents must age

@@ -343,7 +343,7 @@ def test_renamed_host_can_accept_loss(lossy: Lossy) -> None:
         backup = lossy.backup_of(journal)
         due = due_rows(journal, 1)
         send_rows(journal, due[:2])
-        assert journal.start_shared_run(1, waits=True) is not None
+        assert journal.start_shared_run(1, can_wait=True) is not None
         assert worker.join_run() is not None
         assert worker.writer.append([intent(due[6])]) == [MoveResult.MOVED]
     lossy.restore(backup)

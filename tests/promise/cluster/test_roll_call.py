@@ -157,7 +157,7 @@ def test_row_in_flight_blocks_retirement(company: SplitCompany) -> None:
     company.opens(NORTH).close()
     with closing(company.opens(SOUTH)) as journal:
         open_sheet(journal, new=5)
-        assert journal.start_shared_run(1, waits=True) is not None
+        assert journal.start_shared_run(1, can_wait=True) is not None
     (company.home / "third").mkdir(mode=0o700)
     with closing(company.at("third").open_to_work("work")) as sending:
         assert sending.join_run() is not None
@@ -253,7 +253,7 @@ def test_roll_call_awaits_host_with_lost_write(company: SplitCompany) -> None:
     """Its login is a worker's, and nobody has seen it. Any run would lift a stop."""
     with closing(company.opens(SOUTH)) as journal:
         open_sheet(journal, new=5)
-        assert journal.start_shared_run(1, waits=True) is not None
+        assert journal.start_shared_run(1, can_wait=True) is not None
     backup = company.backup()
     north = as_worker(company, NORTH)
     company.at(NORTH)

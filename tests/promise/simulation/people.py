@@ -19,7 +19,7 @@ from paygw_batch.errors import ApprovalError, SheetError, UsageError
 from paygw_batch.gateway.enquiry import EnquiryAnswer, parse_answer
 from paygw_batch.gateway.message import ExpectedReply, RawReply
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
-from paygw_batch.journal.values import BatchRecord, ForgettablePayments, RowState, StatementNote
+from paygw_batch.journal.values import BatchRecord, PaymentsToForget, RowState, StatementNote
 from paygw_batch.settle.kept_documents import is_recorded
 from paygw_batch.settle.match_statement import StatementMatcher
 from paygw_batch.settle.refresh import Clock, EnquiryLimits, Refresh
@@ -358,7 +358,7 @@ async def forget(process: Process) -> int:
     scenario = process.scenario
     journal = await open_for_run(process)
     until = scenario.cutoff(journal)
-    chosen = journal.forgettable_payments(before=scenario.at(), cutoff=until)
+    chosen = journal.payments_to_forget(before=scenario.at(), cutoff=until)
     if not chosen.batches:
         return 0
     scenario.has_forgotten = True
@@ -370,7 +370,7 @@ async def forget(process: Process) -> int:
     return 0
 
 
-def _by_order(scenario: "Scenario", journal: SqliteJournal, chosen: ForgettablePayments, until: str) -> None:
+def _by_order(scenario: "Scenario", journal: SqliteJournal, chosen: PaymentsToForget, until: str) -> None:
     """Make an order, have it approved by nobody, one or both people, and carry it out once."""
     assert scenario.approvals is not None
     policy, now = scenario.approvals.policy, scenario.now()
@@ -392,7 +392,7 @@ def _by_order(scenario: "Scenario", journal: SqliteJournal, chosen: ForgettableP
         raise scenario.judge.found("I18", "an order to forget people is not kept")
 
 
-def check_forgotten(scenario: "Scenario", journal: SqliteJournal, chosen: ForgettablePayments) -> None:
+def check_forgotten(scenario: "Scenario", journal: SqliteJournal, chosen: PaymentsToForget) -> None:
     """I18: nobody is forgotten while their row may still move."""
     numbers = {number for some in chosen.batches.values() for number in some}
     for record in journal.batches():
