@@ -1,7 +1,7 @@
 """Encodes facts as lines, chains each line to the previous one, and checks personal data.
 
-A fact's personal data is in a separate line, with a salt. The chain contains only its digest, so people can be
-forgotten without breaking the chain.
+A fact's personal data is stored separately, with a salt. The chain contains only its digest, so people can be forgotten
+without breaking the chain.
 """
 
 import hashlib
@@ -51,9 +51,9 @@ from paygw_batch.language import say
 BATCH_OPENED = "batch_opened"
 BATCH_FORGOTTEN = "batch_forgotten"
 HEARD = "heard"
-"""The kind of a fact that records evidence which moved no row. The fact may name an instruction."""
+"""The kind of a fact that records evidence without moving a row. It may name an instruction."""
 SALT_BYTES = 16
-"""The length of a salt. The salt is forgotten too, so that a digest does not reveal a forgotten value."""
+"""The length of a salt. Salts are forgotten too, so that digests do not reveal forgotten values."""
 
 
 class NoteKind(StrEnum):
@@ -71,7 +71,7 @@ class NoteKind(StrEnum):
 
 
 CONCURRENT_KINDS = (NoteKind.WITHDRAWN.value, NoteKind.ARRIVED.value)
-"""The kinds of notes that may be recorded while a run holds the journal (`values.ConcurrentNote`)."""
+"""The kinds of `values.ConcurrentNote`, which may be recorded while a run holds the journal."""
 NewSalt = Callable[[], bytes]
 
 
@@ -99,7 +99,7 @@ class FactColumns(NamedTuple):
 
 
 class PersonalData(NamedTuple):
-    """A fact's personal data. `text` is the gateway's message or a person's evidence. The rest is from a reply."""
+    """A fact's personal data. `text` is the gateway's message or a person's evidence. The rest comes from a reply."""
 
     text: str | None = None
     customer_url: str | None = None
@@ -108,12 +108,12 @@ class PersonalData(NamedTuple):
 
 _NO_PERSONAL_DATA = PersonalData()
 _FORBIDDEN_IN_WORD = re.compile(r"[\x00-\x1f\ud800-\udfff]")
-"""Control characters, which would break a line's text, and lone surrogates, which a gateway may send."""
+"""Matches control characters, which would break a line's text, and lone surrogates, which a gateway may send."""
 _FORBIDDEN_IN_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def fact_columns(fact: Fact) -> tuple[FactColumns, PersonalData]:
-    """Return a fact's stored columns and personal data. Characters that databases cannot store are replaced."""
+    """Return a fact's stored columns and personal data. Replaces characters that databases cannot store."""
     match fact:
         case Intended():
             purpose, endpoint_id = _clean_word(fact.purpose), _clean_word(fact.endpoint_id)
@@ -153,7 +153,7 @@ def add_evidence(event: FactColumns, personal: PersonalData, fact: EvidenceRecor
 
 
 def remark_columns(fact: EvidenceRecord | Note | BatchFact) -> tuple[str, FactColumns, PersonalData]:
-    """Return the kind, stored columns and personal data of a fact that does not move an instruction."""
+    """Return the kind, stored columns and personal data of a fact that moves no instruction."""
     match fact:
         case EvidenceRecord():
             return HEARD, _evidence_columns(fact), PersonalData(_clean_text(fact.content))
@@ -214,7 +214,7 @@ def _build_note(kind: NoteKind, by: str | None, agreement: str | None, details: 
             return SignedOrder(details, text or "")
         case NoteKind.WITHDRAWN:
             return Withdrawal(agreement or "", by or "", text or "", at)
-        case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # the statements `arrivals` and `last_processed_arrival` read these
+        case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # read by `arrivals` and `last_processed_arrival` instead
             raise ValueError(kind)
         case NoteKind.ADOPTED:
             return AdoptionNote(by or "", details)
@@ -230,7 +230,7 @@ def _evidence_columns(fact: EvidenceRecord) -> FactColumns:
 
 
 def personal_data_digest(salt: bytes, personal: PersonalData) -> bytes:
-    """Return the SHA-256 of a salt and the texts of `personal`, joined by NUL, which no text contains."""
+    """Return the SHA-256 of a salt and the texts in `personal`, joined by NUL, which no text contains."""
     return hashlib.sha256(salt + "\0".join(text or "" for text in personal).encode()).digest()
 
 
@@ -378,7 +378,7 @@ class PersonalDataLine(NamedTuple):
 
 
 def line_text(columns: Iterable[Any]) -> str:
-    """Return the text to hash for a line: its columns without the two hashes, separated by line breaks.
+    """Return a line's text, of which the hash is taken: its columns except the two hashes, one per line.
 
     No column contains a line break or the text "None", so different facts have different texts.
     """
@@ -386,7 +386,7 @@ def line_text(columns: Iterable[Any]) -> str:
 
 
 def line_text_sql(fact: str, seq: str, newline: str, as_text: str = "") -> str:
-    """Return SQL that computes the `line_text` of the stored line `fact`. `as_text` casts a number to text."""
+    """Return SQL that computes the `line_text` of the stored line `fact`. `as_text` casts numbers to text."""
     columns = (f"coalesce({fact}.{name}{as_text}, 'None')" for name in Line._fields[1:-2])
     return f"concat_ws({newline}, {seq}, {', '.join(columns)})"
 
@@ -397,7 +397,7 @@ def link_hash(previous_hash: bytes, text: str, said_sha256: bytes | None) -> byt
 
 
 def verify_links(start: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield stored lines (seq, text, digest, hash, ...) once verified. Raises `JournalCorrupt` at a wrong line."""
+    """Verify and yield stored lines (seq, text, digest, hash, ...). Raises `JournalCorrupt` at a wrong line."""
     seq, previous_hash = start.seq, start.hash
     for line in lines:
         seq += 1
@@ -414,7 +414,7 @@ def chain_facts(
 ) -> tuple[list[Line], list[PersonalDataLine]]:
     """Return the lines that append `entries` to the chain at `end`, and their personal data.
 
-    Times in a chain never decrease. If the clock was set back, a fact gets the previous fact's time.
+    Times in a chain never decrease. After the clock was set back, a fact gets the previous fact's time.
     """
     lines, personal_lines = [], []
     seq, previous_hash, at = end

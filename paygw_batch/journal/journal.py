@@ -1,7 +1,7 @@
-"""The journal of one endpoint: its queries, and the writes of commands, for all stores.
+"""One endpoint's journal: its queries, and the writes that commands make, for all stores.
 
-Two stores implement the abstract methods: `sqlite` (in a file or in memory) and `postgres`. The same conformance tests
-run on both. A journal has one writer and must be called from one thread at a time.
+Two stores implement the abstract methods: `sqlite` (in a file or in memory) and `postgres`. Both pass the same
+conformance tests. A journal has one writer and must be called from one thread at a time.
 """
 
 import json
@@ -74,7 +74,7 @@ from paygw_batch.journal.values import (
 _CHUNK_SIZE = 10_000
 _NOTIFICATIONS_PER_TRANSACTION = 200
 NO_ENTRY = 2**63 - 1
-"""A number greater than that of any audit entry."""
+"""A number higher than any audit entry's."""
 _FINAL_STATES = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
 
 
@@ -98,18 +98,18 @@ class JournalReader(EvidenceQueries):
             return Head(self._tables.identity.journal_id, seq, digest, time, self.last_processed_arrival(), clock)
 
     def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
-        """Return all batches, oldest first, or with `plan_sha256` only the one opened by that plan."""
+        """Return all batches, oldest first, or only the one opened by the plan `plan_sha256`."""
         lines = self._query("batches_of_plan", plan_sha256=plan_sha256) if plan_sha256 else self._query("batches")
         return [BatchRecord(*line) for line in lines]
 
     def batch(self, batch: str, *, operation: str | None = None) -> BatchRecord | None:
-        """Return the batch with this id (and operation, unless None), or None if there is no such batch."""
+        """Return the batch with this id and (unless None) operation, or None if there is no such batch."""
         return next((BatchRecord(*line) for line in self._query("batch", batch=batch, operation=operation)), None)
 
     def compare(
         self, operation: str, rows: Iterable[tuple[int, str, str]]
     ) -> tuple[Sequence[KnownRow], Sequence[Clash]]:
-        """Return which of a sheet's rows (row, client_orderid, content) are known, and which order ids clash."""
+        """Compare a sheet's rows (row, client_orderid, content) with the journal. Returns known rows and clashes."""
         known, clashes = [], []
         with self._snapshot():
             results = self._tables.run_for_each("compare", ("row", "order_id", "content"), rows, operation=operation)
@@ -130,8 +130,8 @@ class JournalReader(EvidenceQueries):
     ) -> Sequence[LookAlike]:
         """Find rows (row, client_orderid, payee, currency, minor) that repeat a payment made under another order id.
 
-        Returns at most one look-alike for each row: the newest whose id looks like a damaged variant of the row's id,
-        in a batch of any age, or else the newest in a batch opened after `since`.
+        Returns at most one look-alike for each row: the newest with an id that looks like a damaged variant of the
+        row's id, whatever its batch's age, or else the newest in a batch opened after `since`.
         """
         columns = ("row", "order_id", "payee", "currency", "minor")
         with self._snapshot():
@@ -150,13 +150,13 @@ class JournalReader(EvidenceQueries):
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
         """Find rows (row, client_orderid, spelling) whose id was used before, but only in another spelling.
 
-        `spelling` is the id after `normalise_spelling`. Returns the newest used id that has the same one.
+        `spelling` is the id after `normalise_spelling`. Returns the newest used id with the same `spelling`.
         """
         columns = ("row", "order_id", "spelling")
         with self._snapshot():
             if not self._tables.run("any_order_id", operation=operation):
                 return []
-            # The first query is cheap and excludes most rows, because most ids were never spelled differently.
+            # The first query is cheap and excludes most rows, because most ids have only one spelling.
             candidates = list(self._tables.run_for_each("has_spelling", columns, rows, operation=operation))
             lines = self._tables.run_for_each("used_spellings", columns, candidates, operation=operation)
             return [UsedSpelling(*line) for line in lines]
@@ -164,10 +164,10 @@ class JournalReader(EvidenceQueries):
     def repeated_batches(
         self, operation: str, rows: Iterable[tuple[str, str, str, int]], *, since: str
     ) -> Sequence[RepeatedBatch]:
-        """Count how many rows (client_orderid, payee, currency, minor) each batch already pays under another order id.
+        """Find batches that already pay rows (client_orderid, payee, currency, minor) under other order ids.
 
-        A row counts once for each batch that pays the same amount to the same payee. Only batches opened after `since`
-        are considered. The newest comes first.
+        Counts each row once for every batch that pays the same amount to the same payee. Considers only batches opened
+        after `since`. Returns the newest first.
         """
         columns, counts = ("order_id", "payee", "currency", "minor"), Counter[int]()
         with self._snapshot():
@@ -215,7 +215,7 @@ class JournalReader(EvidenceQueries):
             )
 
     def batch_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-        """Yield all rows of a batch in groups, each row as a tuple of `LINE_COLUMNS`. Far cheaper than `rows`."""
+        """Yield a batch's rows in groups, as tuples of `LINE_COLUMNS`. Far faster than `rows`."""
         last_row = -1
         with self._translating_errors():
             while lines := self._tables.run("standing_lines", batch=batch, after=last_row, limit=_CHUNK_SIZE):
@@ -231,7 +231,7 @@ class JournalReader(EvidenceQueries):
             yield bytes(content)
 
     def customer_urls(self, batch: int) -> Mapping[int, str]:
-        """Return the URL of the payment page of each row's latest attempt, by row."""
+        """Return the payment page's URL for each row's latest attempt, by row."""
         return dict(self._query("customer_urls", batch=batch))
 
     def tallies(
@@ -249,7 +249,7 @@ class JournalReader(EvidenceQueries):
         return ()
 
     def messages(self, batch: int | None = None) -> Messages:
-        """Return the messages that a person must check, from a single snapshot."""
+        """Return the messages that a person must check, read in one snapshot."""
         with self._snapshot():
             return super().messages(batch)
 
@@ -262,7 +262,7 @@ class JournalReader(EvidenceQueries):
         return [AuditEntry(*line) for line in self._query("trail", before=before, limit=limit)]
 
     def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
-        """Return up to `limit` payments in all batches that match a search, newest first."""
+        """Return up to `limit` payments that match a search, from all batches, newest first."""
         numbers = set[int]()
         with self._snapshot():
             if "\0" not in search.order_id and storable_text(search.order_id) == search.order_id:
@@ -288,11 +288,11 @@ class JournalReader(EvidenceQueries):
     def payments_to_forget(
         self, numbers: Sequence[int] | None = None, *, before: str = "", cutoff: str, recent: str = ""
     ) -> PaymentsToForget:
-        """Return the payments whose payees may be forgotten: those in `numbers`, or if None all before a date.
+        """Return the payments in `numbers` (or if None, all before a date) whose payees may be forgotten.
 
-        Only finished batches can be forgotten: those in which each row is paid, returned, replaced, or finally
-        rejected, and no message needs a person's answer. A row rejected only on a person's word must have been sent no
-        later than `cutoff`. A batch opened at `recent` or later is kept, because new sheets are compared with it.
+        Their batches must be finished: each row is paid, returned, replaced or finally rejected, and no message awaits
+        a person's answer. A row reported as rejected only by a person must have been sent no later than `cutoff`. New
+        sheets are compared with batches opened at `recent` or later, so these are kept.
         """
         with self._snapshot():
             recent_batches = {record.number for record in self.batches() if recent and record.opened_at >= recent}
@@ -303,7 +303,7 @@ class JournalReader(EvidenceQueries):
             return payments_to_forget(self._tables, numbers, before, is_finished)
 
     def _is_finished(self, batch: int, cutoff: str) -> bool:
-        """Return whether every row of a batch is in a final state and no message about the batch is unanswered."""
+        """Return whether all rows of a batch are in a final state and every message about it is answered."""
         if any(tally.state not in _FINAL_STATES for tally in tallies(self._tables, batch, TallyKind.ALL, None)):
             return False
         messages = self._evidence.messages(batch)
@@ -313,7 +313,7 @@ class JournalReader(EvidenceQueries):
         )
 
     def first_forgetting(self, batch: int) -> HistoryEntry | None:
-        """Return the entry about the first time people in a batch were forgotten, or None if nobody was."""
+        """Return the first history entry about forgotten people in a batch, or None if there is none."""
         return next((entry for entry in self.history(batch) if entry.kind == "forgotten"), None)
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
@@ -348,11 +348,11 @@ class JournalReader(EvidenceQueries):
 
     @abstractmethod
     def _chain_end(self) -> tuple[int, str]:
-        """Return the number of facts and the hash (hex) that covers all of them."""
+        """Return the number of facts and a hash (hex) that covers them all."""
 
     @abstractmethod
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Convert a search to a query of the store's text index, or to empty if the search has no words."""
+        """Convert a search to a query of the store's text index. Returns an empty one if there are no words."""
 
     @abstractmethod
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
@@ -373,10 +373,10 @@ class Journal(JournalReader):
     ) -> BatchRecord:
         """Store a whole batch in one durable transaction.
 
-        `parts` are the batch's pages and new rows, in the sheet's order. `known` are its rows that another batch has
-        already. `amendments` are its new rows that replace an instruction. Raises `InternalError` if an order id is in
-        use and not amended (call `compare` first), or if the plan has already opened a batch, `DocumentWithdrawn` if
-        the plan was withdrawn before the commit, and `StaleRows` if another process moved a row to be replaced.
+        `parts` contains its pages and new rows in the sheet's order, `known` its rows that are already in another
+        batch, and `amendments` its new rows that replace an instruction. Raises `InternalError` if the plan has already
+        opened a batch or an order id is used and not amended (call `compare` first), `DocumentWithdrawn` if the plan is
+        withdrawn before the commit, and `StaleRows` if another process moves a row that would be replaced.
         """
         batch = replace(batch, sheet_name=storable_text(batch.sheet_name), sheet_path=storable_text(batch.sheet_path))
         if batch.plan_sha256 and self.batches(plan_sha256=batch.plan_sha256):
@@ -390,11 +390,11 @@ class Journal(JournalReader):
             sheet = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, at, batch.sheet_path)
             record = BatchRecord((last_batch or 0) + 1, batch.batch, batch.operation, *sheet)
             record = self._store_batch(record, batch.plan_sha256, digests, parts, known, replaced)
-            # This fails if the plan was withdrawn, and prevents its withdrawal until the commit.
+            # Raises if the plan was withdrawn, and prevents its withdrawal until the commit.
             self._evidence.require_in_force(batch.plan_sha256)
             self._record([Remark(digests.opening(), at, batch=record.number)])
             self._apply_amendments(record, amended, at)
-            # Rows of this sheet that may have been sent in a lost commit are held before a run can send them.
+            # Before a run can send the batch, rows that may have been sent in a lost commit must be held.
             hold_lost_orders(self._tables, self._record, digests.first_instruction)
         return record
 
@@ -405,14 +405,14 @@ class Journal(JournalReader):
 
     @abstractmethod
     def mark_interrupted(self, at: str) -> int:
-        """Put instructions in doubt that ended runs left in flight. Returns how many there were."""
+        """Mark instructions that ended runs left in flight as in doubt. Returns their number."""
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
         """Record evidence in order and apply what it proves, in one transaction. Returns the findings.
 
-        Stops at the first piece of evidence about a row in flight, which must be recorded later. `words` maps the
+        Stops before the first piece of evidence about a row in flight, which must be recorded later. `words` maps the
         operator's status words to outcomes (`[outcomes]`).
         """
         with self._write_transaction():
@@ -421,7 +421,10 @@ class Journal(JournalReader):
     def process_arrivals(
         self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
     ) -> Counter[Finding]:
-        """Process pending notifications (all, or about `at_most`), up to a row in flight. Counts them by finding."""
+        """Process about `at_most` pending notifications (all if None), and return their counts by finding.
+
+        Stops at the first one about a row in flight.
+        """
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
             if not (arrivals := self.arrivals(_NOTIFICATIONS_PER_TRANSACTION)):
@@ -451,7 +454,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def open_engine_journal(self) -> AbstractContextManager[EngineJournal]:
-        """Yield the interface through which an engine uses the journal. Nothing else may use it during the block."""
+        """Yield the interface for an engine, which must be the journal's only user during the block."""
 
     @abstractmethod
     def schedule_end_notices(self, notices: Sequence[NewNotice], at: str) -> None:
@@ -470,10 +473,9 @@ class Journal(JournalReader):
     ) -> None:
         """Record people's decisions about rows in one transaction. A decision about a held row lifts its hold.
 
-        The transaction also records `note` (the statement that was carried out, or a comparison of our clock with the
-        gateway's) and the signed `order` for the decisions. Raises `DocumentWithdrawn` if the order was withdrawn, and
-        `StaleRows` if a decision would have no effect or would settle a ready row that is not held, because another
-        process has moved the row.
+        Also records `note` (the applied statement, or a comparison of our clock with the gateway's) and the signed
+        `order` for the decisions. Raises `DocumentWithdrawn` if the order was withdrawn, and `StaleRows` if another
+        process has moved a row, so that a decision would have no effect or settle a ready row that is not held.
         """
         with self._write_transaction():
             self._evidence.settle(entries, self._record)
@@ -490,10 +492,10 @@ class Journal(JournalReader):
         cutoff: str = "",
         order: SignedOrder | None = None,
     ) -> int:
-        """Release the rejected rows of a batch (all if None) for another attempt. Returns how many were released.
+        """Release the given rejected rows of a batch (all if None) for another attempt. Returns their number.
 
-        A row rejected only on a person's word is released only if it was sent no later than `cutoff`. The same
-        transaction records the signed `order` for the release. Raises `DocumentWithdrawn` if the order was withdrawn.
+        Skips rows sent after `cutoff` that only a person reported as rejected. Also records the signed `order` for the
+        release. Raises `DocumentWithdrawn` if the order was withdrawn.
         """
         released, digest = 0, "" if order is None else order.sha256
         with self._write_transaction():
@@ -516,10 +518,10 @@ class Journal(JournalReader):
     def forget(
         self, payments: PaymentsToForget, *, by: str, at: str, order: SignedOrder | None = None
     ) -> RemainingData:
-        """Forget the payees of these payments in one transaction. Ids, sums, states, times and the chain remain.
+        """Forget the payees of these payments in one transaction. Returns where the payees' data may remain.
 
-        The same transaction records the signed `order` to forget them. Raises `DocumentWithdrawn` if the order was
-        withdrawn. Returns where the payees' data may remain.
+        Keeps ids, sums, states, times and the chain. Also records the signed `order` to forget the payees. Raises
+        `DocumentWithdrawn` if the order was withdrawn.
         """
         digest = "" if order is None else order.sha256
         instructions = [number for numbers in payments.batches.values() for number in numbers]
@@ -539,14 +541,14 @@ class Journal(JournalReader):
 
     @abstractmethod
     def scrub(self) -> RemainingData:
-        """Erase the bytes of forgotten data as far as possible. Returns where some of them may remain."""
+        """Erase forgotten data as far as possible. Returns where some of it may remain."""
 
     @abstractmethod
     def _forget_transaction(self, payments: PaymentsToForget) -> AbstractContextManager[object]:
-        """Run the block in a `_write_transaction` that may forget the payees of these payments."""
+        """Run the block in a write transaction that may forget the payees of these payments."""
 
     def _apply_amendments(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
-        """Replace instructions with amending ones, which take over their order ids. Releases those rejected before."""
+        """Replace instructions by their amendments, which take over the order ids. Releases rejected ones."""
         new_numbers = dict(self._tables.run("replacing", batch=record.number)) if amended else {}
         if len(new_numbers) != len(amended):
             raise InternalError("an amendment does not belong to a row of its batch")
@@ -577,7 +579,7 @@ class Journal(JournalReader):
         return {line[0]: parse_row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
 
     def _release_entry(self, row: RowStanding, operation: str, *, suffix: bool, fact: Released, at: str) -> Entry:
-        """Reserve the next order id of a rejected instruction and return the fact that releases it."""
+        """Reserve a rejected instruction's next order id and return the fact that releases the instruction."""
 
         def is_used(order_id: str) -> bool:
             spelling = normalise_spelling(order_id)
@@ -590,7 +592,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def _write_transaction(self) -> AbstractContextManager[object]:
-        """Run the block in a transaction. It is durable and in the sent log at the end, or rolled back on an error."""
+        """Run the block in a transaction. Then make it durable and log it, or roll it back on an error."""
 
     @abstractmethod
     def _store_batch(
@@ -602,7 +604,7 @@ class Journal(JournalReader):
         known_rows: Iterable[KnownRow],
         replaced: Mapping[int, int],
     ) -> BatchRecord:
-        """Write a batch except its opening fact. Returns `record`, with a reference if the store computes one."""
+        """Store a batch except its opening fact. Returns `record`, with the reference if the store computes it."""
 
     @abstractmethod
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:

@@ -1,7 +1,7 @@
 """Replays a journal's facts and compares the result with the tables, for all stores.
 
-Instructions, their facts and their order ids are read in parallel, so memory use does not grow with the journal. Each
-store's `verify` module checks the tables that only that store has.
+Instructions, their facts and their order ids are read side by side, so memory use does not grow with the journal. Each
+store's `verify` module checks the tables specific to that store.
 """
 
 from collections import Counter
@@ -25,9 +25,9 @@ _ROWS_PER_REPORT = 1_000
 
 
 def check_batches(tables: Tables) -> Mapping[str, int]:
-    """Check every batch, with its pages, instructions and known rows, against its facts. Returns counts.
+    """Check all batches' pages, instructions and known rows against the facts. Returns counts by name.
 
-    Raises `JournalCorrupt` if they differ, or if personal data is missing that was not forgotten.
+    Raises `JournalCorrupt` if they differ, or if personal data that was not forgotten is missing.
     """
     openings: dict[int, tuple[BatchOpened, str]] = {}
     forgettings: list[tuple[int, BatchForgotten]] = []
@@ -45,7 +45,7 @@ def check_batches(tables: Tables) -> Mapping[str, int]:
 def _check_openings(
     tables: Tables, openings: Mapping[int, tuple[BatchOpened, str]], forgotten_batches: Collection[int]
 ) -> None:
-    """Check batches against the facts that opened them. `openings` maps batch numbers to these facts and times."""
+    """Check batches against the facts that opened them. `openings` maps each batch's number to its fact and time."""
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
         raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
     for number, (opened, at) in openings.items():
@@ -88,7 +88,7 @@ KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
 
 
 def check_personal_data(number: int, digest: bytes | None, salt: bytes | None, *texts: str | None) -> None:
-    """Raise `JournalCorrupt` if a fact's personal data is present and does not match its digest."""
+    """Raise `JournalCorrupt` if a fact's personal data, if still present, does not match its digest."""
     if salt is not None and personal_data_digest(salt, PersonalData(*texts)) != digest:
         raise JournalCorrupt(say("The personal data in fact {number} of the journal was changed.", number=number))
 
@@ -105,7 +105,7 @@ def check_trail(tables: Tables) -> int:
 
 
 def check_evidence(tables: Tables, forgettings: Sequence[BatchForgotten]) -> None:
-    """Raise `JournalCorrupt` if unforgotten personal data is missing, or a finding contradicts its fact's effect."""
+    """Raise `JournalCorrupt` if personal data was removed but not forgotten, or a finding does not match its effect."""
     before = max((fact.before for fact in forgettings), default="")
     orders = [0, *(number for fact in forgettings for number in fact.orders)]
     if lines := tables.run("unsaid", before=before, orders=orders):
@@ -115,7 +115,7 @@ def check_evidence(tables: Tables, forgettings: Sequence[BatchForgotten]) -> Non
 
 
 class _Row(NamedTuple):
-    """An instruction's state according to its facts, as in the table `state`."""
+    """An instruction's state according to its facts, with the columns of the table `state`."""
 
     standing: Standing = Standing()
     inherited: int = 0
@@ -128,16 +128,16 @@ class _Row(NamedTuple):
         return (*self.standing, *self[1:])
 
 
-_FRESH = _Row()
+_NEW_ROW = _Row()
 _INTENDED, _RELEASED, _REPLACED = FactKind.INTENDED.value, FactKind.RELEASED.value, FactKind.REPLACED.value
-"""Constants, because reading an enum member's `value` costs a function call in Python 3.11."""
+"""Reading an enum member's `value` costs a function call in Python 3.11, so it is done only once."""
 
 
 class _ReplayResult(NamedTuple):
     """The result of replaying an instruction's facts: the row's standing after and before its last move.
 
-    `refused_states` has for each fact None if it moved the row, or else the state of the row, which it did not fit. The
-    other fields are the indexes of the latest intent, the first intent that may have been sent, and the last move.
+    `refused_states` contains, for each fact, None if it moved the row, or else the state that it did not fit. The other
+    fields are the indexes of the latest intent, of the first intent that may have been sent, and of the last move.
     """
 
     standing: Standing
@@ -150,7 +150,7 @@ class _ReplayResult(NamedTuple):
 
 @lru_cache(maxsize=1_024)
 def _replay_facts(start: Standing, facts: tuple[tuple[str, int], ...]) -> _ReplayResult:
-    """Replay one instruction's facts (kind, attempt). Cached, because most rows have one of a few histories."""
+    """Replay an instruction's facts (kind, attempt). Cached, because most rows share a few histories."""
     current = previous = start
     refused_states: list[State | None] = []
     intent = first_sent = newest = None
@@ -183,7 +183,7 @@ class RowReplay:
         )
     )
     _handovers: dict[int, tuple[_Row, set[str]]] = field(default_factory=dict)
-    """The states and order ids that replaced instructions pass on to their successors."""
+    """For each replaced instruction, the state and order ids that its successor takes over."""
 
     def run(self) -> Counter[str]:
         """Replay all facts and return counts. Raises `JournalCorrupt` at the first difference."""
@@ -242,7 +242,7 @@ class RowReplay:
                     other=replaces,
                 )
             )
-        start, ids = (_FRESH, {client_orderid}) if replaces is None else self._handovers.pop(replaces)
+        start, ids = (_NEW_ROW, {client_orderid}) if replaces is None else self._handovers.pop(replaces)
         result = _replay_facts(start.standing, tuple([(kind, attempt) for _, _, kind, attempt, _, _ in facts]))
         order_id = start.order_id
         for (_, fact, kind, _, fact_order_id, refused), state in zip(facts, result.refused_states, strict=True):
@@ -264,7 +264,7 @@ class RowReplay:
         return _Row(result.standing, start.inherited, order_id, *numbers), ids
 
     def _check_replies(self) -> int:
-        """Count the stored replies. Raises `JournalCorrupt` unless exactly those that facts refer to are stored."""
+        """Count the stored replies. Raises `JournalCorrupt` unless they are exactly those that facts refer to."""
         count = 0
         for fact, belongs_to_row, head, body, digest in self.tables.stream("all_replies"):
             count += 1
@@ -280,7 +280,7 @@ class RowReplay:
 
 
 class LinesByInstruction:
-    """Groups lines by instruction, their first column. Groups must be read in ascending order."""
+    """Groups lines by instruction (the first column). Groups must be read in ascending order."""
 
     def __init__(self, lines: Iterator[tuple[Any, ...]], noun: str) -> None:
         self._lines = lines
@@ -288,7 +288,7 @@ class LinesByInstruction:
         self._noun = noun
 
     def read_group(self, number: int) -> list[tuple[Any, ...]]:
-        """Return an instruction's lines. Raises `JournalCorrupt` if another instruction's lines were skipped."""
+        """Return an instruction's lines. Raises `JournalCorrupt` if lines of an earlier one were not read."""
         group = []
         line = self._next
         while line is not None and line[0] == number:

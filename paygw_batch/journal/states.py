@@ -1,4 +1,4 @@
-"""Reads the states of instructions, and the rows of a batch by state."""
+"""Reads instructions' states, and a batch's rows by state."""
 
 import json
 from array import array
@@ -15,14 +15,13 @@ from paygw_batch.journal.values import DueRow, RowState, StateTally, TallyKind
 from paygw_batch.language import say
 
 PROVEN_STATEMENT = "proven_statement"
-"""The error code of a row that is rejected according to a proven statement. Such a row is not in quarantine."""
+"""The error code of a row rejected according to a proven statement. Such a row is not in quarantine."""
 
 
 class _StatesByName(dict[str, State]):
-    """Maps names to states and rejects unknown ones. A CHECK constraint would add 3 us to each write."""
+    """Maps names to states and rejects unknown ones. A CHECK constraint would slow down each write by 3 us."""
 
     def __missing__(self, name: str) -> State:
-        """Raise `JournalCorrupt` for an unknown name."""
         raise JournalCorrupt(say("An instruction has an unknown state: {state!r}.", state=str(name)[:20]))
 
 
@@ -51,16 +50,16 @@ def storable_text(text: str) -> str:
 
 
 def is_amendable(state: State, possible_duplicate_of: int | None) -> bool:
-    """Return whether an amended row may replace a payment in this state: rejected, or ready and surely not paid.
+    """Return whether an amended row may replace a payment in this state: rejected, or ready and certainly not paid.
 
     A ready row that a person resolved as not received may have been paid, so it is not amendable. For a row that a
-    person resolved as rejected, the caller also checks that its quarantine has ended (`is_in_quarantine`).
+    person resolved as rejected, the caller must also check that its quarantine has ended (`is_in_quarantine`).
     """
     return state is State.REJECTED or (state is State.READY and possible_duplicate_of is None)
 
 
 def next_order_id(row: RowStanding, *, suffix: bool, is_used: Callable[[str], bool]) -> str:
-    """Return the order id for a released row's next attempt: unchanged, or with the next unused `suffix`."""
+    """Return the order id for a released row's next attempt: its last one, or (with `suffix`) the next unused one."""
     if not suffix:
         return row.order_id
     generation = row.standing.generation + 1
@@ -72,7 +71,7 @@ def next_order_id(row: RowStanding, *, suffix: bool, is_used: Callable[[str], bo
 _CHUNK_SIZE = 10_000
 _SCAN_SIZE = 1_000
 _SCAN_FROM_ROWS = 20_000
-"""From this many matching rows on, scanning the batch is faster than sorting them."""
+"""If at least this many rows match, scanning the batch is faster than sorting them."""
 NO_LIMIT = 2**62
 
 
@@ -110,13 +109,13 @@ def find_rows(
 ) -> Iterator[RowState]:
     """Yield the matching rows of a batch in the sheet's order (see `JournalReader.rows`)."""
     if numbers is not None:
-        rows = load_row_states(tables, _pairs_by_number(tables, batch, numbers, after))
+        rows = load_row_states(tables, _numbered_pairs(tables, batch, numbers, after))
         if states is not None:
             wanted = set(states)
             rows = (row for row in rows if row.state in wanted and _is_within_cutoff(row, accepted_until))
         yield from islice(rows, limit)
     elif states is None:
-        yield from load_row_states(tables, islice(_iterate_pairs(tables, batch, after, limit), limit))
+        yield from load_row_states(tables, islice(_all_pairs(tables, batch, after, limit), limit))
     elif states:
         filters = {"batch": batch, "states": [state.value for state in states], "until": accepted_until}
         yield from load_row_states(tables, _find_pairs(tables, filters, after, limit))
@@ -139,7 +138,7 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]
     while len(rows) < limit and (lines := tables.run("due", batch=batch, after=after, limit=page_size)):
         due, after = parse_due_rows(lines), lines[-1][1]
         rows += due
-        if not due:  # many finished rows may follow, so read larger pages
+        if not due:  # many finished rows may follow, so larger pages are read
             page_size = _CHUNK_SIZE
             states = [State.READY.value]
             if not has_many_rows(tables, batch, states):
@@ -151,7 +150,7 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]
 
 
 def parse_due_rows(lines: Iterable[Sequence[Any]]) -> list[DueRow]:
-    """Parse the rows that may be sent. Raises `JournalCorrupt` if a row's state contradicts its newest fact."""
+    """Parse the rows that may be sent. Raises `JournalCorrupt` if a state does not follow from its row's newest fact."""
     rows = []
     for line in lines:
         number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line[:12]
@@ -159,8 +158,8 @@ def parse_due_rows(lines: Iterable[Sequence[Any]]) -> list[DueRow]:
         if STATES[state] is not State.READY:
             continue
         target, attempt = (State.READY, inherited) if kind is None else (STATE_AFTER.get(FactKind(kind)), fact_attempt)
-        # The state decides whether the row is sent, so it must match the row's newest fact, which the chain protects.
-        # Otherwise a tampered table could cause a paid row to be sent again.
+        # The state decides whether the row is sent, so it must match the newest fact, which the chain protects.
+        # Otherwise, tampering with the table could cause a paid row to be sent again.
         if fact != newest_fact or target is not State.READY or attempt != standing[0]:
             raise JournalCorrupt(
                 say("The state of instruction {number} does not follow from its newest fact.", number=number)
@@ -177,22 +176,22 @@ def _is_within_cutoff(row: RowState, accepted_until: str | None) -> bool:
     return row.intended_at is not None and row.intended_at <= accepted_until
 
 
-def _iterate_pairs(tables: Tables, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Yield (row, instruction) for every row of a batch after `after`, reading about `limit` rows at a time."""
+def _all_pairs(tables: Tables, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
+    """Yield (row, instruction) for all rows of a batch after `after`, reading up to `limit` rows at a time."""
     page_size = _CHUNK_SIZE if limit is None else min(limit, _CHUNK_SIZE)
     while lines := tables.run("next_rows", batch=batch, after=after, limit=page_size):
         yield from lines
         after = lines[-1][0]
 
 
-def _pairs_by_number(tables: Tables, batch: int, numbers: Collection[int], after: int) -> Iterator[tuple[int, int]]:
+def _numbered_pairs(tables: Tables, batch: int, numbers: Collection[int], after: int) -> Iterator[tuple[int, int]]:
     ordered = sorted({number for number in numbers if number > after})
     for start in range(0, len(ordered), _CHUNK_SIZE):
         yield from tables.run("numbered", batch=batch, rows=ordered[start : start + _CHUNK_SIZE])
 
 
 def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Yield (row, instruction) for the rows after `after` that match the batch, states and cutoff in `filters`."""
+    """Yield (row, instruction) for rows after `after` that match the batch, states and cutoff in `filters`."""
     if limit is not None and has_many_rows(tables, filters["batch"], filters["states"]):
         page_size, remaining = max(limit, _SCAN_SIZE), limit
         while remaining > 0 and (lines := tables.run("rows_walked", **filters, after=after, limit=page_size)):
@@ -200,7 +199,7 @@ def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: i
             yield from matching[:remaining]
             remaining, after = remaining - len(matching), lines[-1][0]
         return
-    # All rows are read before the first is yielded, because the caller may write to the journal in between.
+    # All rows are read before the first one is yielded, because the caller may write to the journal in between.
     found_rows, instructions = array("q"), array("q")
     max_rows = NO_LIMIT if limit is None else limit
     for row, instruction in tables.stream("rows_in", **filters, after=after, limit=max_rows):
@@ -210,5 +209,5 @@ def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: i
 
 
 def has_many_rows(tables: Tables, batch: int, states: list[str]) -> bool:
-    """Return whether scanning a batch is faster than sorting its rows in `states`, because there are so many."""
+    """Return whether so many of a batch's rows are in `states` that scanning it is faster than sorting them."""
     return tables.run("many_in", batch=batch, states=states, limit=_SCAN_FROM_ROWS) == [(_SCAN_FROM_ROWS,)]
