@@ -1,4 +1,4 @@
-"""Chains the entries of the audit trail by hashes, to detect changed, missing or foreign entries.
+"""Chains the audit trail's entries by hashes, to detect changed, missing or foreign entries.
 
 An entry's hash is the SHA-256 of the previous entry's hash and the entry's text. The chain starts with a hash of the
 journal's id, so a trail belongs to exactly one journal.
@@ -33,8 +33,8 @@ class AuditNote:
     """An audit entry that is not stored yet: an action, refusal or download on the console.
 
     `who` is a person's name (empty if nobody is signed in), and `act` the console's name for the action (`approve`,
-    `download`). `thing` identifies what was acted on: a batch by id, a row by number, a file by kind. `said` is the
-    reason, if any. No field contains a payee, account, amount or order id.
+    `download`). `thing` identifies the object: a batch by id, a row by number, a file by kind. `said` is the reason, if
+    any. No field contains a payee, account, amount or order id.
     """
 
     who: str
@@ -58,7 +58,7 @@ class AuditEntry(NamedTuple):
 
 
 def trail_start(journal_id: str) -> AuditEntry:
-    """Return a placeholder for the entry before a journal's first one. Only its hash is set."""
+    """Return a placeholder entry with only a hash, to which a journal's first entry links."""
     digest = hashlib.sha256(f"paygw-batch audit trail 1\n{journal_id}".encode()).hexdigest()
     return AuditEntry(0, "", "", "", "", "", "", digest)
 
@@ -69,7 +69,7 @@ def next_audit_entry(previous: AuditEntry, note: AuditNote, at: str) -> AuditEnt
 
 
 def verify_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
-    """Verify a whole audit trail and return its number of entries. Raises `JournalCorrupt` at the first wrong entry."""
+    """Verify an audit trail and return its number of entries. Raises `JournalCorrupt` at the first wrong entry."""
     last = trail_start(journal_id)
     for entry in entries:
         if entry.number != last.number + 1:

@@ -1,8 +1,8 @@
 """Stores evidence and notes as facts in the journal and reads them back, for all stores.
 
 Evidence that moves a row is stored in the same fact as the move. An unprocessed notification is stored as the received
-bytes and the claim parsed from them. The gateway's reply to an enquiry caused by a notification is stored in the same
-way, with another source.
+bytes and the claim parsed from them. If it causes an enquiry, the gateway's reply is stored in the same way, with
+another source.
 """
 
 import base64
@@ -64,7 +64,7 @@ class Notification:
     """A stored notification. `received_at` is UTC, ISO 8601 with `Z`.
 
     `problem` says why the notification could not be read, or is empty. The `body` of an unreadable notification may be
-    truncated from `length` bytes. It is never shown, because it may name a payee.
+    truncated from `length` bytes. The body is never shown, because it may name a payee.
     """
 
     received_at: str
@@ -76,7 +76,7 @@ class Notification:
     problem: str
     claim: Claim = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """The relevant headers, with names in lower case."""
+    """The relevant headers, with lower-case names."""
     source: EvidenceSource = EvidenceSource.NOTIFICATION
 
 
@@ -104,7 +104,7 @@ def decode_notification(text: str) -> Notification:
 
 
 def arrival_evidence(arrival: int, content: str) -> Evidence:
-    """Convert a stored notification to evidence. The claim is empty if the notification is unreadable."""
+    """Convert a stored notification to evidence, with an empty claim if it is unreadable."""
     try:
         notification = decode_notification(content)
     except JournalCorrupt:
@@ -124,10 +124,10 @@ PARTS: Mapping[str, str] = {
     "proven": PROVEN_STATEMENT,
     "resolutions": ", ".join(f"'{kind}'" for kind in FactKind if kind.startswith("resolved_")),
 }
-"""The text that replaces each name in braces in the SQL statements."""
+"""Maps names in braces in the SQL statements to their text."""
 _RESOLUTION = EvidenceRecord(EvidenceSource.PERSON, Finding.RESOLVED)
 RecordFacts = Callable[[Sequence[Entry | Remark]], Sequence[tuple[int, str, bool]]]
-"""Appends facts in the open transaction. Returns each fact's number, its time, and whether it moved its row."""
+"""Appends facts in the open transaction. Returns each fact's number and time, and whether it moved its row."""
 
 
 class EvidenceQueries(ABC):
@@ -138,7 +138,7 @@ class EvidenceQueries(ABC):
         """Run a statement and return all its rows."""
 
     def messages(self, batch: int | None = None) -> Messages:
-        """Return the gateway's messages that a person must check, about one batch or (if None) all batches."""
+        """Return the gateway's messages for one batch (or all batches, if None) that a person must check."""
         contradictions = [
             Contradiction(number, batch_id, row, order_id, STATES[state], *rest)
             for number, batch_id, row, order_id, state, *rest in self._query("contradictions", batch=batch)
@@ -154,7 +154,7 @@ class EvidenceQueries(ABC):
         return Messages(contradictions, waiting)
 
     def message_counts(self, batch: int | None = None) -> Mapping[str, int]:
-        """Count the gateway's messages about one batch, or about all if it is None, by finding."""
+        """Count the gateway's messages for one batch (or all batches, if None) by finding."""
         return dict(self._query("counts") if batch is None else self._query("counts_of_batch", batch=batch))
 
     def carried_out_statements(self, batch: str) -> Sequence[StatementNote]:
@@ -163,10 +163,10 @@ class EvidenceQueries(ABC):
         return [note for note in notes if isinstance(note, StatementNote) and note.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return the evidence that holds rows of a batch, by row number: ready rows, and rejected ones if released."""
+        """Return the evidence that holds ready rows of a batch, or would if they were released, by row number."""
         holds: dict[int, Hold] = {}
         for row, state, number, source, means, at, content in self._query("holds", batch=batch):
-            last_sent_at, order_ids = at if source == EvidenceSource.WITNESS.value else "", _named_orders(content)
+            last_sent_at, order_ids = at if source == EvidenceSource.WITNESS.value else "", _named_order_ids(content)
             if row in holds:
                 last_sent_at = last_sent_at or holds[row].last_sent_at
                 order_ids = tuple(dict.fromkeys((*holds[row].order_ids, *order_ids)))
@@ -174,7 +174,7 @@ class EvidenceQueries(ABC):
         return holds
 
     def first_reading(self, sha256: str) -> FirstReading:
-        """Return the first reading, for any batch, of the statement file with this digest."""
+        """Return the first reading of the statement file with this digest, for any batch."""
         first_at, attempts = "", dict[int, int]()
         for details, at in self._query("readings", sha256=sha256):
             first_at = first_at or at
@@ -186,7 +186,7 @@ class EvidenceQueries(ABC):
         return [note for note in self._notes(NoteKind.WITHDRAWN) if isinstance(note, Withdrawal)]
 
     def signed_orders(self, batch: str = "") -> Sequence[str]:
-        """Return the signed orders carried out for a batch, oldest first. Orders to forget people name no batch."""
+        """Return the signed orders carried out for a batch, oldest first. An order to forget people has no batch."""
         notes = self._notes(NoteKind.ORDER)
         return [note.document for note in notes if isinstance(note, SignedOrder) and note.batch == batch]
 
@@ -196,7 +196,7 @@ class EvidenceQueries(ABC):
         return (identity.endpoint_identity, *(note.endpoint for note in notes if isinstance(note, EndpointNote)))
 
     def clock(self) -> tuple[str, ClockComparison | None]:
-        """Return the newest time in the journal, and the latest comparison of our clock with the gateway's, if any."""
+        """Return the journal's newest time, and the latest comparison of our clock with the gateway's, if any."""
         ((newest,),) = self._query("newest_time")
         lines = self._query("newest_notes", kind=NoteKind.CLOCK.value, limit=1)
         notes = (parse_note(NoteKind.CLOCK, *columns) for columns in lines)
@@ -212,15 +212,15 @@ class EvidenceQueries(ABC):
         return self._query("arrivals", limit=limit)
 
     def find_contested(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Return which of these instructions evidence contradicts, in any state. It holds ready and rejected ones."""
+        """Return those of the given instructions that evidence contradicts. If ready or rejected, they are held."""
         wanted = sorted(set(numbers))
         return frozenset(number for (number,) in self._query("contested", numbers=wanted)) if wanted else frozenset()
 
     def candidates(self, order_id: str) -> Sequence[Candidate]:
-        """Return the instructions of all operations that use, or once used, an order id.
+        """Return the instructions, of any operation, that use or have used an order id.
 
-        If the id is unknown but looks like the id of a later attempt, returns the instructions that use the id of the
-        first attempt, each marked `is_attempt_unknown`.
+        If the id is unknown but looks like a later attempt's, returns the instructions that use the first attempt's id,
+        each marked `is_attempt_unknown`.
         """
         candidates = self._candidates_by_id(order_id)
         if not candidates and (first := first_order_id(order_id)) is not None:
@@ -232,7 +232,7 @@ class EvidenceQueries(ABC):
 
     def _candidates_by_id(self, order_id: str) -> list[Candidate]:
         if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
-            return []  # NUL and lone surrogates occur in none of our ids, and no database can look them up
+            return []  # our ids never contain NUL or lone surrogates, and databases cannot look them up
         lines = self._query("known_as", order_id=order_id)
         return [
             Candidate(
@@ -262,7 +262,7 @@ class EvidenceLog(EvidenceQueries):
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: RecordFacts, at: str
     ) -> list[Finding]:
-        """Record evidence in order and return the findings. Stops at the first piece about a row in flight."""
+        """Record evidence in order and return the findings. Stops before the first piece about a row in flight."""
         findings: list[Finding] = []
         pending: list[Entry | Remark] = []
         has_arrivals = any(piece.arrival is not None for piece in evidence)
@@ -277,12 +277,12 @@ class EvidenceLog(EvidenceQueries):
             if piece.arrival is not None:
                 last_arrival = piece.arrival
             pending += _build_facts(piece, ruling, at)
-            if ruling.outcome is not None:  # the next claim must be checked against the row's new state
+            if ruling.outcome is not None:  # the next claim must be assessed against the row's new state
                 *_, (_, _, has_moved) = record(pending)
                 if has_moved is not (ruling.finding is Finding.MOVED):
                     raise InternalError("evidence wrongly moved a row, or did not move its row")
                 pending = []
-        # Recorded in one transaction with the facts. Otherwise a crash could make notifications be processed twice.
+        # In the same transaction as the facts, so that a crash cannot cause notifications to be processed twice.
         if last_arrival != previous_arrival:
             pending.append(Remark(ProcessedArrivals(last_arrival), at))
         if pending:
@@ -305,7 +305,7 @@ class EvidenceLog(EvidenceQueries):
     def record_notes(
         self, record: RecordFacts, *notes: StatementNote | ClockComparison | SignedOrder | ConcurrentNote | None
     ) -> None:
-        """Record the given notes about the whole journal. Raises `DocumentWithdrawn` for a withdrawn order."""
+        """Record notes about the whole journal, except None. Raises `DocumentWithdrawn` for a withdrawn order."""
         present = [note for note in notes if note is not None]
         for note in present:
             if isinstance(note, SignedOrder):
@@ -323,25 +323,25 @@ class EvidenceLog(EvidenceQueries):
                 raise DocumentWithdrawn
 
     def _lock_candidates(self, order_id: str | None) -> Sequence[Candidate]:
-        """Return the instructions with an order id. Locks them, so that none is sent before evidence is recorded."""
+        """Return the instructions with an order id, locked so that none is sent before evidence is recorded."""
         candidates = [] if order_id is None else self.candidates(order_id)
         if order_id is None or not candidates or not self._tables.lock_rows([row.number for row in candidates]):
             return candidates
-        return self.candidates(order_id)  # another process may have moved one of them
+        return self.candidates(order_id)  # read again, because another process may have moved one
 
 
-def _named_orders(content: str | None) -> tuple[str, ...]:
-    """Return the order ids that recorded evidence is about. Empty if its text was forgotten or names none."""
+def _named_order_ids(content: str | None) -> tuple[str, ...]:
+    """Return the order ids named in the text of recorded evidence, or none if it was forgotten."""
     try:
         fields = json.loads(content or "{}")
-        fields = fields.get("said", fields)  # of a notification
+        fields = fields.get("said", fields)  # a notification's claim
         return tuple(fields.get("lost_orders") or [fields["order_id"]])
     except (ValueError, AttributeError, KeyError):
         return ()
 
 
 def _build_facts(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:
-    """Return the facts that record evidence: a proven move, or a remark about each possible instruction."""
+    """Return the facts to record: a proven move, or a remark about each instruction that the evidence may mean."""
     record = EvidenceRecord(evidence.source, ruling.finding, ruling.meaning, evidence.content, evidence.lasting)
     if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
         return [Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at, evidence=record)]

@@ -1,7 +1,7 @@
 """Forgets people in a journal and checks that no other personal data is missing, for all stores.
 
-One transaction clears or removes the personal data. Facts, amounts and states remain. Each store has its own
-`forget.sql` with statements of the same names.
+A single transaction clears or deletes the personal data. Facts, amounts and states remain. Each store has its own
+`forget.sql`, which defines the same statements.
 """
 
 import json
@@ -19,7 +19,7 @@ _CHUNK_SIZE = 5_000
 
 
 def forget_payees(tables: Tables, instructions: Sequence[int]) -> None:
-    """Forget the payees of these instructions, also in facts and replies, in the open transaction."""
+    """Forget these instructions' payees, including in facts and replies, in the open transaction."""
     remaining = iter(instructions)
     while group := list(islice(remaining, _CHUNK_SIZE)):
         for name in ("forget_people", "forget_said", "forget_texts"):
@@ -29,9 +29,9 @@ def forget_payees(tables: Tables, instructions: Sequence[int]) -> None:
 def forget_evidence(
     tables: Tables, instructions: Sequence[int], before: str, batches: Mapping[str, int]
 ) -> Mapping[int, Sequence[int]]:
-    """Forget signed orders that name a forgotten row, and evidence without an instruction from before a time.
+    """Forget signed orders that name a forgotten row, and evidence older than `before` that names no instruction.
 
-    `batches` maps ids of batches to their numbers. Returns the facts of the forgotten orders by batch number.
+    `batches` maps batch ids to numbers. Returns the facts of the forgotten orders by batch number.
     """
     orders: dict[int, list[int]] = {number: [] for number in batches.values()}
     for batch, fact in _matching_orders(tables, instructions, batches):
@@ -43,7 +43,7 @@ def forget_evidence(
 def _matching_orders(
     tables: Tables, instructions: Sequence[int], batches: Collection[str]
 ) -> Iterator[tuple[str, int]]:
-    """Yield (batch id, fact number) for each stored order that names a row of `instructions`."""
+    """Yield (batch id, fact number) for each stored order that names the row of one of `instructions`."""
     for fact, details, document in tables.run("orders_to_look_at"):
         batch = json.loads(details)
         if batch in batches and instructions:
@@ -60,7 +60,7 @@ def _named_rows(document: str) -> frozenset[int]:
 
 
 def check_forgotten(tables: Tables, forgettings: Iterable[tuple[int, BatchForgotten]]) -> None:
-    """Raise `JournalCorrupt` unless each batch lacks exactly as many payees as `forgettings` record."""
+    """Raise `JournalCorrupt` unless exactly as many payees are missing from each batch as `forgettings` record."""
     forgotten_counts = Counter[int]()
     for batch, forgetting in forgettings:
         forgotten_counts[batch] += forgetting.instructions
@@ -71,9 +71,9 @@ def check_forgotten(tables: Tables, forgettings: Iterable[tuple[int, BatchForgot
 def payments_to_forget(
     tables: Tables, instructions: Sequence[int] | None, before: str, is_finished: Callable[[int], bool]
 ) -> PaymentsToForget:
-    """Return the payments whose payees may be forgotten: those in `instructions`, or if None all before a date.
+    """Return the payments in `instructions` (or if None, all before a date) whose payees may be forgotten.
 
-    `is_finished` returns whether a batch is permanently finished. Payments that unfinished batches share are kept.
+    `is_finished` returns whether a batch is permanently finished. Keeps payments that are also in an unfinished batch.
     """
     run, rows_by_batch = tables.run, dict[int, "array[int]"]()
     if instructions is None:

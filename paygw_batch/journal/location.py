@@ -22,9 +22,9 @@ RecordNotes = Callable[[Sequence[ConcurrentNote]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalLocation(ABC):
-    """The location of an endpoint's journal. Each method that needs the journal opens it again.
+    """The location of an endpoint's journal. Each method that needs the journal opens it anew.
 
-    `known_dir` has a folder for each journal known to this user. `now` returns the time in UTC, ISO 8601 with `Z`.
+    `known_dir` contains a folder for each journal known to this user. `now` returns the UTC time, ISO 8601 with `Z`.
     While a process holds the journal, errors in other processes show the `command` that it passed.
     """
 
@@ -33,7 +33,7 @@ class JournalLocation(ABC):
     now: Callable[[], str]
 
     def __post_init__(self) -> None:
-        """Make `known_dir` absolute and canonical. Raises `JournalError` if it is not UTF-8."""
+        """Make `known_dir` canonical. Raises `JournalError` if it is not UTF-8."""
         object.__setattr__(self, "known_dir", canonical_path(self.known_dir))
 
     @property
@@ -43,14 +43,14 @@ class JournalLocation(ABC):
 
     @abstractmethod
     def may_exist(self) -> bool:
-        """Return False if there is certainly no journal here. Does not connect to a database."""
+        """Return False if there is certainly no journal here. Never connects to a database."""
 
     @abstractmethod
     def create(self, command: str, *, beside: str | None = None) -> Identity | None:
         """Create the merchant's journal. Returns its identity, or None if a journal already exists here.
 
-        `beside` is the id of the merchant's newest journal elsewhere, if any. Raises `JournalError` if the merchant has
-        another known journal that `beside` does not name.
+        If the merchant has other known journals, `beside` must be the id of the newest. Raises `JournalError` if it is
+        not.
         """
 
     @abstractmethod
@@ -58,30 +58,30 @@ class JournalLocation(ABC):
         """Open the journal for a run and hold it until its `close`. It must exist and be known to this user.
 
         Raises `JournalMissing` if there is no journal, `JournalHeld` if another run holds it, `JournalTooOld` if this
-        host has seen newer facts, and `JournalError` if the journal cannot be used for another reason.
+        host has seen newer facts, and `JournalError` if the journal is unusable for another reason.
         """
 
     @abstractmethod
     def open_to_read(self, *, must_be_known: bool = False) -> JournalReader:
         """Open a snapshot of the journal for reading, even while a run holds the journal.
 
-        A journal unknown to this user can be read unless `must_be_known`. Its `notes` then say so. Raises the same
+        Unless it `must_be_known`, a journal unknown to this user can be read, and its `notes` say so. Raises the same
         errors as `open_to_write`, except `JournalHeld`.
         """
 
     @abstractmethod
     def holder(self) -> LockHolder | None:
-        """Return the live process that holds the journal, or None. Takes no lock."""
+        """Return the live process that holds the journal, or None, without taking a lock."""
 
     @abstractmethod
     def outbox(self, *, write: bool) -> AbstractContextManager[Outbox]:
         """Open the journal's outbox for the block, even while a run holds the journal."""
 
     def _check_new_endpoint(self, journal_id: str, known_endpoints: Collection[EndpointIdentity]) -> bool:
-        """Return whether our endpoint is missing from the endpoints recorded in the journal.
+        """Return whether our endpoint must be added to the `known_endpoints` recorded in the journal.
 
-        Raises `JournalError` if another journal of this user pays for the endpoint, because recording the endpoint here
-        would join two merchants.
+        Raises `JournalError` if another journal of this user pays for the endpoint, because adding it here would join
+        two merchants.
         """
         if self.endpoint in known_endpoints or not self.endpoint.consumer_key_sha256:
             return False
@@ -92,7 +92,7 @@ class JournalLocation(ABC):
     def add_audit_entry(self, note: AuditNote, at: str) -> None:
         """Add an entry to the audit trail durably, even while a run holds the journal.
 
-        If it raises `AuditUnwritable`, the action must not be performed.
+        Raises `AuditUnwritable` if that fails. The action must then not be performed.
         """
         try:
             with self._audit_transaction() as tables:
@@ -105,15 +105,15 @@ class JournalLocation(ABC):
 
     @abstractmethod
     def _audit_transaction(self) -> AbstractContextManager[Tables]:
-        """Run the block in a durable transaction during which no other process can write to the audit trail."""
+        """Run the block in a durable transaction that blocks other writes to the audit trail."""
 
     @contextmanager
     def open_note_recorder(self) -> Iterator[RecordNotes]:
         """Yield a function that records notes atomically and durably, even while a run holds the journal.
 
-        If the function loses the connection, it reconnects and records the notes again. That is harmless, because
-        processing a notification twice changes nothing. It raises `JournalHeld` if a run blocks the write for too long,
-        and `JournalError` if it fails for another reason.
+        If the function loses its connection, it reconnects and records the notes again. That is harmless, because a
+        notification that is processed twice changes nothing. It raises `JournalHeld` if a run blocks the write for too
+        long, and `JournalError` if it fails for another reason.
         """
         with ExitStack() as stack:
             recorders: list[RecordNotes] = []
@@ -132,7 +132,7 @@ class JournalLocation(ABC):
 
     @abstractmethod
     def _connect_note_recorder(self) -> AbstractContextManager[RecordNotes]:
-        """Yield a function that records notes on a single connection. It fails once the connection is lost."""
+        """Yield a function that records notes on a single connection, and fails if that is lost."""
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Record the withdrawal of a signed plan or order durably, even while a run holds the journal."""

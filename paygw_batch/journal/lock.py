@@ -1,9 +1,9 @@
 """Checks a journal's location, opens its files, and lets one run at a time write to it.
 
-The operating system releases the lock when its holder ends. The lock is a `flock`. POSIX record locks would not do: a
-process loses them when it closes any descriptor of the file, and it can open the file twice despite them. The lock is
-on a separate file next to the journal, because closing any descriptor of the database file would drop SQLite's own
-locks. For the same reason, all checks use paths and run before SQLite opens the database.
+The operating system releases the lock when its holder ends. The lock is a `flock`. A POSIX record lock would not work:
+a process loses it by closing any descriptor of the file, and can open the file twice despite it. A separate file next
+to the journal is locked, because closing any descriptor of the database file would drop SQLite's own locks. For the
+same reason, all checks use paths and run before SQLite opens the database.
 """
 
 import fcntl
@@ -46,7 +46,7 @@ def translating_os_errors(message: str, *, hint: str | None = None, **values: ob
 
 
 def canonical_path(path: Path) -> Path:
-    """Make `path` absolute and resolve links except in its last component. Raises `JournalError` if it is not UTF-8."""
+    """Make `path` absolute and resolve all links but the last component. Raises `JournalError` if it is not UTF-8."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last component
     canonical = Path(os.path.realpath(absolute.parent)) / absolute.name
     try:
@@ -59,7 +59,7 @@ def canonical_path(path: Path) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Create `directory` and any missing parents durably. Only their owner can access them."""
+    """Create `directory` and any missing parents durably, with access for their owner only."""
     missing = []
     while not directory.exists():
         missing.append(directory)
@@ -72,7 +72,7 @@ def make_directory(directory: Path) -> None:
 
 
 def check_directory(directory: Path) -> None:
-    """Raise `JournalError` unless `directory` is on a local disk and only its owner can write to it."""
+    """Raise `JournalError` unless `directory` is on a local disk and writable only by its owner."""
     with translating_os_errors(mark("The directory {directory} cannot be used: {reason}."), directory=directory):
         status = directory.stat()
     if not stat.S_ISDIR(status.st_mode):
@@ -98,12 +98,12 @@ def check_directory(directory: Path) -> None:
 
 
 def backup_time_path(journal: Path) -> Path:
-    """Return the path of the file that records when a journal was last backed up."""
+    """Return the path of the file that records the time of a journal's last backup."""
     return journal.with_name(f"{journal.name}.copied")
 
 
 def check_file(path: Path) -> bool:
-    """Return whether `path` exists. Raises `JournalError` if it is not a regular file private to its owner."""
+    """Return whether `path` exists. Raises `JournalError` if it exists but is not a private regular file."""
     with translating_os_errors(mark("{path} cannot be used: {reason}."), path=path):
         try:
             status = path.lstat()
@@ -127,19 +127,19 @@ def check_file(path: Path) -> bool:
 
 
 def open_private(path: Path) -> int:
-    """Open or create a private file for reading and writing. Child processes do not inherit the descriptor."""
+    """Open or create a private file for reading and writing. Child processes do not inherit its descriptor."""
     check_file(path)
     with translating_os_errors(mark("{path} cannot be opened: {reason}."), path=path):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _file_system_type(directory: Path) -> str:
-    """Return the type of the file system that `directory` is on, or empty if it is unknown, as without /proc."""
+    """Return the type of the file system that contains `directory`, or empty if unknown (as without /proc)."""
     deepest_point, kind = "", ""
     for line in _mount_table().splitlines():
         mount_fields, _, type_fields = line.partition(" - ")
         point = _unescape(mount_fields.split(" ")[4])
-        # A later line with the same mount point hides the earlier one.
+        # A later line with the same mount point overrides the earlier one.
         if len(point) >= len(deepest_point) and directory.is_relative_to(point):
             deepest_point, kind = point, type_fields.split(" ")[0]
     return kind
@@ -153,7 +153,7 @@ def _mount_table() -> str:
 
 
 def _unescape(point: str) -> str:
-    """Decode the octal escapes in a mount point: for spaces, tabs, line breaks and backslashes."""
+    """Decode a mount point's octal escapes for spaces, tabs, line breaks and backslashes."""
     for code in ("\\040", "\\011", "\\012", "\\134"):
         point = point.replace(code, chr(int(code[1:], 8)))
     return point
@@ -192,14 +192,14 @@ _open_locks: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class LockWait:
-    """How long to wait for a lock whose holder has ended, or with `wait_for_live_holder` for any lock.
+    """How long to wait for a lock whose holder has ended, or (with `wait_for_live_holder`) for any lock.
 
     If a run is killed while it starts a child process, the child can briefly keep the lock, because it inherits the
     run's open files until it executes its own program.
     """
 
     limit_s: float = 5.0
-    every_s: float = 0.05
+    interval_s: float = 0.05
     wait_for_live_holder: bool = False
     monotonic_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -215,8 +215,8 @@ class WriteLock(Protocol):
 class RunLock:
     """The exclusive right to write to a journal, held until `close` or the end of the process.
 
-    `kind` identifies the holder to programs, and `command` to people. Raises an `error_type` that names the holder if
-    another process has the lock.
+    `kind` describes the holder to programs, and `command` to people. If another process has the lock, raises an
+    `error_type` that names its holder.
     """
 
     def __init__(
@@ -265,11 +265,11 @@ def _acquire(path: Path, error_type: type[JournalHeld], wait: LockWait) -> int:
             os.close(fd)
             if not (holder.has_ended() or wait.wait_for_live_holder) or wait.monotonic_s() >= deadline_s:
                 raise _held_error(holder, error_type) from None
-            wait.sleep(wait.every_s)
+            wait.sleep(wait.interval_s)
             continue
         if _is_same_file(fd, path):
             return fd
-        os.close(fd)  # the file was removed before it was locked, so locking it excludes nobody
+        os.close(fd)  # the file was deleted before it was locked, so the lock excludes nobody
 
 
 def _is_same_file(fd: int, path: Path) -> bool:
@@ -281,7 +281,7 @@ def _is_same_file(fd: int, path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The process that holds a lock. `pid` is 0 until the process has written its details to the file."""
+    """The process that holds a lock. `pid` is 0 before the process has written its details to the lock file."""
 
     pid: int = 0
     host: str = ""
@@ -290,7 +290,7 @@ class LockHolder:
     kind: HolderKind = HolderKind.STARTING
 
     def has_ended(self) -> bool:
-        """Return whether the process is known to have ended. One of its children may still hold the lock."""
+        """Return whether the process is known to have ended. A child process may still hold the lock."""
         return self.pid > 0 and self.host == socket.gethostname() and has_ended(self.pid)
 
 
@@ -324,7 +324,7 @@ def lock_path(journal: Path) -> Path:
 
 
 def journal_holder(journal: Path) -> LockHolder | None:
-    """Return the process that holds a journal's lock, or None. Never takes the lock, which could make a run fail.
+    """Return the process that holds a journal's lock, or None. Never takes the lock, which could cause a run to fail.
 
     Linux lists the locks of visible processes. On other systems, the process named in the lock file counts as the
     holder if it is alive.
@@ -340,7 +340,7 @@ def journal_holder(journal: Path) -> LockHolder | None:
 
 
 def _is_locked(inode: int, pid: int) -> bool:
-    """Return whether process `pid` (any if 0) has locked this inode. Some file systems report two devices for one."""
+    """Return whether process `pid` (any if 0) has locked this inode. Ignores its device, which can be ambiguous."""
     try:
         entries = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -369,7 +369,7 @@ def _held_error(holder: LockHolder, error_type: type[JournalHeld]) -> JournalHel
 
 
 def _release_in_child() -> None:
-    """Close the locks' descriptors in a forked child. Otherwise it would keep the locks after its parent ended."""
+    """Close the locks' descriptors in a forked child, which would otherwise keep the locks after its parent ended."""
     for lock in list(_open_locks):
         lock.close()
 

@@ -1,9 +1,8 @@
-"""Finds the attempts in commits that the journal lost, and decides about their rows.
+"""Finds attempts in commits that the journal lost, and decides what happens to their rows.
 
-The lost attempt of a ready row is restored as the row's next attempt, in doubt, and then settled like any other. The
-row is held instead if the journal has other evidence about it, or if several attempts are lost, because decisions
-between them were lost too. If a row's whole batch is lost, its order id is recorded, and later rows with that order id
-are held.
+A ready row's lost attempt is restored as its next attempt, in doubt, and then settled like any other. The row is held
+instead if the journal has other evidence about it, or if it lost several attempts, because decisions between them were
+lost too. If a row's whole batch is lost, its order id is recorded, and later rows with that order id are held.
 """
 
 import json
@@ -37,7 +36,7 @@ FindPresent = Callable[[Sequence[SentLogLine]], Collection[SentLogLine]]
 
 
 class LostIntent(NamedTuple):
-    """An attempt that this host may have sent and the journal lost: its commit's time, order id and a unique name."""
+    """A lost attempt that this host may have sent: its commit's time, its order id, and a unique name."""
 
     at: str
     order_id: str
@@ -46,11 +45,11 @@ class LostIntent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The commits of this host that are missing from the journal. `is_complete` if the sent log has all of them.
+    """This host's commits that are missing from the journal. `is_complete` if the sent log has all of them.
 
     `commits` is their number. `intents` maps each instruction to its lost attempts in the order of sending. Attempts
-    can share a number, because an older copy can replace a journal more than once. `unsent` are attempts that were
-    certainly not sent. The journal may have these.
+    can share a number, because a journal can be replaced by an older copy more than once. `unsent` contains attempts
+    that were certainly not sent, and that the journal may have.
     """
 
     commits: int = 0
@@ -60,13 +59,13 @@ class Loss:
 
 
 def find_loss(folder: Path, find_present: FindPresent) -> Loss:
-    """Find the commits in the sent logs in `folder` that the journal lost, and the attempts in them."""
+    """Find the commits in the sent logs in `folder` that the journal lost, and their attempts."""
     intents: dict[int, dict[tuple[str, int, str], LostIntent]] = {}
     unsent: set[Attempt] = set()
     commits, is_complete = 0, True
     for writer in writer_names(folder):
         lost_lines, reaches_journal = _find_lost_lines(folder, writer, find_present)
-        # Unless the journal has an earlier line, older ones may be lost too. The writer NOTES sends nothing.
+        # Unless the journal has an earlier line, even older ones may be lost. The writer NOTES sends nothing.
         is_complete = is_complete and (reaches_journal or writer == NOTES)
         commits += len(lost_lines)
         for line in lost_lines:
@@ -86,7 +85,7 @@ def find_loss(folder: Path, find_present: FindPresent) -> Loss:
 
 
 def _find_lost_lines(folder: Path, writer: str, find_present: FindPresent) -> tuple[list[SentLogLine], bool]:
-    """Return a writer's lost lines, oldest first, and whether the journal has the line before them."""
+    """Return a writer's lost lines, oldest first, and whether the journal has an earlier one."""
     newest_first: list[SentLogLine] = []
     with suppress(SentLogDamaged):
         for line in read_lines(folder, writer):
@@ -99,7 +98,7 @@ def _find_lost_lines(folder: Path, writer: str, find_present: FindPresent) -> tu
 
 
 class LostRows:
-    """Decides what happens to the rows in a loss that person `by` accepted. `rows` counts those decided so far."""
+    """Decides what happens to rows in a loss that the person `by` accepted. `rows` counts those already decided."""
 
     def __init__(self, tables: Tables, loss: Loss, *, by: str, at: str) -> None:
         self._tables, self._intents, self._by, self._at = tables, loss.intents, by, at
@@ -107,11 +106,11 @@ class LostRows:
 
     @property
     def numbers(self) -> list[int]:
-        """The instructions that may have been sent, in the order of sending."""
+        """The numbers of the instructions that may have been sent, in the order of sending."""
         return list(self._intents)
 
     def decide(self, numbers: Sequence[int]) -> tuple[list[Entry], list[Remark]]:
-        """Return facts that restore lost attempts of these instructions, and evidence that holds the other rows."""
+        """Return facts that restore these instructions' lost attempts, and evidence that holds the other rows."""
         rows = {line[0]: parse_row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
         contested = EvidenceLog(self._tables).find_contested(rows)
         recorded = {tuple(line) for line in self._tables.run("lost_before", numbers=list(numbers))}
@@ -119,11 +118,11 @@ class LostRows:
         holds: list[Remark] = []
         for number in numbers:
             row, intents = rows.get(number), self._intents[number]
-            row_intents = [] if row is None else [intent for intent in intents if _belongs_to(row, intent.order_id)]
+            row_intents = [] if row is None else [intent for intent in intents if _has_used(row, intent.order_id)]
             self.rows.unknown_orders += sorted({intent.order_id for intent in intents if intent not in row_intents})
             if row is None or not row_intents:
                 continue
-            latest, is_only = row_intents[-1], len(row_intents) == 1  # a reply could belong to any of several intents
+            latest, is_only = row_intents[-1], len(row_intents) == 1  # if not, a reply could belong to any of them
             order_ids = list(dict.fromkeys(intent.order_id for intent in row_intents))
             is_next = row.standing.state is State.READY and row.order_id == latest.order_id
             if (number, canonical(latest.name)) in recorded:
@@ -136,8 +135,8 @@ class LostRows:
                 self.rows.contradictions.append(latest.order_id)
             elif is_only and row.standing.state is State.IN_DOUBT and (number, ASSUMED_ATTEMPT) in recorded:
                 self.rows.in_doubt += 1
-            # The row is in the same state as when this attempt was sent. Restoring the attempt, in doubt, keeps the row
-            # from being sent until the gateway or a person settles it.
+            # The row is in the same state as when this attempt was sent. The attempt is restored, in doubt, so that the
+            # row is not sent until the gateway or a person settles it.
             elif is_only and is_next and number not in contested:
                 self.rows.in_doubt += 1
                 attempt, intended = row.standing.attempt + 1, Intended(latest.order_id, latest.name, 0, None)
@@ -150,7 +149,7 @@ class LostRows:
         return restored, holds
 
     def record_unknown_orders(self, record: RecordFacts) -> None:
-        """Record the order ids of lost batches in the open transaction, and hold the rows that use them."""
+        """Record the order ids of lost batches in the open transaction, and hold rows that use them."""
         new_orders = sorted(set(self.rows.unknown_orders) - _load_lost_orders(self._tables))
         pages = [new_orders[start : start + _ORDERS_PER_FACT] for start in range(0, len(new_orders), _ORDERS_PER_FACT)]
         evidence_pages = (_witness_evidence(Finding.UNKNOWN_ORDER, {"by": self._by, "orders": page}) for page in pages)
@@ -159,24 +158,24 @@ class LostRows:
         _hold_orders(self._tables, record, self.rows.unknown_orders, 0)
 
 
-def _belongs_to(row: RowStanding, order_id: str) -> bool:
+def _has_used(row: RowStanding, order_id: str) -> bool:
     return row.client_orderid in {order_id, first_order_id(order_id)}
 
 
 def hold_lost_orders(tables: Tables, record: RecordFacts, first_instruction: int) -> None:
-    """Hold the instructions from `first_instruction` on whose order ids are those of lost batches."""
+    """Hold the instructions from `first_instruction` on that use order ids of lost batches."""
     _hold_orders(tables, record, _load_lost_orders(tables), first_instruction)
 
 
 def _hold_orders(tables: Tables, record: RecordFacts, orders: Collection[str], first_instruction: int) -> None:
-    spelled: dict[str, list[str]] = {}
+    by_spelling: dict[str, list[str]] = {}
     for order in sorted(orders):
         for spelling in {normalise_spelling(variant) for variant in (order, first_order_id(order) or order)}:
-            spelled.setdefault(spelling, []).append(order)
-    matches = tables.run("spelled_as_lost", spellings=sorted(spelled), first=first_instruction) if spelled else []
-    if matches:
-        lost = ((number, {"lost_orders": spelled[normalise_spelling(order)]}) for number, order in matches)
-        record([Remark(_witness_evidence(Finding.AMBIGUOUS, content), "", number) for number, content in lost])
+            by_spelling.setdefault(spelling, []).append(order)
+    values = {"spellings": sorted(by_spelling), "first": first_instruction}
+    if by_spelling and (matches := tables.run("spelled_as_lost", **values)):
+        contents = ((number, {"lost_orders": by_spelling[normalise_spelling(order)]}) for number, order in matches)
+        record([Remark(_witness_evidence(Finding.AMBIGUOUS, content), "", number) for number, content in contents])
 
 
 def _witness_evidence(finding: Finding, content: object, lasting: str = "") -> EvidenceRecord:

@@ -1,7 +1,7 @@
 """A new batch: its pages and instructions, and digests that reveal any later change.
 
-The digest of a batch covers the canonical text of its instructions. These are held as rows or as columns, and a test
-checks that both give the same text.
+A batch's digest covers the canonical text of its instructions, which are held as rows or as columns. A test checks that
+both give the same text.
 """
 
 import json
@@ -34,7 +34,7 @@ def new_salt() -> bytes:
 
 
 def payee_texts(fields: str) -> list[str]:
-    """Return the values of the fields that identify a payee, or none if the fields are not JSON."""
+    """Return the values that identify the payee, or none if `fields` is not JSON."""
     try:
         values = json.loads(fields)
     except ValueError:
@@ -52,7 +52,7 @@ class NewInstructions(Protocol):
         """Yield the instructions."""
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield each instruction's canonical text: its values, joined by NUL. The first one has number `first`.
+        """Yield each instruction's canonical text: its values, joined by NUL. The first instruction is number `first`.
 
         `replaced` maps rows to the numbers of the instructions that they replace.
         """
@@ -61,13 +61,13 @@ class NewInstructions(Protocol):
         """Return the totals by country and currency. Their instruction numbers count from 0."""
 
     def payee_words(self) -> Iterable[str | None]:
-        """Return each instruction's texts that identify the payee, joined by non-word characters."""
+        """Return the texts that identify each instruction's payee, joined by non-word characters."""
 
     def have_ascii_ids(self) -> bool:
         """Return whether all order ids are ASCII."""
 
     def shortened_rows(self, mark: str) -> Iterable[tuple[Any, ...]]:
-        """Return each instruction's values. If its content ends with its fields, they are removed from the content.
+        """Return each instruction's values, with its fields removed from the end of its content.
 
         Shortened content begins with `mark`. Content that already begins with `mark` is replaced by None.
         """
@@ -79,8 +79,8 @@ class InstructionRows(tuple[NewInstruction, ...]):
     __slots__ = ()
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        for number, new in enumerate(self, start=first):
-            row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
+        for number, instruction in enumerate(self, start=first):
+            row, client_orderid, country, currency, amount, minor, form, fields, payee, content = instruction
             yield (
                 f"{number}\0{row}\0{client_orderid}\0{country}\0{currency}\0{minor}\0{replaced.get(row)}\0{amount}\0"
                 f"{form}\0{fields}\0{payee}\0{content}"
@@ -88,9 +88,9 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
         totals: dict[tuple[str, str], list[int]] = {}
-        for index, new in enumerate(self):
-            billions, rest = divmod(new.minor, BILLION)
-            values = totals.setdefault((new.country, new.currency), [0, 0, 0, index, index])
+        for index, instruction in enumerate(self):
+            billions, rest = divmod(instruction.minor, BILLION)
+            values = totals.setdefault((instruction.country, instruction.currency), [0, 0, 0, index, index])
             values[0] += 1
             values[1] += billions
             values[2] += rest
@@ -98,25 +98,25 @@ class InstructionRows(tuple[NewInstruction, ...]):
         return {kind: InstructionTotals(*values) for kind, values in totals.items()}
 
     def payee_words(self) -> Iterable[str | None]:
-        return (" ".join(payee_texts(new.fields)) or None for new in self)
+        return (" ".join(payee_texts(instruction.fields)) or None for instruction in self)
 
     def have_ascii_ids(self) -> bool:
-        return all(new.client_orderid.isascii() for new in self)
+        return all(instruction.client_orderid.isascii() for instruction in self)
 
     def shortened_rows(self, mark: str) -> Iterable[tuple[Any, ...]]:
-        return ((*new[:-1], _shorten_content(new, mark)) for new in self)
+        return ((*instruction[:-1], _shorten_content(instruction, mark)) for instruction in self)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Some of a batch's pages and new instructions. The instructions need not be on these pages."""
+    """Some of a batch's pages and of its new instructions, which need not be on these pages."""
 
     pages: Sequence[bytes] = ()
     instructions: NewInstructions = field(default_factory=InstructionRows)
 
 
 def prefetch(parts: Iterable[_Part]) -> Generator[_Part]:
-    """Yield the parts. A thread computes the next one in advance, until the generator is closed."""
+    """Yield the parts, while a thread computes the next one. Close the generator to stop the thread."""
     remaining = iter(parts)
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(next, remaining, None)
@@ -125,19 +125,20 @@ def prefetch(parts: Iterable[_Part]) -> Generator[_Part]:
             yield part
 
 
-def _shorten_content(new: NewInstruction, mark: str) -> str | None:
-    if new.content.startswith(mark):
+def _shorten_content(instruction: NewInstruction, mark: str) -> str | None:
+    content, fields = instruction.content, instruction.fields
+    if content.startswith(mark):
         return None
-    return f"{mark}{new.content.removesuffix(new.fields)}" if new.content.endswith(new.fields) else new.content
+    return f"{mark}{content.removesuffix(fields)}" if content.endswith(fields) else content
 
 
 _CHUNK_SIZE = 1_000
 _PAYEE_VALUE_COUNT = 3
-"""The number of values that identify the payee, at the end of a canonical text: fields, payee, content."""
+"""The number of values at the end of a canonical text that identify the payee: fields, payee, content."""
 
 
 def permanent_parts(texts: Iterable[bytes]) -> list[bytes]:
-    """Return the part of each text that is kept when its payee is forgotten. Raises `InternalError` for a NUL."""
+    """Return the part of each text that remains when its payee is forgotten. Raises `InternalError` for a NUL."""
     parts = [text.rsplit(b"\0", _PAYEE_VALUE_COUNT)[0] for text in texts]
     if {part.count(b"\0") for part in parts} - {VALUES_PER_TEXT - _PAYEE_VALUE_COUNT - 1}:
         raise InternalError("a validated value holds a NUL character")
@@ -145,15 +146,15 @@ def permanent_parts(texts: Iterable[bytes]) -> list[bytes]:
 
 
 def payee_digests(texts: Iterable[bytes], parts: Iterable[bytes], salts: Iterable[bytes]) -> list[bytes]:
-    """Return for each text the SHA-256 of its salt and of the values that identify the payee."""
+    """Return the SHA-256 of each text's salt and the values that identify its payee."""
     return [sha256(salt + text[len(part) :]).digest() for text, part, salt in zip(texts, parts, salts, strict=True)]
 
 
 class OpeningDigests:
-    """Computes the digests (SHA-256) and totals of a batch while the batch is stored.
+    """Computes a batch's digests (SHA-256) and totals while the batch is stored.
 
-    Forgetting a payee does not change the digest of the instructions, which covers only a salted digest of the values
-    that identify the payee. The salt is forgotten too, so that nobody can find the payee by guessing.
+    The instructions' digest covers only a salted digest of the values that identify a payee, so forgetting the payee
+    does not change it. The salt is forgotten too, so that nobody can find the payee by guessing.
     """
 
     def __init__(self, batch: NewBatch, first_instruction: int) -> None:
@@ -189,7 +190,7 @@ class OpeningDigests:
     def add_stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
         """Add stored instructions: number, replaced instruction, the values of a `NewInstruction`, salt and digest.
 
-        The values that identify a payee, and the salt, are None if the payee was forgotten. Raises `InternalError` if a
+        If a payee was forgotten, the salt and the values that identify the payee are None. Raises `InternalError` if a
         number is missing, a value contains NUL, or a payee's values do not match their digest.
         """
         remaining = iter(lines)
@@ -208,7 +209,7 @@ class OpeningDigests:
             self._add(rows, parts, digests)
 
     def add_known(self, row: KnownRow) -> None:
-        """Add a row that another batch has already."""
+        """Add a row that is already in another batch."""
         self._known += 1
         self._known_sha256.update(f"{row.row}\0{row.instruction}\0".encode())
 

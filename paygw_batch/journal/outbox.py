@@ -2,7 +2,7 @@
 
 A notice is durable before it is sent, and `claim` records each try durably in advance, so a crash loses no notice. A
 notice is sent twice, with the same id, only if a process ends between sending it and `record_sent`. Each store has its
-own `outbox.sql` with statements of the same names.
+own `outbox.sql`, which defines the same statements.
 """
 
 import json
@@ -28,17 +28,17 @@ OUTBOX_PARTS: Mapping[str, str] = {
 
 
 def next_try_at(tries: int, written_at: str, now: datetime) -> str | None:
-    """Return the time of the next try after `tries` tries, or None if there should be none."""
+    """Return the time of the next try after `tries` tries, or None to give up."""
     next_at = now + min(FIRST_PAUSE * 2 ** min(tries - 1, 16), LONGEST_PAUSE)
     return timestamp(next_at) if next_at < datetime.fromisoformat(written_at) + GIVEN_UP_AFTER else None
 
 
 class Outbox(ABC):
-    """One journal's outbox, which `JournalLocation.outbox` opens and closes. Not thread-safe."""
+    """One journal's outbox, opened and closed by `JournalLocation.outbox`. Not thread-safe."""
 
     def add(self, notices: Iterable[NewNotice], at: str) -> None:
         """Store notices durably, at most one per subject and recipient."""
-        if pending := list(notices):  # built before the transaction begins, because a run may wait for its end
+        if pending := list(notices):  # built before the transaction, because a run may wait for its end
             with self._write_transaction():
                 self._add(pending, at)
 
@@ -49,7 +49,7 @@ class Outbox(ABC):
     def claim(self, notice: StoredNotice, content: Mapping[str, Any], now: datetime) -> bool:
         """Record durably that this process is sending a notice with this content. Must be called before each try.
 
-        Returns False if another process claimed the notice first. No other process sends it until the next try is due.
+        Returns False if another process claimed it first. Other processes do not send it until the next try is due.
         """
         with self._write_transaction():
             claimed = self._query(
@@ -63,7 +63,7 @@ class Outbox(ABC):
         return bool(claimed)
 
     def record_sent(self, notice: StoredNotice, at: str) -> None:
-        """Record durably that a notice was sent, so that it is never sent again."""
+        """Record durably that a notice was sent. It is never sent again."""
         with self._write_transaction():
             self._query("note_sent", number=notice.number, at=at)
 
@@ -77,11 +77,11 @@ class Outbox(ABC):
             self._query("hurry", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
 
     def list_notices(self, *, limit: int) -> Sequence[StoredNotice]:
-        """Return up to `limit` notices: unsent ones first, then sent ones, each newest first."""
+        """Return up to `limit` notices: first the unsent ones, then the sent ones, each newest first."""
         return [_parse_notice(line) for line in self._query("listed", limit=limit)]
 
     def newest_subject(self, occasion: Occasion, batch: str) -> str:
-        """Return the last subject, in text order, of notices for an occasion in a batch, or empty if none."""
+        """Return the alphabetically last subject of a batch's notices for an occasion, or empty if there are none."""
         ((subject,),) = self._query("newest_subject", occasion=occasion.value, batch=batch)
         return subject or ""
 
@@ -102,7 +102,7 @@ class Outbox(ABC):
         return [_parse_notice(line) for line in self._query("due", now=timestamp(now), **limits)]
 
     def _add(self, notices: Iterable[NewNotice], at: str, process: int | None = None) -> None:
-        """Add notices in the open transaction. With `process`, they are not due before that process ends."""
+        """Add notices in the open transaction. They are due after `process` ends, or immediately if it is None."""
         for notice in notices:
             for recipient in notice.recipients:
                 self._query(

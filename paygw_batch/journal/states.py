@@ -109,19 +109,19 @@ def find_rows(
 ) -> Iterator[RowState]:
     """Yield the matching rows of a batch in the sheet's order (see `JournalReader.rows`)."""
     if numbers is not None:
-        rows = load_row_states(tables, _numbered_pairs(tables, batch, numbers, after))
+        rows = _load_row_states(tables, _numbered_pairs(tables, batch, numbers, after))
         if states is not None:
             wanted = set(states)
             rows = (row for row in rows if row.state in wanted and _is_within_cutoff(row, accepted_until))
         yield from islice(rows, limit)
     elif states is None:
-        yield from load_row_states(tables, islice(_all_pairs(tables, batch, after, limit), limit))
+        yield from _load_row_states(tables, islice(_all_pairs(tables, batch, after, limit), limit))
     elif states:
         filters = {"batch": batch, "states": [state.value for state in states], "until": accepted_until}
-        yield from load_row_states(tables, _find_pairs(tables, filters, after, limit))
+        yield from _load_row_states(tables, _find_pairs(tables, filters, after, limit))
 
 
-def load_row_states(tables: Tables, row_pairs: Iterable[tuple[int, int]]) -> Iterator[RowState]:
+def _load_row_states(tables: Tables, row_pairs: Iterable[tuple[int, int]]) -> Iterator[RowState]:
     remaining = iter(row_pairs)
     while group := list(islice(remaining, _CHUNK_SIZE)):
         lines = {line[0]: line for line in tables.run("row_states", numbers=[number for _, number in group])}
@@ -150,7 +150,7 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]
 
 
 def parse_due_rows(lines: Iterable[Sequence[Any]]) -> list[DueRow]:
-    """Parse the rows that may be sent. Raises `JournalCorrupt` if a state does not follow from its row's newest fact."""
+    """Parse the rows that may be sent. Raises `JournalCorrupt` if a state does not match the row's newest fact."""
     rows = []
     for line in lines:
         number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line[:12]

@@ -1,4 +1,4 @@
-"""The interface to the tables of a store, whose SQL statements are run by name."""
+"""The interface to a store's tables, and the SQL statements that are run on them by name."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from paygw_batch.journal.values import Identity
 
 
 class Tables(Protocol):
-    """One journal's tables: runs named SQL statements, and does what differs between stores."""
+    """One journal's tables: runs named SQL statements, and hides the differences between stores."""
 
     @property
     def identity(self) -> Identity:
@@ -25,16 +25,16 @@ class Tables(Protocol):
     def run_for_each(
         self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any
     ) -> Iterator[tuple[Any, ...]]:
-        """Run a statement once for each row, with the row's values named by `columns`. Yields all results in order."""
+        """Run a statement for each row, whose values are named by `columns`. Yields all results in order."""
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Add a new order id of an operation."""
+        """Store a new order id of an operation."""
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Lock instructions until the transaction ends. Returns whether one may have moved before it was locked."""
+        """Lock instructions until the transaction ends. Returns whether any may have moved before that."""
 
     def lock_withdrawals(self) -> None:
-        """Prevent other transactions from withdrawing or carrying out documents until this one ends."""
+        """Keep other transactions from withdrawing or carrying out documents until this one ends."""
 
 
 MOVE_LINES = [(move.before.value, move.kind.value, move.after.value, *move[3:]) for move in MOVES.values()]
@@ -43,7 +43,7 @@ _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 VALUE = re.compile(r"(?<!:):([a-z][a-z0-9_]*)")
 """Matches a value's placeholder in a statement: `:name`."""
 FILES = ("state.sql", "evidence.sql", "journal.sql", "replay.sql", "forget.sql")
-"""The files with the journal's statements. A store's own folder may lack some of them."""
+"""The files that contain the journal's statements. A store's own folder may lack some of them."""
 ON_SQLITE = ((r"= ANY \(:(\w+)\)", r"IN (SELECT value FROM carray(:\1))"), (r"\bstrpos\(", "instr("))
 ON_POSTGRES = (
     (r"\s+INDEXED BY \w+", ""),
@@ -64,9 +64,9 @@ def named_sql(
     *,
     is_psycopg: bool = False,
 ) -> dict[str, str]:
-    """Return the statements in a store's own files and in the shared files, by name.
+    """Return the statements from a store's own files and the shared files, by name.
 
-    `parts` replace names in braces. `replacements` (pattern, replacement) adapt the shared statements to the store.
+    `parts` maps names in braces to their text. `replacements` (pattern, replacement) adapt the shared statements.
     """
     texts = []
     for location in (package, package.rpartition(".")[0]):
@@ -88,7 +88,7 @@ def named_sql(
         part_texts |= {name: text} if kind == "part" else {}
     if not is_psycopg:
         return statements
-    # psycopg parses only statements with values, so only these need doubled percent signs.
+    # Percent signs must be doubled in statements with values, because psycopg parses only these.
     return {
         name: VALUE.sub(r"%(\1)s", text.replace("%", "%%")) if VALUE.search(text) else text
         for name, text in statements.items()
@@ -96,7 +96,7 @@ def named_sql(
 
 
 def with_triggers(script: str) -> str:
-    """Insert the bodies of the shared triggers into a script that creates a store's tables."""
+    """Insert the shared triggers' bodies into a script that creates a store's tables."""
     for name, body in named_sql(__package__, ("moves.sql",), {}, ()).items():
         script = script.replace(f"{{{name}}}", body)
     return script
