@@ -1,7 +1,7 @@
 """Examines, creates and opens a journal in a file, or creates one in memory.
 
 A journal in memory is for tests, benchmarks, and commands that read before a journal exists. It has the same tables,
-statements and chain as a file, but is not durable, and no other run can use it.
+statements and chain as a file, but is not durable, and other runs cannot use it.
 """
 
 import os
@@ -82,7 +82,7 @@ _RESTORE_HINT = mark(
 
 @dataclass(frozen=True, slots=True)
 class ExaminedJournal:
-    """A journal that `examine` found usable."""
+    """A usable journal, as returned by `examine`."""
 
     version: int
     identity: Identity
@@ -92,9 +92,9 @@ class ExaminedJournal:
 
 
 def check_journal_files(path: Path) -> bool:
-    """Return whether a file is at `path`.
+    """Return whether `path` exists.
 
-    Raises `JournalError` unless the file and SQLite's files next to it are regular, private and on a local disk.
+    Raises `JournalError` unless it and SQLite's files next to it are private regular files on a local disk.
     """
     check_directory(path.parent)
     for suffix in ("-wal", "-shm"):
@@ -115,7 +115,7 @@ def examine(
     A journal of the same merchant at another gateway host is refused unless `allow_other_host`. `sent_log` returns the
     newest lines of the journal's sent log. It is called before the end of the chain is read, because a run may commit
     in between. Raises `JournalError` if the file is not a journal, belongs to another merchant or has a newer version,
-    `JournalCorrupt` if it is damaged, and `JournalTooOld` if it lacks a fact that is in the sent log.
+    `JournalCorrupt` if it is damaged, and `JournalTooOld` if a fact in the sent log is missing from it.
     """
     try:
         version = tables_version(connection, path)
@@ -168,7 +168,7 @@ def _is_same_file(home: Path, path: Path) -> bool:
 
 
 def journal_exists(home: Path, journal_id: str) -> bool:
-    """Return whether the journal with this id is at `home`. An unreadable file counts as a match."""
+    """Return whether `home` contains the journal with this id. An unreadable file counts as a match."""
     if not os.path.lexists(home):
         return False
     try:
@@ -196,7 +196,7 @@ def in_memory_journal(
 
 @cache
 def empty_database(identity: Identity) -> bytes:
-    """Return the database of an empty journal as bytes. Loading them is ten times faster than creating tables."""
+    """Return an empty journal's database as bytes. Loading them is ten times faster than creating the tables."""
     connection = apsw.Connection(_MEMORY_NAME)
     try:
         connection.execute("BEGIN")
@@ -217,7 +217,7 @@ class FileLocation(JournalLocation):
     path: Path
 
     def __post_init__(self) -> None:
-        """Make all paths absolute and canonical. Raises `JournalError` for a path that is not UTF-8."""
+        """Make all paths canonical. Raises `JournalError` for a path that is not UTF-8."""
         JournalLocation.__post_init__(self)
         object.__setattr__(self, "path", canonical_path(self.path))
 
@@ -228,7 +228,7 @@ class FileLocation(JournalLocation):
         return journal_holder(self.path)
 
     def record_backup(self) -> None:
-        """Record the current time as that of the last backup. Raises `OutputError`."""
+        """Record the current time as the time of the last backup. Raises `OutputError`."""
         write_atomically(backup_time_path(self.path), self.now().encode())
 
     def last_backup_at(self) -> str | None:
@@ -239,7 +239,7 @@ class FileLocation(JournalLocation):
             return None
 
     def create(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Create the journal (see `JournalLocation`). Raises `JournalHeld` if another process holds its lock."""
+        """Create the journal. Raises `JournalHeld` if another process holds its lock, and as in `JournalLocation`."""
         make_directory(self.path.parent)
         check_directory(self.path.parent)
         now = self.now()
@@ -262,10 +262,9 @@ class FileLocation(JournalLocation):
         return identity
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:
-        """Open the journal and hold its lock (see `JournalLocation`).
+        """Open the journal and hold its lock (see `JournalLocation`). Until all checks pass, writes only the lock file.
 
-        Raises `JournalNotAdopted` if the journal is unknown to this user, and `JournalCorrupt` if it is damaged. Writes
-        only the lock file until these checks pass.
+        Also raises `JournalNotAdopted` if the journal is unknown to this user, and `JournalCorrupt` if it is damaged.
         """
         if not self._exists():
             raise self._missing_error()
@@ -278,7 +277,7 @@ class FileLocation(JournalLocation):
         return journal
 
     def open_to_read(self, *, must_be_known: bool = False) -> SqliteReader:
-        """Open the journal for reading (see `JournalLocation`). Takes no lock and writes nothing."""
+        """Open the journal for reading (see `JournalLocation`), without a lock and without writing anything."""
         if not self._exists():
             raise self._missing_error()
         connection = connect(self.path, write=False)
@@ -303,7 +302,7 @@ class FileLocation(JournalLocation):
 
     @contextmanager
     def _connect_note_recorder(self) -> Iterator[RecordNotes]:
-        """Yield a function that records notes even while another process holds the lock (see `JournalLocation`).
+        """Yield a function that records notes without the lock (see `JournalLocation`).
 
         This is safe, because notes move no row, and SQLite serializes all transactions.
         """
@@ -328,7 +327,7 @@ class FileLocation(JournalLocation):
 
     @contextmanager
     def _connect_without_lock(self, *, write: bool = True, must_be_known: bool = False) -> Iterator[apsw.Connection]:
-        """Check the journal as `open_to_read` does, then open it without its lock. Translates errors in the block."""
+        """Check the journal as `open_to_read` does, then connect without its lock. Translates errors in the block."""
         self.open_to_read(must_be_known=must_be_known).close()
         with closing(connect(self.path, write=write)) as connection, self._translating_errors():
             yield connection
@@ -379,25 +378,22 @@ class FileLocation(JournalLocation):
         )
 
     def _log_lines_for_reading(self, journal_id: str) -> Sequence[SentLogLine]:
-        """Return the newest lines of the journal's sent log, or none for a copy, because an old copy may be read."""
+        """Return the newest lines of the journal's sent log, or none if this is a copy: old copies may be read."""
         entry = self.known_journals.entry(journal_id)
         if entry is not None and entry.path != str(self.path) and journal_exists(Path(entry.path), journal_id):
             return ()
         return self.known_journals.newest_log_lines(journal_id)
 
     def _log_lines_for_writing(self, identity: Identity) -> Sequence[SentLogLine]:
-        """Return the newest lines of the journal's sent log. Raises `JournalTooOld` if this file is a copy."""
+        """Return the newest lines of the journal's sent log. Raises `JournalTooOld` if this is a copy."""
         check_home(self.path, identity, self.known_journals.entry(identity.journal_id))
         return self.known_journals.newest_log_lines(identity.journal_id)
 
     def _used_journals(self) -> Sequence[KnownJournal]:
         """Return the known journals at this path from which rows were sent, oldest first."""
-        here = (entry for entry in self.known_journals.entries() if entry.path == str(self.path))
-        return [
-            entry
-            for entry in here
-            if any(line.number for line in self.known_journals.newest_log_lines(entry.journal_id))
-        ]
+        journals = self.known_journals
+        entries = [entry for entry in journals.entries() if entry.path == str(self.path)]
+        return [entry for entry in entries if any(line.number for line in journals.newest_log_lines(entry.journal_id))]
 
     def _examine(
         self, connection: apsw.Connection, sent_log: Callable[[Identity], Sequence[SentLogLine]]
@@ -425,7 +421,7 @@ class FileLocation(JournalLocation):
         return ()
 
     def _require_known(self, examined: ExaminedJournal) -> None:
-        """Raise `JournalNotAdopted` for an unknown journal, and `JournalTooOld` if another was in use at this path."""
+        """Raise `JournalNotAdopted` if the journal is unknown, and `JournalTooOld` if this path had another one."""
         journal_id = examined.identity.journal_id
         if [entry for entry in self._used_journals() if not entry.is_lost and entry.journal_id != journal_id]:
             raise JournalTooOld(say("This is not the journal that this machine last sent rows from."))
@@ -459,7 +455,7 @@ class FileLocation(JournalLocation):
             self._migrate(connection, examined, now)
             if (end := chain_end(connection)) != examined.end:
                 # The upgrade committed facts. Without a line for them in the sent log, a copy made before the upgrade
-                # would be taken for the newest.
+                # would look like the newest one.
                 endpoints = evidence_log(connection).endpoints(examined.identity)
                 examined = replace(examined, end=end, endpoints=endpoints)
                 sent_log.log_commit(*end.log_fields)
@@ -485,8 +481,8 @@ class FileLocation(JournalLocation):
         """Create the journal's file, its entry among the known journals, and its sent log."""
         journal_id = identity.journal_id
         entry = KnownJournal(journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
-        # The entry and the sent log come before the file. A crash in between leaves an intended entry, which the next
-        # command resolves. In the opposite order, a crash would leave a journal without a sent log.
+        # The entry and the sent log are written before the file. A crash in between leaves an intended entry, which the
+        # next command resolves. In the opposite order, a crash would leave a journal without a sent log.
         self.known_journals.register(entry)
         SentLog(self.known_journals.folder(journal_id), RUN, identity.start.log_fields).close()
         _create_file(self.path, identity)
@@ -494,7 +490,7 @@ class FileLocation(JournalLocation):
 
 
 def is_known(known_journals: KnownJournals, journal_id: str) -> bool:
-    """Return whether this user has the journal's sent log and has not replaced the journal as lost."""
+    """Return whether this user has the journal's sent log, and has not replaced the journal as lost."""
     entry = known_journals.entry(journal_id)
     return entry is not None and not entry.is_lost and newest_line(known_journals.folder(journal_id), RUN) is not None
 
@@ -502,7 +498,7 @@ def is_known(known_journals: KnownJournals, journal_id: str) -> bool:
 def _update_entry(known_journals: KnownJournals, path: Path, examined: ExaminedJournal, now: str) -> None:
     identity = examined.identity
     previous = known_journals.entry(identity.journal_id)
-    # Endpoints that only the entry has are kept, because the journal may be an older copy that a person adopted.
+    # Endpoints found only in the entry are kept, because the journal may be an older copy that a person adopted.
     endpoints = tuple(dict.fromkeys((*examined.endpoints, *(() if previous is None else previous.names))))
     known_journals.write_if_changed(KnownJournal(identity.journal_id, endpoints, str(path), identity.created_at), now)
 
@@ -510,8 +506,8 @@ def _update_entry(known_journals: KnownJournals, path: Path, examined: ExaminedJ
 def _resolve_interrupted_creations(known_journals: KnownJournals) -> None:
     """Complete or remove the entries of journals whose creation was interrupted.
 
-    The caller holds the lock of all folders, so no creation is in progress. A journal whose file never got its final
-    name was never used. If such a file turns up later, a person must adopt it.
+    The caller holds the lock of all folders, so no creation is in progress. A journal whose file never received its
+    final name was never used. If the file appears later, a person must adopt it.
     """
     for entry in known_journals.entries():
         if entry.is_intended and journal_exists(Path(entry.path), entry.journal_id):
@@ -521,7 +517,7 @@ def _resolve_interrupted_creations(known_journals: KnownJournals) -> None:
 
 
 def _create_file(path: Path, identity: Identity) -> None:
-    """Create an empty, private journal. It gets its name last, so that a crash leaves no partial journal."""
+    """Create an empty, private journal. Its file is named last, so that a crash leaves no partial journal."""
     temporary = create_temporary_file(path)
     try:
         with closing(connect(temporary, write=True)) as connection:
@@ -539,7 +535,7 @@ def _create_file(path: Path, identity: Identity) -> None:
 
 
 def _check_no_wal(path: Path) -> None:
-    """Raise `JournalError` if a lost journal left its write-ahead log. SQLite would apply it to the new journal."""
+    """Raise `JournalError` if a lost journal's log is still there. SQLite would apply it to the new journal."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size > 0:
         raise JournalError(

@@ -1,8 +1,8 @@
 """The journals known to this user: the merchant, location and sent log of each.
 
 Each journal has a folder named after its id, with its sent log and `journal.json`, which is written atomically. The
-folder is created before the journal, so a journal that can be opened is always known. A process that writes
-`journal.json` locks all folders before it reads them and until it has written.
+folder is created before the journal, so a journal that can be opened is always known. To write `journal.json`, a
+process locks all folders before it reads them, and until it has written the file.
 """
 
 import json
@@ -35,15 +35,15 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _ENTRY_FILE = "journal.json"
 _LOCK = "journals.lock"
 _WAIT = LockWait(limit_s=30.0, wait_for_live_holder=True)
-"""Waits even if the holder of the lock is alive, because the folders are locked only briefly."""
+"""Waits even for a live holder of the lock, because the folders are locked only briefly."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownJournal:
-    """A journal listed in this user's state directory. `names` are the known endpoints of its merchant.
+    """A journal listed in this user's state directory. `names` contains the known endpoints of its merchant.
 
-    If `is_intended`, its creation began but may not have finished. If `is_lost`, a person created another journal in
-    its place, and must adopt this one before it can be used again.
+    If `is_intended`, its creation has begun but may not have finished. If `is_lost`, a person has created another
+    journal in its place, and must adopt this one before it can be used again.
     """
 
     journal_id: str
@@ -59,14 +59,14 @@ class KnownJournal:
 
 
 class KnownJournals:
-    """The known journals. Each has a folder in `directory`, which is created by the first write."""
+    """The known journals. Each has a folder in `directory`, which the first write creates."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @contextmanager
     def hold_lock(self, now: str) -> Iterator[None]:
-        """Hold the lock of all folders. Raises `JournalHeld` if another process holds it for too long."""
+        """Lock all folders for the block. Raises `JournalHeld` if another process holds the lock for too long."""
         make_directory(self._directory)
         check_directory(self._directory)
         lock = RunLock(self._directory / _LOCK, now=now, command="the known journals", wait=_WAIT)
@@ -97,7 +97,7 @@ class KnownJournals:
         return _read_entry(path) if check_file(path) else None
 
     def merchant_journals(self, endpoints: Sequence[EndpointIdentity], *, except_id: str = "") -> list[KnownJournal]:
-        """Return the merchant's journals except `except_id`, oldest first. Includes unlisted ones at default paths."""
+        """Return the merchant's journals but `except_id`, oldest first. Includes unlisted ones at default paths."""
         by_id = {entry.journal_id: entry for entry in (*self._journals_at_default_paths(), *self.entries())}
         journals = [entry for entry in by_id.values() if entry.journal_id != except_id and entry.belongs_to(endpoints)]
         return sorted(journals, key=lambda entry: (entry.created_at, entry.journal_id))
@@ -111,13 +111,13 @@ class KnownJournals:
             file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
 
     def write_if_changed(self, entry: KnownJournal, now: str) -> None:
-        """Write an entry under the lock, unless it equals the stored one."""
+        """Write an entry under the lock, unless it is identical to the stored one."""
         if self.entry(entry.journal_id) != entry:
             with self.hold_lock(now):
                 self.write(entry)
 
     def register(self, entry: KnownJournal) -> None:
-        """Write the entry of a new or adopted journal. Marks other journals at the same path as lost."""
+        """Write the entry of a new or adopted journal, and mark other journals at its path as lost."""
         for other in self.entries():
             if other.path == entry.path and other.journal_id != entry.journal_id:
                 self.write(replace(other, is_lost=True))
@@ -129,7 +129,7 @@ class KnownJournals:
         sync_directory(self._directory)
 
     def _journals_at_default_paths(self) -> Iterator[KnownJournal]:
-        """Yield the readable journals at default paths: in the folders next to `directory`."""
+        """Yield the readable journals at default paths, which are in the folders next to `directory`."""
         for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
             with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
                 identity = load_identity(connection)
@@ -156,7 +156,7 @@ def _read_entry(path: Path) -> KnownJournal:
 
 
 def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
-    """Return a sentence with a leading space that lists journals by id and path, or empty if there are none."""
+    """Return a sentence that lists journals by id and path, with a leading space, or empty if there are none."""
     if not entries:
         return ""
     text = ", ".join(say("{journal_id} at {path}", journal_id=entry.journal_id, path=entry.path) for entry in entries)
@@ -169,7 +169,7 @@ def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
 
 
 def check_other_journals(journals: Sequence[KnownJournal], accepted_id: str | None, *, command: str) -> None:
-    """Raise `JournalError` unless `accepted_id` names the newest of `journals`, or is None if there are none."""
+    """Raise `JournalError` unless `accepted_id` is the newest of `journals`, or None if there are none."""
     if not journals and accepted_id is None:
         return
     if not journals:

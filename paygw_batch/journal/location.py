@@ -22,7 +22,7 @@ RecordNotes = Callable[[Sequence[ConcurrentNote]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalLocation(ABC):
-    """The location of an endpoint's journal. Each method that needs the journal opens it anew.
+    """The location of an endpoint's journal. Each method that needs the journal opens it.
 
     `known_dir` contains a folder for each journal known to this user. `now` returns the UTC time, ISO 8601 with `Z`.
     While a process holds the journal, errors in other processes show the `command` that it passed.
@@ -49,8 +49,7 @@ class JournalLocation(ABC):
     def create(self, command: str, *, beside: str | None = None) -> Identity | None:
         """Create the merchant's journal. Returns its identity, or None if a journal already exists here.
 
-        If the merchant has other known journals, `beside` must be the id of the newest. Raises `JournalError` if it is
-        not.
+        If the merchant has other known journals, `beside` must name the newest. Raises `JournalError` if it does not.
         """
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """The sent log, outside the journal: a line for each commit, with the attempts that this host may have sent after it.
 
 A journal that was restored from a backup, copied or replaced is consistent, but would pay rows again. The sent log, in
-the state directory, reveals this: it names facts that the journal lacks, and the attempts that may have been sent.
-A line is written after its commit is durable, and is durable before the call that commits returns. So it is durable
+the state directory, reveals this: it names facts missing from the journal, and attempts that may have been sent. A line
+is written after its commit is durable, and is itself durable before the committing call returns. So it is durable
 before any of its requests is sent.
 
 Each writer has two files. When one is full, the other is emptied and used, so at least the newest 32 MiB of lines are
@@ -38,11 +38,11 @@ _ALLOCATION_BYTES = 256 << 10
 _FOLDER_LOCK_LIMIT_S = 30.0
 _CHECKSUM = re.compile(b" [0-9a-f]{8}")
 RUN, NOTES = "left-1", "beside"
-"""The writers for a run (a host's other processes have other numbers) and for notes recorded during a run."""
+"""The writers for a run (a host's other processes have higher numbers) and for notes recorded during a run."""
 
 
 class LoggedAttempt(NamedTuple):
-    """An attempt that may be sent now, or that was certainly not sent if `order_id` is None."""
+    """An attempt that may now be sent or, if `order_id` is None, was certainly not sent."""
 
     instruction: int
     attempt: int
@@ -51,9 +51,9 @@ class LoggedAttempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SentLogLine:
-    """The line for one commit: the number, hash (hex) and time of its newest fact, and its attempts.
+    """The line for a commit: the number, hash (hex) and time of its newest fact, and its attempts.
 
-    `count` is the line's own number among its writer's lines. `number` is 0 for a new journal without facts.
+    `count` is the number of the line among its writer's lines. `number` is 0 for a new journal without facts.
     """
 
     count: int
@@ -74,7 +74,7 @@ class SentLogWriter(Protocol):
 
 
 class NoSentLog:
-    """Discards lines, for journals in memory and commands that send nothing."""
+    """Discards all lines, for journals in memory and commands that send nothing."""
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
         """Discard a line."""
@@ -84,7 +84,7 @@ class NoSentLog:
 
 
 class SentLog:
-    """The sent log of the writer `name` in `folder`. `end` is the number, hash and time of the journal's last fact."""
+    """A writer's sent log in `folder`. `end` contains the number, hash and time of the journal's last fact."""
 
     def __init__(self, folder: Path, name: str, end: tuple[int, str, str]) -> None:
         if newest_line(folder, name) is None:
@@ -99,7 +99,7 @@ class SentLog:
             self.log_commit(*end)
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Add a line for a commit durably. If it raises `OSError`, none of the commit's attempts may be sent."""
+        """Add a line for a commit durably. If this raises `OSError`, none of the commit's attempts may be sent."""
         line = SentLogLine(self.newest_line.count + 1, number, digest, at, tuple(attempts))
         content = _encode_line(line)
         if self._at + len(content) > MAX_BYTES and self._at:
@@ -108,20 +108,20 @@ class SentLog:
             _write_at(self._fd, bytes(_ALLOCATION_BYTES), self._size)
             self._size += _ALLOCATION_BYTES
         _write_at(self._fd, content, self._at)
-        # The commit's attempts may be sent only after this flush. If an older copy of the journal is restored, only
-        # this line shows which rows may have been sent.
+        # The commit's attempts may be sent only after this flush. If an older copy of the journal is restored, nothing
+        # but this line shows which rows may have been sent.
         _sync_data(self._fd)
         self._at += len(content)
         self.newest_line = line
 
     def close(self) -> None:
-        """Close the file. Does nothing the second time, because the descriptor may have been reused."""
+        """Close the file. A second call does nothing, because the descriptor may have been reused."""
         fd, self._fd = self._fd, -1
         if fd != -1:
             os.close(fd)
 
     def _switch_files(self) -> None:
-        # The full file stays until the other is full, because a restored journal is compared with its lines.
+        # The full file is kept until the other one is full, because a restored journal is compared with its lines.
         first, second = _files(self._path.parent, self._path.stem)
         self.close()
         self._path = second if self._path == first else first
@@ -131,7 +131,7 @@ class SentLog:
 
 
 def attempts_to_log(entries: Sequence[Entry | Remark]) -> list[LoggedAttempt]:
-    """Return the attempts that may be sent once these facts are committed, and those that were certainly not sent."""
+    """Return attempts that may be sent after these facts are committed, and attempts that were certainly not sent."""
     attempts = []
     for entry in entries:
         if isinstance(entry, Remark):
@@ -144,7 +144,7 @@ def attempts_to_log(entries: Sequence[Entry | Remark]) -> list[LoggedAttempt]:
 
 
 def log_concurrent_fact(folder: Path, number: int, digest: str, at: str) -> None:
-    """Log a fact that was recorded while a run holds the journal, unless a newer one is logged. Raises `OSError`."""
+    """Log a fact recorded while a run holds the journal, unless a newer one is logged. Raises `OSError`."""
     with lock_folder(folder):
         previous = newest_line(folder, NOTES)
         if previous is None or previous.number < number:
@@ -153,9 +153,9 @@ def log_concurrent_fact(folder: Path, number: int, digest: str, at: str) -> None
 
 
 def log_accepted_loss(folder: Path, names: Collection[str], end: Callable[[], tuple[int, str, str]]) -> None:
-    """Log the end of the journal for each writer in `names`, after a person accepted a loss.
+    """Log the end of the journal for each writer in `names` after a person has accepted a loss.
 
-    Damaged files are renamed and replaced. `end` is called while the folder is locked. Raises `OSError`.
+    Renames and replaces damaged files. Calls `end` while the folder is locked. Raises `OSError`.
     """
     with lock_folder(folder):
         for name in names:
@@ -169,7 +169,7 @@ def log_accepted_loss(folder: Path, names: Collection[str], end: Callable[[], tu
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder during the block. Raises `OSError` if that fails or takes longer than 30 seconds."""
+    """Lock a folder for the block. Raises `OSError` if that fails or takes longer than 30 seconds."""
     lock_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         deadline_s = time.monotonic() + _FOLDER_LOCK_LIMIT_S
@@ -216,10 +216,10 @@ def read_lines(folder: Path, name: str) -> Iterator[SentLogLine]:
 
 
 def require_not_older(lines: Sequence[SentLogLine], end: Link, fact_hash: Callable[[int], bytes], hint: str) -> None:
-    """Raise `JournalTooOld` with this hint unless a journal contains the facts named in `lines`.
+    """Raise `JournalTooOld` with this hint unless the journal contains the facts named in `lines`.
 
     `end` is the end of the journal, and `fact_hash` returns a fact's hash. The journal may have newer facts, because a
-    run can end between a commit and its line.
+    run can end after a commit and before its line is written.
     """
     for line in lines:
         if end.seq < line.number:
@@ -252,7 +252,7 @@ def log_failure_reason(error: OSError) -> str:
 
 
 class _FileEnd(NamedTuple):
-    """A file's newest whole line, the position after it, and the file's size (without the torn line, if any)."""
+    """A file's newest whole line, the position after it, and the file's size without any torn line."""
 
     path: Path
     line: SentLogLine
@@ -275,7 +275,7 @@ def _file_ends(folder: Path, name: str) -> list[_FileEnd]:
 
 
 def _find_end(path: Path) -> _FileEnd | None:
-    """Find the newest whole line of a file, or return None if there is none."""
+    """Return the end of a file, or None if the file contains no whole line."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = size
@@ -283,7 +283,7 @@ def _find_end(path: Path) -> _FileEnd | None:
             start = max(0, start - 2 * _ALLOCATION_BYTES)
             content = os.pread(file.fileno(), size - start, start)
             last = content.rfind(b"\n")
-            # At most one line is torn: the text after the last line break, or else the line before that break.
+            # At most one line is torn: the text after the last line break or, without such text, the line before it.
             candidates = [last] if _is_written(content[last + 1 :]) else [last, content.rfind(b"\n", 0, max(last, 0))]
             for line_end in candidates:
                 line_start = content.rfind(b"\n", 0, max(line_end, 0)) + 1
@@ -293,7 +293,7 @@ def _find_end(path: Path) -> _FileEnd | None:
                 if (line := _decode_line(text)) is not None:
                     after, is_torn = start + line_end + 1, _is_written(content[line_end + 1 :])
                     return _FileEnd(path, line, after, after if is_torn else size, is_torn)
-                # A torn line contains no whole line. If this one does, a break between two lines was damaged.
+                # A torn line contains no whole line. If this one does, a line break was damaged.
                 if any(_decode_line(text[: checksum.end()]) for checksum in _CHECKSUM.finditer(text)):
                     raise _damage_error(path)
             else:
@@ -302,7 +302,7 @@ def _find_end(path: Path) -> _FileEnd | None:
 
 
 def _is_written(part: bytes) -> bool:
-    """Return whether a part of a file contains anything other than preallocated zeros."""
+    """Return whether part of a file contains anything but preallocated zeros."""
     return part != bytes(len(part))  # a hundred times faster than `strip`
 
 
@@ -330,5 +330,5 @@ def _write_at(fd: int, content: bytes, offset: int) -> None:
 
 
 def _sync_data(fd: int) -> None:
-    """Flush a file's data and size to disk, without its other metadata where that is possible."""
+    """Flush a file's data and size to disk, if possible without its other metadata."""
     getattr(os, "fdatasync", os.fsync)(fd)
