@@ -1,7 +1,7 @@
 """Adopts a journal: a person confirms that a copy of the journal is the newest.
 
-This is needed if this machine does not know the journal, or if the machine's sent log has facts that are missing from
-the copy. Only rows sent after the copy was made are put in doubt or held.
+This is necessary if this machine does not know the journal, or if the copy lacks facts that are in the machine's sent
+log. Only rows that were sent after the copy was made are put in doubt or held.
 """
 
 from array import array
@@ -35,24 +35,23 @@ _COMMAND = "journal adopt"
 
 
 class Adoption:
-    """A locked and replayed copy of a journal that a person may confirm as the newest. Only `carry_out` writes to it.
+    """A locked and verified copy of a journal that a person may confirm as the newest. Only `carry_out` writes to it.
 
     Raises `JournalTooOld` if the original still exists, `JournalCorrupt` if the copy is damaged, `SentLogDamaged` if
-    the copy is older and not all later attempts are known, and `JournalError` if the copy cannot be adopted for another
-    reason.
+    not all later attempts are known, and `JournalError` if the copy cannot be adopted for another reason.
     """
 
     loss: Loss
-    """The attempts sent from this host after the copy was made."""
+    """The attempts that this host sent after the copy was made."""
 
-    def __init__(self, place: FileLocation, *, beside: str | None) -> None:
-        self.path, self._place, self._beside = place.path, place, beside
+    def __init__(self, location: FileLocation, *, beside: str | None) -> None:
+        self.path, self._location, self._beside = location.path, location, beside
         if not self.path.parent.exists() or not check_journal_files(self.path):
             raise JournalMissing(
                 say("There is no journal at {path}.", path=self.path), hint=say("Give its path with --journal.")
             )
         with ExitStack() as stack:
-            stack.callback(RunLock(lock_path(self.path), now=place.now(), command=_COMMAND).close)
+            stack.callback(RunLock(lock_path(self.path), now=location.now(), command=_COMMAND).close)
             self._examined, self.loss = self._examine_copy()
             self.other_journals = self._find_other_journals()
             if self.is_needed:
@@ -64,8 +63,8 @@ class Adoption:
     @property
     def is_needed(self) -> bool:
         """Whether the journal must be adopted before a run can use it."""
-        is_known_host = self._place.endpoint.host in self.hosts
-        return not is_known(self._place.known_journals, self.journal_id) or bool(self.loss.commits) or not is_known_host
+        has_unknown_host = self._location.endpoint.host not in self.hosts
+        return not is_known(self._location.known_journals, self.journal_id) or self.loss.commits > 0 or has_unknown_host
 
     @property
     def journal_id(self) -> str:
@@ -82,14 +81,14 @@ class Adoption:
         return lines[0] if lines else (0, self._examined.identity.created_at)
 
     def carry_out(self, by: str) -> AcceptedRows:
-        """Record that person `by` accepted the loss and confirmed the copy. Makes the journal known to this user."""
-        known_journals, now, identity = self._place.known_journals, self._place.now(), self._examined.identity
+        """Record that the person `by` confirmed the copy and accepted the loss, and make the journal known."""
+        known_journals, now, identity = self._location.known_journals, self._location.now(), self._examined.identity
         with known_journals.hold_lock(now):
             # Another journal may have been created in the meantime.
             check_other_journals(self._find_other_journals(), self._beside, command=_COMMAND)
             try:
                 # The journal is written before the entry and the sent log. After a crash in between, the journal is
-                # still unknown and the command can be repeated. In the opposite order, runs could use the journal
+                # still unknown, so the command can be repeated. In the opposite order, runs could use the journal
                 # before its loss had been recorded.
                 rows, endpoints = self._commit_adoption(by, now)
                 previous = known_journals.entry(identity.journal_id)
@@ -105,8 +104,8 @@ class Adoption:
         return rows
 
     def _commit_adoption(self, by: str, at: str) -> tuple[AcceptedRows, tuple[EndpointIdentity, ...]]:
-        """Commit the adoption. Returns the rows it changed, and the endpoints recorded in the journal."""
-        append, endpoint = partial(append_facts, self._connection), self._place.endpoint
+        """Commit the adoption. Returns the affected rows and the endpoints recorded in the journal."""
+        append, endpoint = partial(append_facts, self._connection), self._location.endpoint
         lost_rows = LostRows(SqliteTables(self._connection), self.loss, by=by, at=at)
         for facts in lost_rows.decide(lost_rows.numbers) if lost_rows.numbers else ():
             append(facts)
@@ -125,10 +124,10 @@ class Adoption:
         self._stack.close()
 
     def _examine_copy(self) -> tuple[ExaminedJournal, Loss]:
-        """Examine the copy without changing it, and find the attempts sent from this host after it was made."""
-        known_journals = self._place.known_journals
+        """Examine the copy without changing it, and find the attempts that this host sent after it was made."""
+        known_journals = self._location.known_journals
         with closing(connect(self.path, write=False)) as connection:
-            endpoint = self._place.endpoint
+            endpoint = self._location.endpoint
             examined = examine(connection, self.path, endpoint=endpoint, sent_log=lambda _: (), allow_other_host=True)
             if examined is None:
                 raise JournalMissing(
@@ -147,14 +146,14 @@ class Adoption:
         return examined, loss
 
     def _find_other_journals(self) -> Sequence[KnownJournal]:
-        endpoints = (*self._examined.endpoints, self._place.endpoint)
-        return self._place.known_journals.merchant_journals(endpoints, except_id=self.journal_id)
+        endpoints = (*self._examined.endpoints, self._location.endpoint)
+        return self._location.known_journals.merchant_journals(endpoints, except_id=self.journal_id)
 
     def _begin_and_verify(self) -> None:
         """Upgrade the tables and replay all facts, in a transaction that only `carry_out` commits."""
         try:
             fetch(self._connection, "BEGIN IMMEDIATE")
-            migrate(self._connection, self._examined.version, now=self._place.now())
+            migrate(self._connection, self._examined.version, now=self._location.now())
             self.counts: Mapping[str, int] = verify(self._connection, self.path)
         except apsw.Error as error:
             prevent_writes_on_close(self._connection)
@@ -165,7 +164,7 @@ class Adoption:
 
 def find_present_lines(connection: apsw.Connection, lines: Sequence[SentLogLine]) -> Collection[SentLogLine]:
     if not lines:
-        return ()  # an empty array may have no address for SQLite to read
+        return ()  # an empty array may not have an address for SQLite to read
     numbers = apsw.carray(array("q", {line.number for line in lines}))
     hashes = dict(fetch(connection, "SELECT number, hash FROM fact WHERE number IN carray(?)", (numbers,)))
     return {line for line in lines if not line.number or hashes.get(line.number) == bytes.fromhex(line.hash)}

@@ -1,7 +1,7 @@
 """Adds facts to this process's chain and finds out whether an unacknowledged commit succeeded.
 
-A run adds each group of facts in one call. People's decisions and evidence need the decision lock and are written in
-transactions of several statements.
+A run adds each group of facts in one call. People's decisions and evidence require the decision lock, and are written
+in transactions of several statements.
 """
 
 import json
@@ -36,29 +36,28 @@ from paygw_batch.language import say
 T = TypeVar("T")
 
 CALL = "SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)"
-"""Commits facts. The parameters are a process, the end of its chain (seq and hash), facts, their personal data, and raw
-replies. The last three are lists of objects keyed by column. Returns each fact's seq, number, time, and whether it
-moved its row."""
+"""Commits facts. Parameters: a process, the end of its chain (seq and hash), and the facts, their personal data and raw
+replies as lists of objects keyed by column. Returns each fact's seq, number and time, and whether it moved its row."""
 _encode_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 FENCED, MOVED, HELD, RUN_FINISHED, STOPPED = "PW001", "PW002", "PW004", "PW005", "PW006"
-"""The error codes of a refused call. In order: the chain has another end, or another process has the decision lock; a
+"""The error codes of a refused call. In order: the chain ends elsewhere, or another process has the decision lock; a
 fact does not fit its row; evidence holds a row; this process's run has ended; no worker may send."""
 _FORGED = "PW010"
 NOT_FINISHED = "PW013"
-"""The error code if people in a batch may not be forgotten: it is not finished, or a row has moved in between."""
+"""The error code if people in a batch may not be forgotten, because it is unfinished or a row has just moved."""
 DEADLOCK = "40P01"
 _MAX_TRIES = 5
 _MAX_DEADLOCKS = 10
 _DEADLOCK_PAUSE_S = 0.02
-"""The pause after the first deadlock. It grows with each one. The server takes a second to detect a deadlock."""
+"""The pause after the first deadlock, which grows with each one. The server takes a second to detect a deadlock."""
 _CHUNK_SIZE = 1_000
 _NOTES_COMMAND = "beside a run"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFacts:
-    """Facts ready to commit: all parameters of `CALL` but the process, and the chain's end before and after."""
+    """Facts ready to commit: the parameters of `CALL` except the process, and the chain's end before and after."""
 
     values: tuple[int, bytes, str, str, str]
     before: Link
@@ -97,7 +96,7 @@ class FactWriter:
         self._tables = PostgresTables(lambda: guarded.connection, identity)
         self._send_within_s = intent_lives_s / 2
         self._newest = 0
-        """The number of the last fact in the open decision transaction."""
+        """The number of the newest fact in the open decision transaction."""
         self.has_decision_lock = False
         self.is_stopped = False
         """Whether this process's run has ended, so that it may send no more rows."""
@@ -114,7 +113,7 @@ class FactWriter:
             return self._guarded.retry(lambda: call(self._guarded.connection), is_long=is_long)
 
     def mark_interrupted(self, at: str) -> int:
-        """Put rows in doubt that are in flight although no live process is sending them. Returns how many there were.
+        """Mark rows in flight that no live process is sending as in doubt. Returns their number.
 
         Must not be called while this process is sending.
         """
@@ -132,10 +131,10 @@ class FactWriter:
         return results.count(MoveResult.MOVED)
 
     def close(self) -> None:
-        """Deregister this process. The next process puts any rows still in flight in doubt."""
+        """Deregister this process. The next process marks any rows still in flight as in doubt."""
         try:
             self._heartbeat.close()
-            # Unless it is deregistered, this process would count as alive for a while.
+            # Without this, the process would count as alive for a while.
             if self._guarded.connection.closed:
                 self._guarded.session.reconnect()
             with time_limit(self._guarded.connection, self._guarded.session.server.commit_limit_s):
@@ -156,13 +155,13 @@ class FactWriter:
             raise decision_lock_error(guarded.connection)
 
     def release_decision_lock(self) -> None:
-        """Release the decision lock. It must be reacquired before any more decisions are recorded."""
+        """Release the decision lock, which must be reacquired before more decisions are recorded."""
         self.has_decision_lock = False
         self.retry(lambda connection: fetch(connection, "SELECT leave_desk(%s)", (self._own_process.number,)))
 
     @contextmanager
     def decision_transaction(self) -> Iterator[Connection[Row]]:
-        """Run the block in a transaction under the decision lock, then commit it durably and log the commit."""
+        """Run the block in a transaction under the decision lock, commit it durably, and log the commit."""
         self._guarded.require_writable()
         connection = self._guarded.connection
         original_end, self._newest = self._own_process.end, 0
@@ -178,16 +177,16 @@ class FactWriter:
             if isinstance(error, psycopg.Error):
                 raise self._decision_error(error) from None
             raise
-        # The log line follows the commit, because a line without its commit would make this database look like a copy.
+        # Logged after the commit, because a line without its commit would make this database look like an older copy.
         if self._own_process.end.seq != original_end.seq:
             self._guarded.log_commit(self._newest, self._own_process.end)
 
     def advance_time(self, at: str) -> None:
-        """Ensure that all facts from now on have the time `at` or a later one."""
+        """Ensure that no fact from now on has an earlier time than `at`."""
         self._own_process.end = self._own_process.end._replace(at=max(self._own_process.end.at, at))
 
     def record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
-        """Add facts in the open transaction. Returns each fact's number, time, and whether it moved its row."""
+        """Add facts in the open transaction. Returns each fact's number and time, and whether it moved its row."""
         if not entries:
             return []
         staged = stage_facts(entries, self._own_process.end)
@@ -199,8 +198,8 @@ class FactWriter:
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Store facts durably in one call and move their instructions. Returns each fact's effect.
 
-        The effect of an intent is HELD if its instruction is held, or if this process may no longer send: its run has
-        ended, or all workers were stopped.
+        An intent's effect is HELD if its instruction is held or this process may no longer send, because its run has
+        ended or all workers were stopped.
         """
         if not entries:
             return []
@@ -234,8 +233,8 @@ class FactWriter:
     def may_send(self, age_s: float) -> bool:
         """Return whether a row whose intent was passed to `append` `age_s` seconds ago may still be sent.
 
-        Another process puts the row in doubt only if this one had no heartbeat for twice the time allowed here. The
-        commit of the intent counted as a heartbeat.
+        Other processes mark the row as in doubt only if this one had no heartbeat for twice the time allowed here. The
+        intent's commit counted as a heartbeat.
         """
         return not self._guarded.has_failed and age_s < self._send_within_s
 
@@ -260,7 +259,7 @@ class FactWriter:
                 return [has_moved for *_, has_moved in added]
 
     def _parse_refusal(self, error: psycopg.Error, entries: Sequence[Entry]) -> "_Refusal":
-        """Convert an error to a refusal. Sets `is_stopped` if the run has ended. Raises any other error again."""
+        """Convert an error to a refusal, or re-raise it if it is not one. Sets `is_stopped` if the run has ended."""
         if error.sqlstate in {HELD, MOVED}:
             numbers = frozenset(map(int, (error.diag.message_detail or "").split()))
             return _Refusal(numbers, MoveResult.HELD if error.sqlstate == HELD else MoveResult.NOT_MOVED)
@@ -273,7 +272,7 @@ class FactWriter:
         return _Refusal(frozenset(intents), MoveResult.HELD)
 
     def _commit(self, staged: StagedFacts) -> list[Row] | None:
-        """Commit facts. Returns the added facts, or None if the commit certainly failed and can be repeated."""
+        """Commit facts and return them, or None if the commit certainly failed and can be repeated."""
         guarded = self._guarded
         with guarded.confirming_commit():
             try:
@@ -283,7 +282,7 @@ class FactWriter:
                 if error.sqlstate != FENCED:
                     if not guarded.is_lost(error):
                         raise
-                    # The commit may have succeeded although its response was lost, or may still succeed. Repeating it
+                    # Although its response was lost, the commit may have succeeded, or may still do so. Repeating it
                     # could write intents twice, and assuming failure would leave rows in flight. The end of the chain
                     # shows whether it succeeded, and lets only one of two identical calls succeed.
                     guarded.reconnect()
@@ -294,7 +293,7 @@ class FactWriter:
                 return None
 
     def _commit_decisions(self, before: Link) -> None:
-        """Commit the decision transaction. If the server does not respond, find out whether it was committed."""
+        """Commit the decision transaction. If the response is lost, find out whether the commit succeeded."""
         guarded, end = self._guarded, self._own_process.end
         with guarded.confirming_commit():
             try:
@@ -303,7 +302,7 @@ class FactWriter:
                 if not guarded.is_lost(error):
                     raise
                 guarded.reconnect()
-                # A transaction without facts does not change the chain, so nobody knows whether it was committed.
+                # A transaction without facts does not change the chain, so its commit cannot be confirmed.
                 if end.seq == before.seq or not self._is_committed(before, end):
                     raise
 
@@ -311,18 +310,18 @@ class FactWriter:
         return fetch(self._guarded.connection, CALL, (self._own_process.number, *staged.values))
 
     def _find_added_facts(self, staged: StagedFacts) -> list[Row]:
-        """Return what `_call` would have returned for facts that were committed without a response."""
+        """Return the result of `_call` for facts whose commit succeeded without a response."""
         query = """SELECT f.seq, f.number, f.at, c.fact IS NULL FROM fact f
             LEFT JOIN contradiction c ON c.fact = f.number
             WHERE f.process = %s AND f.seq > %s AND f.seq <= %s ORDER BY 1"""
         return fetch(self._guarded.connection, query, (self._own_process.number, staged.before.seq, staged.end.seq))
 
     def _is_committed(self, before: Link, after: Link) -> bool:
-        """Return whether the chain ends at `after`, not `before`. Raises `JournalTooOld` for any other end."""
+        """Return whether the chain ends at `after` and not at `before`. Raises `JournalTooOld` for any other end."""
         query = "SELECT head_seq, head_hash FROM process WHERE number = %s"
         end = fetch(self._guarded.connection, query, (self._own_process.number,))
         # The end that was read may exist only on this server. If a standby without the commit took over, its rows would
-        # be sent again. So a later write is made durable before the end is used.
+        # be sent again. So a later write is made durable before the result is used.
         self._guarded.flush()
         if end == [(after.seq, after.hash)]:
             return True
@@ -337,7 +336,7 @@ class FactWriter:
     def _log_unsent(self, entries: Sequence[Entry]) -> None:
         unsent = [attempt for attempt in attempts_to_log(entries) if attempt.order_id is None]
         if unsent:
-            with suppress(JournalError):  # the database may never get these facts; unlogged, they are in doubt
+            with suppress(JournalError):  # the facts may never be stored; unlogged attempts would then be in doubt
                 self._guarded.log_unsent(unsent)
 
     def _decision_error(self, error: psycopg.Error) -> JournalError | InternalError:
@@ -365,13 +364,13 @@ class _Refusal:
 
 
 def acquire_decision_lock(connection: Connection[Row], process: int) -> bool:
-    """Acquire the decision lock unless another live process has it. Returns whether `process` has it now."""
+    """Acquire the decision lock unless another live process has it. Returns whether `process` now has it."""
     query = "SELECT take_desk(%s, %s)"
     return fetch(connection, query, (process, dead_processes(connection))) == [(True,)]
 
 
 class ConcurrentNoteWriter:
-    """Writes notes to a separate chain, because a run may hold the decision lock for hours. Unusable after an error."""
+    """Writes notes to its own chain, because a run may hold the decision lock for hours. Unusable after an error."""
 
     def __init__(self, connection: Connection[Row], identity: Identity, intent_lives_s: float) -> None:
         self._connection, self._evidence = connection, evidence_log(connection, identity)
@@ -379,7 +378,7 @@ class ConcurrentNoteWriter:
         self._process, self._number, self.end = own.number, 0, own.end
 
     def record_notes(self, notes: Sequence[ConcurrentNote]) -> tuple[int, str, str]:
-        """Record notes in one transaction. Returns the number, hash and time of the last one."""
+        """Record notes in one transaction. Returns the last one's number, hash and time."""
         with self._connection.transaction():
             self._evidence.record_notes(self._record, *notes)
         return self._number, *self.end.log_fields[1:]
@@ -396,7 +395,7 @@ class ConcurrentNoteWriter:
 
 
 def _repeated_intents(entries: Iterable[Entry]) -> Iterator[int]:
-    """Yield the indexes of intents for the same attempt as an earlier one."""
+    """Yield the index of each intent for the same attempt as an earlier one."""
     attempts = set[tuple[int, int]]()
     for index, entry in enumerate(entries):
         if isinstance(entry.fact, Intended):

@@ -1,4 +1,4 @@
-"""The session of a writer: replaces lost connections, prevents writes after a failure, and logs commits."""
+"""A writer's session: replaces lost connections, prevents writes after a failure, and logs commits."""
 
 import math
 import os
@@ -23,16 +23,16 @@ T = TypeVar("T")
 _MAX_TRIES = 5
 _RECONNECT_LIMIT_S = 60.0
 _HURRIED_LIMIT_S = 10.0
-"""The time limit for a process that is ending to reconnect and record the outcomes of its rows in flight."""
+"""How long an ending process may take to reconnect and record the outcomes of its rows in flight."""
 _RECONNECT_EVERY_S = 0.25
 _WAIT_CANCELLED = "01000"
-"""The code of the warning about a commit that stopped waiting for a standby."""
+"""The code of the warning that a commit has stopped waiting for a standby."""
 _HINT = mark("Fix the database, then try again.")
 _DISCONNECT_CODES = ("08", "57P", "25P03")
 
 
 class GuardedSession:
-    """The session of a process that writes. It never writes again after `disable_writes`."""
+    """The session of a writing process, which never writes again after `disable_writes`."""
 
     def __init__(
         self, session: Session, identity: Identity, log: SentLogWriter, roll_call: RollCall | None = None
@@ -57,15 +57,15 @@ class GuardedSession:
         return self._failure is not None
 
     def is_lost(self, error: psycopg.Error) -> bool:
-        """Return whether an error means that the connection, and with it the response, is lost."""
+        """Return whether an error means that the connection is lost, and the response with it."""
         return self.connection.closed or (error.sqlstate or "").startswith(_DISCONNECT_CODES)
 
     def shorten_waits(self) -> None:
-        """Wait less for a server that does not respond. May be called repeatedly and from any thread."""
+        """Shorten the wait for a server that does not respond. May be called repeatedly and from any thread."""
         self._hurried_deadline_s = min(self._hurried_deadline_s, time.monotonic() + _HURRIED_LIMIT_S)
 
     def reconnect(self) -> None:
-        """Open a new connection, waiting for the server to restart if needed. Raises `JournalUnwritable`."""
+        """Open a new connection, waiting for the server to restart if necessary. Raises `JournalUnwritable`."""
         deadline_s = time.monotonic() + _RECONNECT_LIMIT_S
         while True:
             try:
@@ -76,15 +76,15 @@ class GuardedSession:
                     raise self.disable_writes(error.message.removesuffix(".")) from None
                 time.sleep(_RECONNECT_EVERY_S)
         self._watch_warnings()
-        # The address may now lead to another database, or to a restored copy or lagging standby of the same one. These
-        # are ruled out before anything is written.
+        # The address may now lead to another database, or to a restored copy or lagging standby of this one. That must
+        # be ruled out before anything is written.
         if load_identity(self.connection, self.session.server) != self._identity:
             raise self.disable_writes(say("there is another journal in its place"))
         if self._roll_call is not None:
             self._answer_roll_call(self._roll_call, deadline_s)
 
     def _answer_roll_call(self, roll_call: RollCall, deadline_s: float) -> None:
-        """Answer the roll-call and wait for the other hosts to do so, because the database may have been replaced."""
+        """Answer the roll-call and wait for the other hosts' answers, because the database may have been replaced."""
         while True:
             try:
                 with time_limit(self.connection, self.session.server.commit_limit_s):
@@ -100,7 +100,7 @@ class GuardedSession:
                 return
 
     def retry(self, call: Callable[[], T], *, is_long: bool = False) -> T:
-        """Make a repeatable call, again on a new connection if the old one is lost. No time limit if `is_long`."""
+        """Make a call, and repeat it on a new connection if the old one is lost. No time limit if `is_long`."""
         limit_s = None if is_long else self.session.server.commit_limit_s
         try:
             with time_limit(self.connection, limit_s):
@@ -114,14 +114,14 @@ class GuardedSession:
 
     @contextmanager
     def confirming_commit(self) -> Iterator[None]:
-        """Ensure that a commit in the block is durable even if the server stopped waiting for a standby."""
+        """Ensure that a commit in the block is durable, even if the server stops waiting for a standby."""
         self._has_warned = False
         yield
         if self._has_warned:
             self.flush()
 
     def flush(self) -> None:
-        """Write something durably. Afterwards all data read before is durable too."""
+        """Write something durably, after which all previously read data is durable too."""
         for _ in range(_MAX_TRIES):
             self._has_warned = False
             with time_limit(self.connection, self.session.server.commit_limit_s):
@@ -131,14 +131,14 @@ class GuardedSession:
         raise self.disable_writes(say("no standby confirms the writes"))
 
     def log_commit(self, number: int, end: Link, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Log a commit: the number of its last fact, the new `end` of the chain, and the attempts that may be sent."""
+        """Log a commit: its last fact's number, the new `end` of the chain, and the attempts that may be sent."""
         self._last_commit = number, end
         line = number, *end.log_fields[1:], attempts
         try:
             try:
                 self._sent_log.log_commit(*line)
             except IncarnationChanged:
-                # Another process on this host has seen another incarnation of the database, which may lack the commit.
+                # Another process on this host has seen another incarnation of the database. It may lack the commit.
                 self.reconnect()
                 if fetch(self.connection, "SELECT hash FROM fact WHERE number = %s", (number,)) != [(end.hash,)]:
                     raise self.disable_writes(say("the database is an older copy")) from None
@@ -154,7 +154,7 @@ class GuardedSession:
             self.log_commit(*self._last_commit, attempts)
 
     def disable_writes(self, reason: str) -> JournalUnwritable:
-        """Prevent this process from writing again and return the error to raise."""
+        """Keep this process from writing again, and return the error to raise."""
         if self._failure is None:
             self._failure = unwritable_message(self.session.server.place, reason)
         return JournalUnwritable(self._failure, hint=say(_HINT))
@@ -167,14 +167,14 @@ class GuardedSession:
 
     @contextmanager
     def disabling_writes_on_failure(self) -> Iterator[None]:
-        """Prevent this process from writing again if the database fails in the block. Raises `JournalUnwritable`."""
+        """Keep this process from writing again if the database fails in the block. Raises `JournalUnwritable`."""
         try:
             yield
         except psycopg.Error as error:
             raise self.disable_writes(error_reason(error)) from None
 
     def close(self) -> None:
-        """Release this process's sent log, so that another process can use it."""
+        """Release this process's sent log for use by another process."""
         self._sent_log.close()
 
     def _watch_warnings(self) -> None:

@@ -1,6 +1,6 @@
 """Reads and writes a journal in PostgreSQL, and provides it to engines without blocking the event loop.
 
-A single run sends all due rows of its batch (`SingleRun`). A worker claims due rows and sends only these
+A single run sends all due rows of its batch (`SingleRun`). A worker sends only due rows that it has claimed
 (`ClaimedRows`). If two processes try to send the same row, the database accepts only one intent, and the other process
 skips the row.
 """
@@ -83,7 +83,7 @@ class SingleRun(SerializedCalls):
         return await self.call(partial(self._append, entries))
 
     def _append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append facts. The result for an intent is HELD if another process moved its row after it was read as due."""
+        """Append facts. An intent's result is HELD if another process moved its row after the row was read as due."""
         return [
             MoveResult.HELD if isinstance(entry.fact, Intended) and result is MoveResult.NOT_MOVED else result
             for entry, result in zip(entries, self._journal.append(entries), strict=True)
@@ -100,7 +100,7 @@ class ClaimedRows(SingleRun):
         claim: Callable[[Sequence[DueRow], int], Sequence[DueRow]],
         rows: int,
     ) -> None:
-        """Return only due rows that `claim` returns. `claim` also gets the number of rows sent, starting at `rows`."""
+        """Start with `rows` rows already sent. `claim` takes due rows and the number sent, and returns claimed rows."""
         super().__init__(journal, may_send)
         self._claim = claim
         self.rows = rows
@@ -122,19 +122,19 @@ _QUERIES = named_sql(__package__, ("outbox.sql",), OUTBOX_PARTS, ON_POSTGRES, is
 
 
 class PostgresOutbox(Outbox):
-    """The outbox on a connection, which the caller closes. Writes are part of the open transaction, if any."""
+    """The outbox on a connection, which the caller closes. Writes join the open transaction, if any."""
 
     def __init__(self, connection: Connection[Row]) -> None:
         self._connection = connection
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str, process: int) -> None:
-        """Store durably the notices of a run that is about to send. They are due once it and `process` have ended."""
+        """Store durably the notices of a run that is about to send. They are due when it and `process` have ended."""
         with self._write_transaction():
             self._add(notices, at, process)
 
     @property
     def may_send(self) -> bool:
-        """Whether the database login may mark notices as sent. That of a worker may not."""
+        """Whether the database login may mark notices as sent. A worker's login may not."""
         return self._query("may_decide") == [(True,)]
 
     def _query(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -145,7 +145,7 @@ class PostgresOutbox(Outbox):
 
 
 class PostgresReader(JournalReader):
-    """A journal in PostgreSQL. A reader sees one snapshot throughout, and a writer a new one for each call."""
+    """A journal in PostgreSQL. A reader sees a single snapshot, and a writer a new one for each call."""
 
     def __init__(self, session: Session, identity: Identity, notes: tuple[str, ...] = ()) -> None:
         super().__init__(PostgresTables(lambda: session.connection, identity), notes)
@@ -182,7 +182,7 @@ class PostgresReader(JournalReader):
             return workers.rows_being_sent(connection, batch)
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Convert a search to a text-search query. Every word is quoted, so that none acts as an operator."""
+        """Convert a search to a text-search query. Words are quoted, so that none acts as an operator."""
         groups = []
         for alternatives in search.words:
             group = []
@@ -228,7 +228,7 @@ def copy_batch(
     known_rows: Iterable[KnownRow],
     replaced: Mapping[int, int],
 ) -> str:
-    """Write a whole batch except its opening fact. Returns the reference that its order ids derive from, or empty."""
+    """Store a batch except its opening fact. Returns the reference from which its order ids derive, or empty."""
     batch = record.number
     first = digests.first_instruction
     with closing(prefetch(parts)) as prefetched:
@@ -286,13 +286,13 @@ def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> 
 
 @dataclass(frozen=True, slots=True)
 class OfferedRun:
-    """A shared run, as seen by the command that started it."""
+    """A shared run, from the point of view of the command that started it."""
 
     number: int
     writer: FactWriter
 
     def read_state(self) -> SharedRun:
-        """Return the run's current state. Ends the run first if it was stopped and no worker is sending for it."""
+        """Return the run's state. First ends the run if it was stopped and no worker is sending for it."""
 
         def end_or_load(connection: Connection[Row]) -> SharedRun:
             run = workers.load_run(connection, self.number)
@@ -326,9 +326,9 @@ class PostgresJournal(PostgresReader, Journal):
         amendments: Iterable[Amendment],
         at: str,
     ) -> BatchRecord:
-        """Store a whole batch and update the server's statistics."""
+        """Store a batch and update the server's statistics."""
         record = super().open_batch(batch, parts=parts, known=known, amendments=amendments, at=at)
-        with suppress(psycopg.Error):  # with old statistics, the server would scan whole batches
+        with suppress(psycopg.Error):  # with outdated statistics, the server would scan whole batches
             fetch(self._session.connection, "ANALYZE instruction, known, order_id, state")
         return record
 
@@ -369,7 +369,7 @@ class PostgresJournal(PostgresReader, Journal):
         return workers.PostgresGate(self._session.server, self.writer.process)
 
     def scrub(self) -> RemainingData:
-        """Do nothing, because old lines remain until the owner rewrites the tables."""
+        """Do nothing, because old lines remain until the tables' owner rewrites them."""
         return RemainingData.IN_DATABASE
 
     def close(self) -> None:
@@ -380,7 +380,7 @@ class PostgresJournal(PostgresReader, Journal):
 
     @contextmanager
     def _write_transaction(self) -> Iterator[None]:
-        """Run the block in a decision transaction, whose facts are dated no earlier than any other."""
+        """Run the block in a decision transaction, whose facts are dated no earlier than any existing fact."""
         with self.writer.decision_transaction():
             ((newest,),) = self._tables.run("newest_fact_time")
             self.writer.advance_time(newest or "")
@@ -420,9 +420,9 @@ class WorkerJournal(PostgresJournal):
     _engine_journal: ClaimedRows | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
-        """Join the first of `runs` (all if None) that needs a worker, and return it. Returns None if there is none.
+        """Join the first of `runs` (all if None) that needs a worker, and return it, or None if none does.
 
-        Also puts the in-flight rows of dead processes in doubt, and ends the runs that have nothing to send.
+        Also marks the in-flight rows of dead processes as in doubt, and ends runs with nothing to send.
         """
         for run in self.runs() if runs is None else runs:
             if self.writer.retry(partial(workers.needs_worker, run=run), is_long=True):
@@ -440,11 +440,11 @@ class WorkerJournal(PostgresJournal):
         return self.writer.retry(workers.waiting_runs, is_long=True)
 
     def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[DueRow]:
-        """Return due rows, or none if the run has ended, because they could not be sent."""
+        """Return due rows, or none if the run has ended, so that they cannot be sent."""
         return () if self.writer.is_stopped else super().due(batch, after_row=after_row, limit=limit)
 
     def leave_run(self) -> None:
-        """Leave the run and record the number of rows sent. Claimed rows that were not sent can be claimed again."""
+        """Leave the run and record the number of rows sent. Claimed but unsent rows can be claimed again."""
         self._claim((), self.sent_rows)
         self.writer.retry(partial(workers.join_run, process=self.writer.process, run=None))
         self.run = None
@@ -476,7 +476,7 @@ class WorkerJournal(PostgresJournal):
         at: str,  # noqa: ARG002
         at_most: int | None = None,  # noqa: ARG002
     ) -> Counter[Finding]:
-        """Do nothing, because this host's listener or next command processes notifications."""
+        """Do nothing, because this host's listener or next command processes the notifications."""
         return Counter()
 
     def shorten_waits(self) -> None:

@@ -1,4 +1,4 @@
-"""Opens connections to PostgreSQL, and checks that commits on them are durable.
+"""Opens connections to PostgreSQL, and checks that their commits are durable.
 
 Refuses servers that do not flush to disk, poolers, clocks that differ too much, and encodings other than UTF-8.
 """
@@ -37,9 +37,9 @@ WORKER_IDLE_LIMIT = "5s"
 _CONNECT_TIMEOUT_S = 10
 _DEAD_PEER_MS = 10_000
 _KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-"""How soon each side detects that the other is gone. The server then releases the locks of a host that lost power."""
+"""How soon each side detects that the other is gone. The server can then release the locks of a host without power."""
 _SILENCE_LIMIT_S = 300.0
-"""How long any statement may take. A network can lose a response without closing the connection."""
+"""How long a statement may take. A network can lose a response without closing the connection."""
 _LINES_PER_FETCH = 5_000
 _HINT = mark("Nothing was sent. Check [journal] url and the server, then run the same command again.")
 _SERVER_SETTINGS = """SELECT current_setting('server_version_num')::integer, current_setting('fsync'),
@@ -58,9 +58,9 @@ class Server:
     url: str
     replication: str = "none"
     """How commits are replicated. `synchronous`: a standby confirms each; `asynchronous`: a standby may lag;
-    `provider`: the provider of the database is responsible; `none`: not at all."""
+    `provider`: the database's provider is responsible; `none`: not at all."""
     commit_limit_s: float = 10.0
-    """How long the server may take to respond before it is unknown whether a statement succeeded."""
+    """How long to wait for a response before treating a statement's result as unknown."""
 
     @property
     def place(self) -> str:
@@ -73,7 +73,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationState:
-    """A server's replication: the settings for which standbys and how a commit waits, and the number of standbys."""
+    """A server's replication: its settings for standbys and synchronous commits, and the number of standbys."""
 
     waits_for: str
     synchronous_commit: str
@@ -81,7 +81,7 @@ class ReplicationState:
 
 
 def replication_state(connection: Connection[Row]) -> ReplicationState:
-    """Return the state of a server's replication. `connection` must have the server's default settings."""
+    """Return the server's replication state. `connection` must have the server's default settings."""
     query = """SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
         (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL OR state = 'streaming')"""
     ((waits_for, synchronous_commit, standbys),) = fetch(connection, query)
@@ -89,7 +89,7 @@ def replication_state(connection: Connection[Row]) -> ReplicationState:
 
 
 def check_url(url: str) -> None:
-    """Raise `ConfigurationError` unless `url` is a database address without a password."""
+    """Raise `ConfigurationError` unless `url` is a valid database URL without a password."""
     try:
         parameters = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
@@ -144,7 +144,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
 
 
 class Session:
-    """A connection to a server, and the means to replace it if it is lost."""
+    """A connection to a server that can be replaced if it is lost."""
 
     def __init__(self, server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> None:
         self.server = server
@@ -156,17 +156,17 @@ class Session:
         """Replace the connection with a new one. Raises `JournalError`."""
         self.connection.close()
         self.connection = self._connect(self.server)
-        if self._is_closed:  # another thread closed the session while this one waited for the server
+        if self._is_closed:  # closed by another thread while this one waited for the server
             self.connection.close()
 
     def close(self) -> None:
-        """Close the connection, and any that another thread is opening."""
+        """Close the connection, including one that another thread is opening."""
         self._is_closed = True
         self.connection.close()
 
 
 class _LimitedConnection(Connection[Row]):
-    """A connection with a time limit for each statement, because a network can lose a response."""
+    """A connection with a time limit per statement, because a network can lose a response."""
 
     limit_s: float | None = None
 
@@ -183,8 +183,8 @@ class _LimitedConnection(Connection[Row]):
 
 @contextmanager
 def time_limit(connection: Connection[Row], limit_s: float | None) -> Iterator[None]:
-    """Limit the time that each statement in the block may take. A timeout closes the connection."""
-    assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` makes no other
+    """Limit the time for each statement in the block. A timeout closes the connection."""
+    assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` opens no other
     previous_limit, connection.limit_s = connection.limit_s, limit_s
     try:
         yield
@@ -197,11 +197,11 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     connection.execute("SET client_min_messages = warning")
     connection.execute("SET jit = off")
     connection.execute("; ".join(f"SET tcp_{name} = {value}" for name, value in _KEEPALIVES.items()))
-    connection.execute("SET random_page_cost = 1.1")  # most statements look up single rows, which are cached
-    for strategy in ("seqscan", "hashjoin", "mergejoin"):  # statistics may be outdated after a batch is opened
+    connection.execute("SET random_page_cost = 1.1")  # most statements look up single, cached rows
+    for strategy in ("seqscan", "hashjoin", "mergejoin"):  # statistics may be outdated after a batch was opened
         connection.execute(f"SET enable_{strategy} = off")
     if idle_limit is not None:
-        # A statement that waited for a row lock must see the row's newest version, so that commits notice moved rows.
+        # After waiting for a row lock, a statement must see the row's newest version, so that commits detect moved rows.
         connection.execute("SET default_transaction_isolation = 'read committed'")
         connection.execute("SET synchronous_commit = on")
         connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", (idle_limit,))
@@ -270,7 +270,7 @@ def _check_durable(
 
 
 Values = Sequence[Any] | Mapping[str, Any]
-"""The values of a statement: in order for `%s`, or by name for `%(name)s`."""
+"""A statement's values: in order for `%s`, or by name for `%(name)s`."""
 
 
 def fetch(connection: Connection[Row], query: str, values: Values = ()) -> list[Row]:
@@ -281,7 +281,7 @@ def fetch(connection: Connection[Row], query: str, values: Values = ()) -> list[
 
 def stream_rows(connection: Connection[Row], query: str, values: Values = ()) -> Iterator[Row]:
     """Run a query in the open transaction and stream its rows."""
-    # A psycopg cursor would warn if it was garbage-collected before the iterator that closes it.
+    # A psycopg cursor would warn if it was garbage-collected before this iterator, which closes it.
     name = f"paygw_{time.monotonic_ns()}"
     fetch(connection, f"DECLARE {name} NO SCROLL CURSOR FOR {query}", values)
     while lines := fetch(connection, f"FETCH {_LINES_PER_FETCH} FROM {name}"):
@@ -314,7 +314,7 @@ def translating_errors(server: Server) -> Iterator[None]:
 
 @contextmanager
 def translating_conflicts(message: str) -> Iterator[None]:
-    """Convert a violated constraint to an `InternalError` with this message."""
+    """Convert a constraint violation to an `InternalError` with this message."""
     try:
         yield
     except psycopg.errors.IntegrityError:
@@ -322,7 +322,7 @@ def translating_conflicts(message: str) -> Iterator[None]:
 
 
 def error_reason(error: psycopg.Error) -> str:
-    """Return the first line of a database error. The other lines may quote personal data."""
+    """Return the first line of a database error. Other lines may contain personal data."""
     text = error.diag.message_primary or str(error)
     return text.strip().partition("\n")[0].removesuffix(".") or type(error).__name__
 
@@ -336,14 +336,14 @@ def strip_nul(value: str | None) -> str | None:
 
 
 def search_words(texts: Iterable[str]) -> list[str]:
-    """Return the distinct words in texts as the search index has them: in lower case and without accents."""
+    """Return the distinct words in texts, in lower case and without accents, as in the search index."""
     decomposed = unicodedata.normalize("NFKD", " ".join(texts).casefold())
     unaccented = "".join(character for character in decomposed if not unicodedata.combining(character))
     return sorted(set(_WORD.findall(unaccented)))
 
 
 def payee_search_words(fields: str | None) -> list[str]:
-    """Return the search words of a payment with these fields, or none if its payee was forgotten."""
+    """Return the search words for a payment's fields, or none if its payee was forgotten."""
     return search_words(payee_texts(fields or "{}"))
 
 
@@ -352,7 +352,7 @@ _CHUNK_SIZE = 10_000
 
 
 class PostgresTables:
-    """A journal's tables on the session's current connection."""
+    """A journal's tables, accessed through the current connection."""
 
     def __init__(self, connection: Callable[[], Connection[Row]], identity: Identity) -> None:
         self._connection, self.identity = connection, identity
@@ -361,7 +361,7 @@ class PostgresTables:
         return fetch(self._connection(), QUERIES[name], values)
 
     def stream(self, name: str, **values: Any) -> Iterator[Row]:
-        """Run a statement in the open transaction, or else in a new one, and stream its rows."""
+        """Run a statement in the open transaction (or a new one) and stream its rows."""
         connection = self._connection()
         is_idle = connection.info.transaction_status == TransactionStatus.IDLE
         with connection.transaction() if is_idle else nullcontext():
@@ -380,7 +380,7 @@ class PostgresTables:
         self.run("add_order_id", **columns, spelling=normalise_spelling(order_id))
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Lock instructions until the transaction ends. Returns True: a worker may have moved one before."""
+        """Lock instructions until the transaction ends. Returns True, because a worker may have moved one before."""
         self.run("lock_rows", numbers=list(numbers))
         return True
 

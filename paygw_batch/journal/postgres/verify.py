@@ -17,7 +17,7 @@ from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 MOVED_HERE = 1
-"""The number of the process whose chain was moved here from a file."""
+"""The number of the process whose chain was moved to this database from a file."""
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "fact", "process", "desk"),
@@ -43,7 +43,7 @@ _EXPECTED_UNIQUE = [("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",
 
 def verify_journal(connection: Connection[Row], identity: Identity, progress: VerifyProgress) -> Mapping[str, int]:
     """Verify the journal in the open transaction and return counts. Raises `JournalCorrupt` at the first error."""
-    for strategy in ("seqscan", "hashjoin", "mergejoin"):  # unlike other statements, these read whole tables
+    for strategy in ("seqscan", "hashjoin", "mergejoin"):  # other statements do not read whole tables
         fetch(connection, f"SET LOCAL enable_{strategy} = on")
     if set(fetch(connection, _ENABLED_TRIGGERS)) != _GUARDS or fetch(connection, _UNIQUE) != _EXPECTED_UNIQUE:
         raise JournalCorrupt(say("The schema of the journal was altered: the triggers of its tables differ."))
@@ -94,7 +94,7 @@ def _check_chain(end: Link, lines: Iterator[Row], process: int) -> Link:
     try:
         for seq, _, digest, link_hash, number, salt, *values in verify_links(end, (line[1:] for line in lines)):
             check_personal_data(number, digest, salt, *values)
-            if number <= newest:  # numbers increase along a chain, but no hash covers them
+            if number <= newest:  # numbers increase along a chain, but are not covered by a hash
                 raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))  # noqa: TRY301
             end, newest = Link(seq, link_hash), number
     except JournalCorrupt as error:

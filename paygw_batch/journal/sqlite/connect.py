@@ -1,4 +1,4 @@
-"""Opens journal files so that commits are durable, and creates, upgrades and checks the tables."""
+"""Opens journal files with durable commits, and creates, upgrades and checks their tables."""
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ OLDEST_SQLITE = (3, 51, 3)
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 32 * 1024
 MAX_CACHED_STATEMENTS = 256
-"""The size of a connection's statement cache. Compiling a statement takes longer than running it."""
+"""The number of statements a connection caches. Compiling a statement takes longer than running it."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _SYNCHRONOUS_FULL = 2
 
@@ -54,7 +54,7 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
 
 
 def connect_side_database(path: Path, tables: str) -> apsw.Connection:
-    """Open or create a private database next to a journal, and run the script `tables` on it. Raises `JournalError`."""
+    """Open or create a private database next to a journal, and run the script `tables`. Raises `JournalError`."""
     with translating_os_errors(mark("{path} cannot be used: {reason}."), path=path):
         if not check_file(path):
             create_if_missing(path, b"")
@@ -66,7 +66,7 @@ def connect_side_database(path: Path, tables: str) -> apsw.Connection:
 
 @contextmanager
 def transaction(connection: apsw.Connection) -> Iterator[None]:
-    """Run the block in one durable transaction, or roll it back. Raises `JournalError`."""
+    """Run the block in a durable transaction, rolled back if it raises. Raises `JournalError`."""
     try:
         with _transaction(connection):
             yield
@@ -88,11 +88,11 @@ def _transaction(connection: apsw.Connection) -> Iterator[None]:
 
 
 def configure(connection: apsw.Connection) -> None:
-    """Set the options that databases in files and in memory share. Raises `apsw.Error`."""
+    """Set the options shared by databases in files and in memory. Raises `apsw.Error`."""
     connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-    # Otherwise SQLite would plan a statement again for each row of values, at ten times the cost of running it.
+    # Otherwise, SQLite would plan each statement again for every row of values, which takes ten times as long.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     # Payees' data must not reach a temporary file, and a damaged page must cause an error instead of a signal.
     _set_pragmas(
@@ -104,7 +104,7 @@ def configure(connection: apsw.Connection) -> None:
 def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
     settings: dict[str, int | str] = {"mmap_size": 0}
     if write:
-        # Keeps the write-ahead log when the last connection closes, so that a reader need not create one.
+        # Keeps the write-ahead log when the last connection closes, so that readers need not create one.
         persist = ctypes.c_int(1)
         connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(persist))
         settings |= {
@@ -116,7 +116,7 @@ def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
         }
     else:
         settings["query_only"] = 1
-        prevent_writes_on_close(connection)  # a reader cannot checkpoint the log when it closes
+        prevent_writes_on_close(connection)  # readers cannot checkpoint the log when they close
     _set_pragmas(connection, settings)
 
 
@@ -154,7 +154,7 @@ def fetch(
 
 
 def failure_reason(error: apsw.Error) -> str:
-    # Only the journal's holder assigns fact numbers, so a duplicate means that there is a second writer.
+    # Only the journal's holder assigns fact numbers, so a duplicate reveals a second writer.
     code = getattr(error, "extendedresult", 0)  # all errors have this attribute, but the stubs lack it
     if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
         return say("another process has written to it")
@@ -165,7 +165,7 @@ def failure_reason(error: apsw.Error) -> str:
 
 @contextmanager
 def translating_conflicts(message: str, kind: int | None = None) -> Iterator[None]:
-    """Convert a violated constraint (of this `kind`, or of any if None) to an `InternalError` with this message."""
+    """Convert a constraint violation (of this `kind`, or any if None) to an `InternalError` with this message."""
     try:
         yield
     except apsw.ConstraintError as error:
@@ -178,12 +178,12 @@ SQLITE_TABLES = frozenset({"payment_words_data", "payment_words_idx", "payment_w
 """The tables of SQLite's full-text index, whose layout only SQLite knows."""
 APPLICATION_ID = 0x70617967
 MOVED_VERSION = 1_000_000
-"""The version of a journal that was moved to a database, which every version of this program refuses."""
+"""The version given to a journal that was moved to a database, so that every version of this program refuses it."""
 
 
 @cache
 def migrations() -> tuple[str, ...]:
-    """Return the scripts that upgrade the tables, one per version. The first creates the tables."""
+    """Return the scripts that upgrade the tables, one per version. The first one creates them."""
     return (with_triggers(resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")),)
 
 
@@ -220,7 +220,7 @@ def create_tables(connection: apsw.Connection, identity: Identity) -> None:
 
 
 def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
-    """Upgrade the tables from `version` to the newest version, in the open transaction."""
+    """Upgrade the tables from `version` to the newest version in the open transaction."""
     if version == len(migrations()):
         return
     for number, script in enumerate(migrations()[version:], start=version + 1):
@@ -239,11 +239,11 @@ def move_destination(connection: apsw.Connection) -> str:
 
 @contextmanager
 def move_transaction(connection: apsw.Connection, destination: str) -> Iterator[None]:
-    """Lock the file while the block copies the journal to `destination`. Then mark the file as permanently moved."""
+    """Lock the file while the block copies the journal to `destination`, then mark the file as moved for good."""
     with _transaction(connection):
         yield
         # The file is marked in one commit after its copy is complete. Before that, only the file can be used to pay.
-        # Afterwards neither can, until the copy is activated. So rows are never paid from both.
+        # Afterwards, neither can until the copy is activated. So rows are never paid from both.
         connection.execute("UPDATE identity SET home = ?", (destination,))
         connection.pragma("user_version", MOVED_VERSION)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -251,7 +251,7 @@ def move_transaction(connection: apsw.Connection, destination: str) -> Iterator[
 
 @contextmanager
 def transaction_without_lock(connection: apsw.Connection, path: Path) -> Iterator[None]:
-    """Run the block in a durable transaction without the run lock. Raises `JournalError` if the journal was moved."""
+    """Run the block in a durable transaction without the lock. Raises `JournalError` if the journal was moved."""
     with _transaction(connection):
         # Checked in the transaction, so that the journal cannot be moved before the commit.
         tables_version(connection, path)
@@ -259,7 +259,7 @@ def transaction_without_lock(connection: apsw.Connection, path: Path) -> Iterato
 
 
 def check_tables(connection: apsw.Connection, path: Path) -> None:
-    """Raise `JournalCorrupt` unless the tables, indexes and triggers are those of the newest version."""
+    """Raise `JournalCorrupt` unless the tables, indexes and triggers match the newest version."""
     actual, expected = _read_schema(connection), _expected_schema()
     if actual != expected:
         names = sorted({name for name, _ in actual ^ expected})
@@ -281,7 +281,7 @@ def chain_end(connection: apsw.Connection) -> Link:
 
 
 def fact_hash(connection: apsw.Connection, seq: int) -> bytes:
-    """Return the hash of fact `seq`, or if 0 the hash to which the first fact links."""
+    """Return the hash of fact `seq`, or (if 0) the hash to which the first fact links."""
     if seq == 0:
         return load_identity(connection).start.hash
     lines = fetch(connection, "SELECT hash FROM fact WHERE number = ?", (seq,))

@@ -1,10 +1,10 @@
 """Reads and writes the journal in a file.
 
 Every write is one transaction. It is durable and in the sent log before the call returns, and so before any request
-that depends on it is sent. Besides the lock, the chain prevents a second writer: a fact number can be used only once.
+that depends on it is sent. In addition to the lock, the chain rules out a second writer: each fact number is used once.
 
 An engine makes one call at a time. It appends facts in the event loop, because two busy threads would exchange the GIL
-at every statement, which costs more than it saves. If the disk is slow, only the commit runs in a thread. With a fast
+at every statement, which costs more than it saves. If the disk is slow, only the commit runs in a thread. On a fast
 disk, the commit ends before a thread could reacquire the GIL (docs/decisions/0051).
 """
 
@@ -79,7 +79,7 @@ _HELD_BY_RUN = 1
 class FileOutbox(Outbox):
     """The outbox on a connection to the journal at `path`, which the caller closes.
 
-    `begin` returns a transaction of the run in this process that holds the file. It is None if there is no such run.
+    If a run in this process holds the file, `begin` returns a transaction of that run.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class FileOutbox(Outbox):
         self._transaction = begin or partial(transaction_without_lock, connection, path)
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str) -> None:
-        """Store the notices of a run that is about to send. It holds the journal, so all earlier runs have ended."""
+        """Store the notices of a run that is about to send. It holds the journal, so earlier runs have ended."""
         with self._write_transaction():
             self._query("end_runs")
             self._add(notices, at, _HELD_BY_RUN)
 
     def due(self, now: datetime, *, limit: int) -> list[StoredNotice]:
-        """Return the notices that may be sent now. Those of a run are due when no run holds the journal."""
+        """Return the notices that may be sent now. A run's notices are due when no run holds the journal."""
         ((newest,),) = self._query("newest_of_run")  # read before `_is_free`, because a starting run may add one
         return self._due(now, limit=limit, over=newest if newest is not None and _is_free(self._path) else 0)
 
@@ -107,7 +107,7 @@ class FileOutbox(Outbox):
 
 
 def _is_free(journal: Path) -> bool:
-    """Return whether no run holds the journal. A listener that holds it does not count, because it sends nothing."""
+    """Return whether no run holds the journal. A listener may hold it, because it sends nothing."""
     holder = journal_holder(journal)
     return holder is None or holder.kind is HolderKind.LISTENER
 
@@ -123,8 +123,8 @@ class SqliteReader(JournalReader):
     def rows_being_sent(self, batch: int) -> Sequence[RowBeingSent]:
         """Return the batch's rows in flight if a live run holds the journal.
 
-        All of them are from this run, because it put the rows of earlier runs in doubt. The holder is read before and
-        after the rows. If it changed, the run has ended, so its rows are not being sent.
+        All of them belong to this run, because it put earlier runs' rows in doubt. The holder is read before and after
+        the rows. If it has changed, the run has ended, so its rows are not being sent.
         """
         run = self._current_run()
         if run is None:
@@ -143,8 +143,8 @@ class SqliteReader(JournalReader):
         """Write a private copy of the journal to `path` atomically, even during a run.
 
         The copy is for safekeeping and for `verify`. No run can use it while the original exists, or if the original
-        had newer facts. SQLite's backup makes the copy, because a copied file would lack what is only in the log.
-        Raises `OutputError` if the copy cannot be written or `path` exists.
+        had newer facts. SQLite makes the copy, because the file alone would lack data that is only in the log. Raises
+        `OutputError` if the copy cannot be written or `path` exists.
         """
         if os.path.lexists(path):
             raise OutputError(
@@ -154,7 +154,7 @@ class SqliteReader(JournalReader):
             temporary = create_temporary_file(path)
             try:
                 _copy_database(self._connection, temporary)
-                os.link(temporary, path)  # unlike a rename, this never replaces a file
+                os.link(temporary, path)  # unlike a rename, never replaces a file
                 sync_directory(path.parent)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -164,7 +164,7 @@ class SqliteReader(JournalReader):
             ) from None
 
     def close(self) -> None:
-        # All commits are durable already. If the log cannot be emptied now, the next run empties it.
+        # All commits are already durable. If the log cannot be emptied now, the next run empties it.
         with suppress(apsw.Error):
             self._connection.close()
 
@@ -173,7 +173,7 @@ class SqliteReader(JournalReader):
         return end.seq, end.hash.hex()
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Convert a search to a full-text query. Every word is quoted, so that none acts as an operator."""
+        """Convert a search to a full-text query. Words are quoted, so that none acts as an operator."""
         groups = (" OR ".join(_quote_word(word) for word in alternatives) for alternatives in search.words)
         return " AND ".join(f"({group})" for group in groups)
 
@@ -222,7 +222,7 @@ def _copy_database(source: apsw.Connection, path: Path) -> None:
 
 
 class SqliteJournal(SqliteReader, Journal):
-    """A journal in a file, held by a run. Not thread-safe. Read-only after a failed write, and in a fork."""
+    """A journal in a file, held by a run. Not thread-safe. Read-only after a failed write and in forked processes."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class SqliteJournal(SqliteReader, Journal):
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
         """Append facts without committing them. Returns a function that commits, which may run in another thread.
 
-        Nothing is durable until that function returns, and the journal must not be used before that.
+        Nothing is durable, and the journal must not be used, until that function returns.
         """
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
@@ -271,7 +271,7 @@ class SqliteJournal(SqliteReader, Journal):
         return commit
 
     def try_begin(self, *, wait: bool) -> bool:
-        """Begin the transaction of the next `stage`. Without `wait`, returns False if another process is writing."""
+        """Begin the transaction for the next `stage`. Without `wait`, returns False if another process is writing."""
         self._require_writable()
         self._connection.set_busy_timeout(WRITER_TIMEOUT_MS if wait else 0)
         try:
@@ -307,7 +307,7 @@ class SqliteJournal(SqliteReader, Journal):
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Record evidence. From now on, intents are checked against it, because it may hold their rows."""
+        """Record evidence. From now on, intents are checked against evidence, because it may hold their rows."""
         self._has_new_evidence = True
         return super().record_evidence(evidence, words, at=at)
 
@@ -328,7 +328,7 @@ class SqliteJournal(SqliteReader, Journal):
         ]
 
     def _refused_intents(self, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
-        """Return the results, by index, for intents of held rows and for those not for their row's next attempt."""
+        """Return each refused intent's result by index: its row is held, or it is not for the row's next attempt."""
         intents = [
             (index, entry.instruction, [entry.attempt, entry.fact.order_id])
             for index, entry in enumerate(entries)
@@ -338,13 +338,13 @@ class SqliteJournal(SqliteReader, Journal):
             return {}
         numbers = sorted({number for _, number, _ in intents})
         next_attempts = {number: next_attempt for number, *next_attempt in self._tables.run("ready", numbers=numbers)}
-        # Rows that were held when this process opened the journal are not due, so only newer evidence matters.
+        # Rows already held when this process opened the journal are not due, so only newer evidence matters.
         contested = self._evidence.find_contested(numbers) if self._has_new_evidence else frozenset[int]()
         refusals = {}
         for index, number, attempt in intents:
             if number in contested:
                 refusals[index] = MoveResult.HELD
-            # An intent must be for the row's next attempt and order id. A second one would send the row twice.
+            # An intent must have the row's next attempt number and order id. A second intent would send the row twice.
             elif next_attempts.pop(number, None) != attempt:
                 refusals[index] = MoveResult.NOT_MOVED
         return refusals
@@ -389,7 +389,7 @@ class SqliteJournal(SqliteReader, Journal):
             self._commit()
 
     def _begin(self) -> None:
-        """Begin a transaction. Raises `JournalUnwritable` if another process has written facts other than notes."""
+        """Begin a transaction. Raises `JournalUnwritable` if another process has written more than concurrent notes."""
         if not self._connection.in_transaction:  # `try_begin` may have begun it
             self._connection.execute("BEGIN IMMEDIATE")
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
@@ -402,8 +402,8 @@ class SqliteJournal(SqliteReader, Journal):
         self._end = end
 
     def _commit(self) -> None:
-        # The commit comes first. After a crash in between, the journal has facts that the sent log lacks, which is
-        # harmless, because nothing was sent. A log line without its commit would make the journal look like a copy.
+        # The commit comes first. After a crash in between, the sent log lacks facts of the journal. This is harmless,
+        # because nothing was sent. A log line without its commit would make the journal look like an older copy.
         self._connection.execute("COMMIT")
         self._log_commit(self._end)
 
@@ -419,7 +419,7 @@ class SqliteJournal(SqliteReader, Journal):
             if self._connection.in_transaction:
                 self._roll_back()
                 self._end, self._attempts_to_log = end, []
-            else:  # the commit is durable, but not in the sent log
+            else:  # the commit is durable but not in the sent log
                 self._disable_writes(say("a write was interrupted"))
             raise
 
@@ -440,14 +440,14 @@ class SqliteJournal(SqliteReader, Journal):
             self._disable_writes(failure_reason(error))
 
     def _disable_writes(self, reason: str) -> JournalUnwritable:
-        """Prevent this process from writing again and return the error to raise."""
+        """Keep this process from writing again, and return the error to raise."""
         if self._failure is None:
             self._failure = unwritable_message(self.path, reason)
             prevent_writes_on_close(self._connection)
         return JournalUnwritable(self._failure)
 
     def can_write(self) -> bool:
-        """Return whether no write has failed and this is the process that opened the journal."""
+        """Return whether no write has failed and this process opened the journal."""
         return self._failure is None and os.getpid() == self._process
 
     def _require_writable(self) -> None:
@@ -458,7 +458,7 @@ class SqliteJournal(SqliteReader, Journal):
 
 
 def _split_entries(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Split entries into parts, so that an intent is never in the same part as an earlier fact about its row."""
+    """Split entries into parts so that no intent shares a part with an earlier fact about its row."""
     start, rows = 0, set[int]()
     for index, entry in enumerate(entries):
         if entry.instruction in rows and isinstance(entry.fact, Intended):
@@ -471,12 +471,12 @@ def _split_entries(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 T = TypeVar("T")
 
 WRITER_TIMEOUT_MS = 60_000
-"""How long a run waits for a process that records notes. Such a process waits for a shorter time."""
+"""How long a run waits for a process that records notes. Such a process does not wait as long."""
 FAST_COMMIT_S = 0.001
-"""A disk is fast if recent commits took less than this on average."""
+"""A disk is fast if recent commits took less time than this on average."""
 _COMMITS_AVERAGED = 16
 _FIRST_AVERAGE_S = 2 * FAST_COMMIT_S
-"""The initial average. A run commits in the thread until fast commits (about twelve) have lowered the average."""
+"""The initial average. A run commits in the thread until about twelve fast commits have lowered the average."""
 
 
 class SqliteEngineJournal(SerializedCalls):
@@ -490,16 +490,16 @@ class SqliteEngineJournal(SerializedCalls):
         self._commit_s = _FIRST_AVERAGE_S
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append facts in the event loop. The commit runs there too if the disk is fast, and else in the thread."""
+        """Append facts in the event loop. Commits there if the disk is fast, or else in the thread."""
         async with self._lock:
-            # The event loop must not wait for a process that records notes, which may be frozen while it writes.
+            # The event loop must not wait for a process that records notes, because it may be frozen while writing.
             if entries and not self._journal.try_begin(wait=False):
                 await self._thread.call(partial(self._journal.try_begin, wait=True))
             commit = partial(self._time_commit, self._journal.stage(entries))
             return commit() if self._commit_s < FAST_COMMIT_S else await self._thread.call(commit)
 
     def may_send(self, age_s: float) -> bool:  # noqa: ARG002 (an argument of the interface)
-        """Return whether no write has failed. The age does not matter: this process keeps the lock until it ends."""
+        """Return whether no write has failed. Ignores the age, because this process keeps the lock until it ends."""
         return self._journal.can_write()
 
     def _time_commit(self, commit: Callable[[], T]) -> T:

@@ -1,8 +1,8 @@
 """The tables of a journal file: runs statements, writes batches and facts, and maintains the search indexes.
 
-Payees' words are in SQLite's full-text index. ASCII order ids are found through an index on SQLite's own `lower`, which
-equals `normalise_spelling` for ASCII. The few other ids are in a separate table. `verify` checks these indexes too,
-because a payment missing from one would look as if it had never been made.
+Payees' words are in SQLite's full-text index. ASCII order ids are found through an index on SQLite's `lower`, which is
+the same as `normalise_spelling` for ASCII. The few other ids are in a separate table. `verify` also checks these
+indexes, because a payment missing from one would look as if it had never been made.
 """
 
 from array import array
@@ -36,7 +36,7 @@ _REBUILD_INDEX = """
 
 @contextmanager
 def disabling_guards(connection: apsw.Connection) -> Iterator[None]:
-    """Drop the triggers that protect immutable rows during the block, in the open transaction."""
+    """Drop the triggers that protect immutable rows for the block, in the open transaction."""
     placeholders = ", ".join("?" * len(_GUARDED_TABLES))
     query = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ({placeholders})"  # noqa: S608
     triggers = [(name, sql) for name, sql in fetch(connection, query, _GUARDED_TABLES) if "_is_never_" in name]
@@ -52,7 +52,7 @@ def rebuild_payee_index(connection: apsw.Connection) -> None:
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:
-    """Rewrite the file without deleted bytes and empty its log. Returns False if another reader prevents that."""
+    """Rewrite the file without deleted data and empty its log. Returns False if a reader prevents that."""
     connection.pragma("temp_store_directory", str(path.parent))  # keeps the temporary file as private as the journal
     connection.pragma("temp_store", 1)
     try:
@@ -65,14 +65,14 @@ def scrub(connection: apsw.Connection, path: Path) -> bool:
 
 _PAYEE_INDEX, _STATE_INDEX = "instruction_by_payee", "state_counted"
 _MIN_SORTED, _MAX_SORTED = 10_000, 1_000_000
-"""The fewest and most rows to sort at a time. SQLite sorts them in memory, so no payee's data is in temporary files."""
+"""How many rows to sort at a time. SQLite sorts them in memory, so temporary files contain no payee's data."""
 _SAMPLE_SIZE = 16
 _CUT_MARK = "\x1f"
-"""The first character of content that is stored without its fields. No other content begins with it."""
+"""The first character of content stored without its fields. No other content begins with it."""
 _ADD_INSTRUCTION = """INSERT INTO instruction
     VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10, ?11, ?12)"""
-"""Adds an instruction with the next number. Content that ends with the fields is stored without them, because the
-fields have their own column. Content that already begins with `_CUT_MARK` is rejected."""
+"""Adds an instruction with the next number. Fields at the end of the content are stored only in their own column.
+Content that already begins with `_CUT_MARK` is rejected."""
 _ADD_STATES = """INSERT INTO state (instruction, batch, country, currency, minor)
     SELECT number, batch, country, currency, minor FROM instruction WHERE number >= ? AND number < ?"""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
@@ -89,7 +89,7 @@ def store_batch(
 ) -> None:
     batch, all_ascii = record.number, True
     first_without_id = digests.first_instruction
-    """The first instruction whose order id has not been written yet."""
+    """The first instruction whose order id is not stored yet."""
     connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)[:9])
     with (
         _rebuilding_index(connection, _PAYEE_INDEX, digests.first_instruction - 1, record.rows),
@@ -124,7 +124,7 @@ def store_batch(
 
 @dataclass(frozen=True, slots=True)
 class _PreparedPart:
-    """A part of a batch, ready to be stored. Its instructions have the numbers from `first` to before `after`."""
+    """A part of a batch, ready to be stored. Its instruction numbers start at `first` and end before `after`."""
 
     first_page: int
     pages: Sequence[bytes]
@@ -138,7 +138,7 @@ class _PreparedPart:
 def _prepare_parts(
     parts: Iterable[BatchPart], digests: OpeningDigests, replaced: Mapping[int, int]
 ) -> Iterator[_PreparedPart]:
-    """Add the parts to `digests` and prepare their columns."""
+    """Add the parts to `digests` and yield them ready to be stored."""
     for part in parts:
         first_page, first, new = digests.pages, digests.next_instruction, part.instructions
         for page in part.pages:
@@ -155,8 +155,8 @@ def _prepare_parts(
 def _rebuilding_index(connection: apsw.Connection, index: str, old_rows: int, new_rows: int) -> Iterator[None]:
     """Drop an index and rebuild it after the block, if that is faster because `new_rows` outnumber `old_rows`.
 
-    This happens in the open transaction, so nobody sees the table without its index. Adding a million unsorted payees
-    one by one would touch every page of the index many times.
+    All this happens in the open transaction, so nobody sees the table without its index. Adding a million unsorted
+    payees one by one would rewrite every page of the index many times.
     """
     if not _MIN_SORTED <= new_rows <= _MAX_SORTED or old_rows > new_rows:
         yield
@@ -168,7 +168,7 @@ def _rebuilding_index(connection: apsw.Connection, index: str, old_rows: int, ne
 
 
 def _look_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
-    """Return whether a sample of these instructions' order ids is sorted, so that probably all of them are."""
+    """Return whether a sample of these instructions' order ids is sorted, so that all of them probably are."""
     if first == after:
         return False
     sample = array("q", range(first, after, max(1, (after - first) // _SAMPLE_SIZE)))
@@ -178,7 +178,7 @@ def _look_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
 
 
 def _add_order_ids(connection: apsw.Connection, operation: str, first: int, after: int) -> None:
-    """Write the order ids of new instructions, sorted, so that each page of the table is written only once."""
+    """Store new instructions' order ids, sorted so that each page of the table is written only once."""
     for start in range(first, after, _MAX_SORTED):
         connection.execute(
             """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
@@ -188,7 +188,7 @@ def _add_order_ids(connection: apsw.Connection, operation: str, first: int, afte
 
 
 def write_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], end: Link) -> Sequence[Line]:
-    """Write facts, personal data and raw replies in the open transaction. `end` is the last fact before them."""
+    """Write facts, personal data and raw replies in the open transaction. `end` is the current end of the chain."""
     lines, personal_lines = chain_facts(entries, end, new_salt)
     write_lines(connection, "INSERT INTO fact {lines}", lines)
     if personal_lines:
@@ -212,12 +212,12 @@ def append_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark])
 # than the step, so each step writes a group of lines.
 
 _GROUP_SIZES = (64, 32, 16, 8, 4, 2, 1)
-"""The numbers of lines that one step can write. There are few, because each needs its own statement, which takes longer
-to compile than to run. The largest is well within SQLite's limit on bound values."""
+"""How many lines one step can write. There are few sizes, because each needs its own statement, and compiling one takes
+longer than running it. The largest is well within SQLite's limit on bound values."""
 
 
 def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Sequence[Any]]) -> None:
-    """Run `statement` on `lines` in groups. `{lines}` in the statement is replaced by a table of values."""
+    """Run `statement` on groups of lines. `{lines}` in the statement is replaced by a table of values."""
     start = 0
     while start < len(lines):
         size = next(size for size in _GROUP_SIZES if size <= len(lines) - start)
@@ -264,17 +264,17 @@ class SqliteTables:
             cursor.close(force=True)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Add an order id, and its spelling unless it is ASCII, which the index on `lower` covers."""
+        """Store an order id, and its spelling unless it is ASCII, which the index on `lower` covers."""
         self.run("add_order_id", operation=operation, order_id=order_id, instruction=instruction)
         if not order_id.isascii():
             self.run("add_spelling", operation=operation, spelling=normalise_spelling(order_id), order_id=order_id)
 
     def lock_rows(self, _numbers: Sequence[int]) -> bool:
-        """Do nothing, because only one process writes to a journal file."""
+        """Do nothing, because a journal file has only one writer."""
         return False
 
     def lock_withdrawals(self) -> None:
-        """Do nothing, because a writing transaction locks the whole file."""
+        """Do nothing, because a write transaction locks the whole file."""
 
 
 def evidence_log(connection: apsw.Connection) -> EvidenceLog:
@@ -283,7 +283,7 @@ def evidence_log(connection: apsw.Connection) -> EvidenceLog:
 
 @cache
 def _positional_query(name: str, columns: tuple[str, ...]) -> str:
-    """Return a statement with positional parameters, in the order of `columns`. They are faster than named ones."""
+    """Return a statement with positional parameters in the order of `columns`, which are faster than named ones."""
     return VALUE.sub(lambda value: f"?{columns.index(value[1]) + 1}", QUERIES[name])
 
 
@@ -300,7 +300,7 @@ _INDEX = "payment_words"
 
 
 def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, all_ascii: bool) -> None:
-    """Record a batch's reference, and the spellings of its non-ASCII order ids unless they are `all_ascii`."""
+    """Store a batch's reference, and unless they are `all_ascii`, the spellings of its order ids."""
     for (order_id,) in () if all_ascii else tables.run("odd_ids_from", first=first, odd=_NOT_ASCII):
         if not order_id.isascii():
             spelling = normalise_spelling(order_id)
@@ -310,7 +310,7 @@ def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, all_ascii
 
 
 def check_spellings(tables: Tables) -> None:
-    """Raise `JournalCorrupt` unless the stored spellings and references match the order ids."""
+    """Raise `JournalCorrupt` unless the spellings and references match the order ids."""
     lines = tables.run("odd_ids", odd=_NOT_ASCII)
     expected = {(operation, normalise_spelling(order_id), order_id) for operation, order_id in lines}
     if set(tables.run("spellings")) != expected:
@@ -320,10 +320,10 @@ def check_spellings(tables: Tables) -> None:
 
 
 def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield (number, reference) for each batch whose order ids were derived, or only for `batch`.
+    """Yield (number, reference) for each batch (or only `batch`) whose order ids were derived.
 
-    The order ids of a sheet are either all derived or all its own, so only the first new row is read. A batch without
-    new rows has no reference.
+    A sheet's order ids are either all derived or all its own, so only the first new row is read. A batch without new
+    rows has no reference.
     """
     for number, order_id in tables.run("first_rows", batch=batch):
         if (reference := derived_reference(order_id)) is not None:

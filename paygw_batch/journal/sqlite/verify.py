@@ -1,6 +1,6 @@
-"""Verifies the whole journal by replaying every fact, or only its last facts whenever it is opened.
+"""Verifies the whole journal by replaying every fact, or only its last facts when it is opened.
 
-For a long journal, a second process checks everything that needs no facts, in parallel (docs/decisions/0015).
+For a long journal, a second process simultaneously checks everything that needs no facts (docs/decisions/0015).
 """
 
 import json
@@ -45,14 +45,14 @@ def verify(
 ) -> Mapping[str, int]:
     """Replay the whole journal and return counts of facts, batches, pages, order ids and states.
 
-    With `in_parallel`, a second process checks a long journal's file while this one replays the facts. The second one
-    sees only committed data, so `connection` must have no uncommitted changes. Raises `JournalCorrupt` at the first
-    wrong fact or line, and `apsw.Error` if SQLite cannot read the file.
+    With `in_parallel`, a second process checks a long journal's file while this one replays the facts. It sees only
+    committed data, so `connection` must not have uncommitted changes. Raises `JournalCorrupt` at the first wrong fact
+    or line, and `apsw.Error` if SQLite cannot read the file.
     """
     ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
     command = python_command("from paygw_batch.journal.sqlite import verify; verify.report_soundness()")
     if in_parallel and facts >= _PARALLEL_FROM_FACTS and command is not None:
-        # If either process finds damage, this one checks everything again, to report the first damage.
+        # If either process finds damage, this one checks everything again, so that it reports the first damage.
         with suppress(Exception), _check_in_process(command, path, chain_end(connection)) as is_sound:
             counts = _check_facts(connection, progress)
             if is_sound():
@@ -64,7 +64,7 @@ def verify(
 
 
 def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mapping[str, int]:
-    """Verify the chain, check batches and rows against it, and return counts."""
+    """Verify the chain, compare batches and rows with it, and return counts."""
     tables = SqliteTables(connection)
     check_state_machine(tables)
     for number, _, digest, _, salt, *values in verify_links(tables.identity.start, tables.stream("all_facts")):
@@ -89,7 +89,7 @@ def _check_indexes(connection: apsw.Connection) -> None:
 
 @contextmanager
 def _check_in_process(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
-    """Check the file in another process. Yields a function that waits and returns if it is sound up to `end`."""
+    """Check the file in another process. Yields a function that waits and returns whether it is sound up to `end`."""
     with subprocess.Popen(  # noqa: S603 (our own program, in this very Python)
         command,
         stdin=subprocess.PIPE,
@@ -110,7 +110,7 @@ def _check_in_process(command: Sequence[str], path: Path, end: Link) -> Iterator
 
 
 def report_soundness() -> None:
-    """Check the journal named on standard input. If it is sound, print the hash of the fact named there."""
+    """Check the journal whose path is on standard input. If it is sound, print the hash of the fact given there."""
     forbid_core_dumps(permanent=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles the interrupt and ends this process
     path, seq = json.loads(sys.stdin.read())
@@ -122,7 +122,7 @@ def report_soundness() -> None:
 
 
 def check_tail(connection: apsw.Connection) -> None:
-    """Raise `JournalCorrupt` unless the last facts are chained and match the states of their instructions."""
+    """Raise `JournalCorrupt` unless the last facts are chained and match their instructions' states."""
     tables = SqliteTables(connection)
     lines = tables.run("last_facts", limit=_TAIL_FACTS)[::-1]
     if not lines:
