@@ -1,9 +1,9 @@
-"""Accepts the loss of a host's commits: puts the rows sent in them in doubt, or holds them (see `journal/lost.py`).
+"""Accepts the loss of a host's commits: marks rows sent in them as in doubt, or holds them (see `journal/lost.py`).
 
-If the host knows that a row in flight was not sent, the row is ready again. All other rows keep their state and can be
-sent.
+If the host knows that a row in flight was not sent, the row becomes ready again. All other rows keep their state and
+can be sent.
 
-A host that will never answer again is retired. It may have sent any row in lost commits, so an intent and an
+A host that will never answer again is retired. It may have sent any row in lost commits. So an intent and an
 interruption are recorded for each ready or in-flight row, as if it had been sent, and a person must settle it.
 """
 
@@ -31,11 +31,11 @@ _READY_ROWS = f"""SELECT s.instruction, s.attempt + 1, coalesce(s.order_id, i.cl
     WHERE s.instruction > %s AND s.state = 'ready'
         AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
     ORDER BY 1 LIMIT {_CHUNK_SIZE}"""  # noqa: S608 - only our own constants
-"""Selects ready rows except those held by evidence, which no process sends before a person settles them."""
+"""Selects ready rows except those held by evidence, which are not sent before a person settles them."""
 
 
 class LossWriter:
-    """Records this host's loss in the database. Calls can be repeated after an interruption."""
+    """Records this host's loss in the database. Can be repeated after an interruption."""
 
     def __init__(
         self, connection: Connection[Row], identity: Identity, writer: FactWriter, loss: Loss, *, by: str, at: str
@@ -45,11 +45,11 @@ class LossWriter:
         self._lost_rows = LostRows(self._tables, loss, by=by, at=at)
 
     def write(self) -> AcceptedRows:
-        """Put rows that may have been sent in doubt, or hold them. Raises `JournalHeld` while one is being sent."""
+        """Mark rows that may have been sent as in doubt, or hold them. Raises `JournalHeld` while one is being sent."""
         _allow_intents(self._connection)
         unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost_rows.numbers))
         # Facts are written in the order of sending, because times in a chain never decrease, and later replies are
-        # compared with these times.
+        # compared with them.
         for numbers in (unsent, self._lost_rows.numbers):
             for start in range(0, len(numbers), _CHUNK_SIZE):
                 self._conclude_in_flight(numbers[start : start + _CHUNK_SIZE])
@@ -57,7 +57,7 @@ class LossWriter:
         return self._lost_rows.rows
 
     def write_worst_case(self) -> AcceptedRows:
-        """Put every row in doubt that this host could have sent. Raises `JournalHeld` while another process sends."""
+        """Mark every row that this host could have sent as in doubt. Raises `JournalHeld` while a process sends."""
         in_doubt = put_unfinished_in_doubt(self._connection, self._writer, self._at)
         holds = self._restore_attempts()
         self._lost_rows.rows.in_doubt = in_doubt
@@ -65,7 +65,7 @@ class LossWriter:
         return self._lost_rows.rows
 
     def _restore_attempts(self) -> list[Remark]:
-        """Restore the lost attempts of ready rows. Returns remarks that hold the other rows."""
+        """Restore ready rows' lost attempts. Returns remarks that hold the other rows."""
         holds: list[Remark] = []
         for start in range(0, len(self._lost_rows.numbers), _CHUNK_SIZE):
             restored, remarks = self._lost_rows.decide(self._lost_rows.numbers[start : start + _CHUNK_SIZE])
@@ -74,7 +74,7 @@ class LossWriter:
         return holds
 
     def _record_holds(self, holds: Sequence[Entry | Remark]) -> None:
-        """Record holds, and the order ids of lost batches, so that no later sheet sends these orders again."""
+        """Record holds and the order ids of lost batches, so that no later sheet sends these orders again."""
         if holds or self._lost_rows.rows.unknown_orders:
             self._writer.acquire_decision_lock()
             with self._writer.decision_transaction():
@@ -82,7 +82,7 @@ class LossWriter:
                 self._lost_rows.record_unknown_orders(self._writer.record)
 
     def _conclude_in_flight(self, numbers: Sequence[int]) -> None:
-        """Put those in flight in doubt, or record that this host knows that they were not sent."""
+        """Mark rows in flight as in doubt, or as not sent if this host knows that."""
         entries = []
         dead = dead_processes(self._connection)
         for number, attempt, sent_at, is_abandoned in fetch(self._connection, _ROWS_IN_FLIGHT, (dead, list(numbers))):
@@ -100,10 +100,10 @@ class LossWriter:
 
 
 def put_unfinished_in_doubt(connection: Connection[Row], writer: FactWriter, at: str) -> int:
-    """Put every ready or in-flight row in doubt and return how many there were. Can be repeated after a crash.
+    """Mark every ready or in-flight row as in doubt, and return their number. Can be repeated after a crash.
 
-    Raises `JournalHeld` while another process has a row in flight. That process could still record that the row was not
-    sent, which would make it ready.
+    Raises `JournalHeld` while another process has a row in flight, because that process could still record that the row
+    was not sent, and so make it ready.
     """
     _allow_intents(connection)
     row_count, last_row = writer.mark_interrupted(at), 0
@@ -120,7 +120,7 @@ def put_unfinished_in_doubt(connection: Connection[Row], writer: FactWriter, at:
 
 
 def _allow_intents(connection: Connection[Row]) -> None:
-    """Let this session write intents during a roll-call or after a breaker stopped the endpoint.
+    """Let this session write intents during a roll-call or while a breaker stops the endpoint.
 
     Rows with these intents are never sent. Other processes still cannot send.
     """
@@ -128,10 +128,10 @@ def _allow_intents(connection: Connection[Row]) -> None:
 
 
 def record_retirement(connection: Connection[Row], host_id: str, by: str) -> None:
-    """Record who retired a host, so that the roll-call no longer waits for it."""
+    """Record who retired a host. The roll-call no longer waits for it."""
     fetch(connection, "SELECT retire_host(%s, %s)", (host_id, by))
 
 
 def record_accepted_loss(connection: Connection[Row], host_id: str, by: str) -> None:
-    """Record who accepted a host's loss, which counts as the host's answer to the roll-call."""
+    """Record who accepted a host's loss. This counts as the host's answer to the roll-call."""
     fetch(connection, "SELECT accept_loss(%s, %s)", (host_id, by))

@@ -1,8 +1,8 @@
 """Compares this host's sent logs with the database, and answers the roll-call.
 
-A restored database, or a promoted standby that lagged, is consistent, but would pay rows again. Only the hosts that
-sent rows in the lost commits can detect this, by their sent logs. So no host sends before all hosts have compared their
-sent logs with the database.
+A restored database, or a promoted standby that lagged, is consistent, but would pay rows again. Only hosts that sent
+rows in the lost commits can detect this, by their sent logs. So no host sends until all hosts have compared their sent
+logs with the database.
 """
 
 import fcntl
@@ -44,18 +44,18 @@ _LOSS_HINT = mark(
 
 
 class IncarnationChanged(Exception):
-    """Another process on this host has connected to another incarnation of the database."""
+    """Another process on this host has connected to a different incarnation of the database."""
 
 
 _INCARNATION_BYTES = 128
 
 
 class IncarnationFile:
-    """The file naming the incarnation of the database (cluster, timeline, database) that sent logs were compared with.
+    """Names the incarnation of the database (cluster, timeline, database) with which sent logs were compared.
 
-    A process that logs a commit locks the file, which must name the incarnation that the process is connected to. A
-    process that compares the sent logs with another incarnation writes it to the file first. So each commit is either
-    in the compared logs or never sent, even if its process was frozen before logging it.
+    To log a commit, a process locks the file, which must name the incarnation that the process is connected to. Before
+    it compares the sent logs with another incarnation, a process writes that to the file. So each commit is either in
+    the compared logs or never sent, even if its process was frozen before logging it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,7 +66,7 @@ class IncarnationFile:
 
     @contextmanager
     def lock_incarnation(self) -> Iterator[None]:
-        """Lock the file during the block. Raises `IncarnationChanged` if it no longer names the entered incarnation."""
+        """Lock the file for the block. Raises `IncarnationChanged` if it no longer names the entered incarnation."""
         fcntl.flock(self._fd, fcntl.LOCK_SH)
         try:
             if self._read() != self._entered:
@@ -76,7 +76,7 @@ class IncarnationFile:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def enter(self, incarnation: str) -> None:
-        """Write an incarnation to the file. The caller must compare the sent logs with it afterwards.
+        """Write an incarnation to the file. The caller must then compare the sent logs with it.
 
         Raises `JournalTooOld` if its timeline is earlier than the one in the file, and `OpenRollCall` while another
         process on this host is logging a commit.
@@ -111,7 +111,7 @@ class IncarnationFile:
 
 
 class ProcessSentLog:
-    """The sent log of one process: the first in `folder` that no other process has locked. Locked until `close`."""
+    """A process's sent log: the first one in `folder` that no other process has locked. Locked until `close`."""
 
     def __init__(self, folder: Path, incarnation_file: IncarnationFile, *, now: str, command: str) -> None:
         self._incarnation_file = incarnation_file
@@ -138,17 +138,17 @@ class ProcessSentLog:
 
 
 def lock_log(folder: Path, name: str, *, now: str, command: str) -> RunLock:
-    """Lock the sent log of a writer on this host. Raises `JournalHeld` if another process has locked it."""
+    """Lock the sent log of a writer on this host. Raises `JournalHeld` if another process has already locked it."""
     return RunLock(folder / f"{name}.lock", now=now, command=command, wait=LockWait(limit_s=0.0))
 
 
 def load_host_id(folder: Path) -> str:
-    """Load this host's secret id from the folder of a journal, or create it. Raises `JournalError`.
+    """Load this host's secret id from a journal's folder, or create it. Raises `JournalError`.
 
-    The id is durable before anything is sent, because a host with a new id counts as another host.
+    It is durable before anything is sent, because a host with a new id counts as another host.
     """
     path = folder / "host"
-    # The lock keeps two processes from creating the file at the same time.
+    # The lock keeps two processes from creating the file simultaneously.
     with translating_os_errors(mark("{path} cannot be written: {reason}."), path=path), lock_folder(folder):
         if not check_file(path):
             with replacement_file(path) as file:
@@ -166,12 +166,12 @@ def load_host_id(folder: Path) -> str:
 
 
 def public_id(host_id: str) -> str:
-    """Return a digest of a host's secret id. Knowing this public id is not enough to impersonate the host."""
+    """Return a digest of a host's secret id. Unlike the secret, it does not allow anybody to impersonate the host."""
     return hashlib.sha256(f"paygw host {host_id}".encode()).hexdigest()[:32]
 
 
 def commit_counts(folder: Path) -> list[int]:
-    """Return the number of commits in each numbered sent log of this host, starting with number 1."""
+    """Return the number of commits in each of this host's numbered sent logs, in order from number 1."""
     counts: dict[int, int] = {}
     for name in writer_names(folder):
         number = name.removeprefix("left-")
@@ -181,7 +181,7 @@ def commit_counts(folder: Path) -> list[int]:
 
 
 def check_sent_log(connection: Connection[Row], server: Server, folder: Path) -> None:
-    """Raise `JournalTooOld` if the newest commit in any of this host's sent logs is missing from the database."""
+    """Raise `JournalTooOld` if the newest commit of any of this host's sent logs is missing from the database."""
     lines = newest_lines(folder)
     present_lines = find_present_lines(connection, lines)
     for line in lines:
@@ -213,17 +213,17 @@ _RETIRED, _OLDER = "PW007", "PW012"
 
 @dataclass(frozen=True, slots=True)
 class MissingHost:
-    """A host that has not answered the roll-call: its public id, its name, and when it was last seen."""
+    """A host that has not answered the roll-call: its public id and name, and when it was last seen."""
 
     host_id: str
     name: str
     seen_at: str
     is_alive: bool = False
-    """Whether the host was seen lately, after the roll-call began. Only it can then accept its loss."""
+    """Whether the host was seen recently, after the roll-call began. Then only the host itself can accept its loss."""
 
 
 class RollCall:
-    """Answers the roll-call of a journal for this host. `folder` contains the host's sent logs."""
+    """Answers a journal's roll-call for this host. `folder` contains the host's sent logs."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server, self._folder = server, folder
@@ -249,8 +249,8 @@ class RollCall:
         """Answer for this host and return the hosts that have not answered. Raises `JournalTooOld`."""
         ((incarnation,),) = fetch(connection, "SELECT database_life()")
         try:
-            # The file is written before the sent logs are compared. From then on, no process can log a commit of the
-            # old incarnation, so no such line is added after the comparison.
+            # The file is written before the sent logs are compared. From then on, processes cannot log commits of the
+            # old incarnation, so none is added after the comparison.
             self.incarnation_file.enter(incarnation)
             check_sent_log(connection, self._server, self._folder)
             return [MissingHost(*line) for line in self._send_answer(connection)]
@@ -298,7 +298,7 @@ class RollCall:
         )
 
     def is_older(self, connection: Connection[Row]) -> bool:
-        """Return whether this host's sent logs have fewer commits than when it last answered."""
+        """Return whether this host's sent logs contain fewer commits than when it last answered."""
         counts = commit_counts(self._folder)
         return fetch(connection, "SELECT left_is_older(%s, %s)", (self.host_id, counts)) == [(True,)]
 
@@ -308,7 +308,7 @@ class RollCall:
 
 
 def missing_hosts(connection: Connection[Row]) -> Sequence[MissingHost]:
-    """Return the hosts that have not answered the roll-call, with times as people read them."""
+    """Return the hosts that have not answered the roll-call, with human-readable times."""
     query = """SELECT host_id, name, to_char(seen_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"'), lives(host_id)
         FROM missing_host ORDER BY 2, 1"""
     return [MissingHost(*line) for line in fetch(connection, query)]

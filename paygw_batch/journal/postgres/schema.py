@@ -1,10 +1,10 @@
-"""Creates and upgrades the tables of a journal and of its workers' jobs, and grants rights to roles.
+"""Creates and upgrades the tables for a journal and its workers' jobs, and grants rights to roles.
 
 A later version's script must not change existing lines. If a function's meaning changes, it gets a new name and the old
 one is removed, so that older programs fail.
 
 Logins are members of roles, which are named after the database. NAME_worker can send. NAME_desk can also open, release
-and settle, and set limits. NAME_reader can read. The owner of the tables needs no role.
+and settle, and set limits. NAME_reader can read. The tables' owner does not need a role.
 """
 
 import math
@@ -43,7 +43,7 @@ _REVOCATIONS = (
     "REVOKE ALL ON ALL TABLES IN SCHEMA {jobs} FROM {role}",
     "REVOKE ALL ON ALL SEQUENCES IN SCHEMA {jobs} FROM {role}",
 )
-"""Revokes all rights of a role before new ones are granted, so that it keeps none of an earlier version."""
+"""Revokes all of a role's rights before new ones are granted, so that it keeps none from an earlier version."""
 _READER_RIGHTS = (
     "GRANT USAGE ON SCHEMA {schema}, {jobs} TO {role}",
     "GRANT SELECT ON ALL TABLES IN SCHEMA {schema}, {jobs} TO {role}",
@@ -79,7 +79,7 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
 
 
 def grant_rights(connection: Connection[Row]) -> list[str]:
-    """Create the roles that are missing and grant each role its rights. Returns the names of all roles."""
+    """Create missing roles and grant each role its rights. Returns the names of all roles."""
     names = []
     with connection.transaction():
         fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `create_journal` takes
@@ -132,7 +132,7 @@ _VERSION_QUERY = """SELECT obj_description(oid, 'pg_namespace') FROM pg_namespac
 
 
 def newest_jobs_version() -> str:
-    """Return the version of the job tables that procrastinate needs, which is the name of its last migration."""
+    """Return the version of the job tables that procrastinate needs: the name of its last migration."""
     return _migrations()[-1].stem
 
 
@@ -148,7 +148,7 @@ def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
 
 
 def upgrade_job_tables(connection: Connection[Row]) -> tuple[str, str]:
-    """Create or upgrade the job tables in the open transaction. Returns their version before and after."""
+    """Create or upgrade the job tables in the open transaction. Returns their old and new version."""
     before, newest = jobs_version(connection), newest_jobs_version()
     if before >= newest:
         return before, before
@@ -163,7 +163,7 @@ def upgrade_job_tables(connection: Connection[Row]) -> tuple[str, str]:
 
 
 def check_jobs(connection: Connection[Row], server: Server) -> str:
-    """Return the version of the job tables. Raises `JournalError` if procrastinate needs another version."""
+    """Return the version of the job tables. Raises `JournalError` if procrastinate needs a different one."""
     version = jobs_version(connection)
     if version < newest_jobs_version():
         raise JournalOutdated(
@@ -193,7 +193,7 @@ def _migrations() -> list[Path]:
 
 @cache
 def scripts() -> tuple[str, ...]:
-    """Return the scripts that upgrade the tables, one per version. The first creates the tables."""
+    """Return the scripts that upgrade the tables, one per version. The first one creates them."""
     folder = resources.files(__package__)
     parts = ("schema-1.sql", "roll_call.sql", "forgetting.sql")
     script = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts)
@@ -215,7 +215,7 @@ def tables_version(connection: Connection[Row]) -> int:
 def create_journal(connection: Connection[Row], identity: Identity) -> bool:
     """Create a journal in one transaction. Returns False if the database already has one."""
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # so that only one of two processes creates it
+        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # lets only one of two processes create it
         if tables_version(connection):
             return False
         create_tables(connection, identity)
@@ -223,7 +223,7 @@ def create_journal(connection: Connection[Row], identity: Identity) -> bool:
 
 
 def create_tables(connection: Connection[Row], identity: Identity) -> None:
-    """Create a journal's tables and store its identity, in the open transaction."""
+    """Create a journal's tables and store its identity in the open transaction."""
     connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SCHEMA)))
     for number, script in enumerate(scripts(), start=1):
         connection.execute(script.encode())
@@ -238,9 +238,9 @@ def create_tables(connection: Connection[Row], identity: Identity) -> None:
 
 
 def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
-    """Upgrade the journal's tables and the job tables in one transaction. Returns the journal's previous version.
+    """Upgrade the journal's and the job tables in one transaction. Returns the journal's previous version.
 
-    Raises `JournalHeld` while another process uses the tables, because it knows only the previous version.
+    Raises `JournalHeld` while another process uses the tables, because it knows only their previous version.
     """
     with time_limit(connection, math.inf), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # the lock that `create_journal` takes
@@ -272,7 +272,7 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
 
 
 def check_version(connection: Connection[Row], server: Server) -> None:
-    """Raise `JournalMissing` if the database has no journal, and `JournalError` if its version is not the newest."""
+    """Raise `JournalMissing` if the database has no journal, or `JournalError` if it is not of the newest version."""
     version = tables_version(connection)
     if version == 0:
         raise JournalMissing(say("There is no journal in the database {place}.", place=server.place))
@@ -292,7 +292,7 @@ def check_version(connection: Connection[Row], server: Server) -> None:
 
 
 def load_identity(connection: Connection[Row], server: Server) -> Identity:
-    """Return the journal's identity. Its `home` is the address of the database."""
+    """Load the journal's identity. Its `home` is the address of the database."""
     lines = fetch(connection, "SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
     if not lines:
         raise JournalCorrupt(say("The journal does not have an id."))
@@ -305,7 +305,7 @@ COPIED, DONE = "copied", "done"
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
-    """The progress of moving a journal from the file `home`. `facts` and `hash` give the end of the copied chain."""
+    """The progress of moving a journal from the file `home`. The copied chain ends with `facts` facts and `hash`."""
 
     name: str
     home: str
@@ -314,13 +314,13 @@ class MoveStep:
 
 
 def move_step(connection: Connection[Row]) -> MoveStep | None:
-    """Return the progress of moving this journal here, or None if it was created in this database."""
+    """Return the progress of this journal's move to this database, or None if it was created here."""
     steps = fetch(connection, "SELECT step, home, facts, hash FROM moved_here ORDER BY step = %s DESC LIMIT 1", (DONE,))
     return MoveStep(*steps[0]) if steps else None
 
 
 def check_move_finished(connection: Connection[Row]) -> None:
-    """Raise `JournalError` if this journal was copied from a file, but the move was not finished."""
+    """Raise `JournalError` if this journal was copied from a file but its move was not finished."""
     step = move_step(connection)
     if step is not None and step.name == COPIED:
         raise JournalError(

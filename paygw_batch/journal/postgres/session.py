@@ -201,7 +201,7 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     for strategy in ("seqscan", "hashjoin", "mergejoin"):  # statistics may be outdated after a batch was opened
         connection.execute(f"SET enable_{strategy} = off")
     if idle_limit is not None:
-        # After waiting for a row lock, a statement must see the row's newest version, so that commits detect moved rows.
+        # After waiting for a row lock, a statement must see the newest version, so that commits detect moved rows.
         connection.execute("SET default_transaction_isolation = 'read committed'")
         connection.execute("SET synchronous_commit = on")
         connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", (idle_limit,))

@@ -1,8 +1,8 @@
-"""The state that processes share in the database: which are alive, their runs, and their common limits.
+"""The state that processes share in the database: which ones are alive, their runs, and their common limits.
 
-Only the clock of the database decides which process has the decision lock and which rows in flight are abandoned. A
-shared run orders workers to send the due rows of a batch. It is finished when none of the batch's rows is due or in
-flight and no worker is sending for it.
+Only the database's clock decides which process has the decision lock and which rows in flight are abandoned. A shared
+run orders workers to send a batch's due rows. It is finished when none of the batch's rows is due or in flight and no
+worker is sending for it.
 """
 
 import os
@@ -51,16 +51,16 @@ class OwnProcess:
 
 @cache
 def boot_id() -> str:
-    """Return an id of this machine's boot and of the container. Process ids are unique within both."""
+    """Return an id of the machine's boot and the container, within which process ids are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:  # without Linux, processes of other runs are never known to be dead
+    except OSError:  # without Linux, processes from other runs are never known to be dead
         return os.urandom(16).hex()
 
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent_lives_s: float) -> OwnProcess:
-    """Register this process in the database. Random bytes begin its chain, so that no other process continues it."""
+    """Register this process in the database. Its chain starts with random bytes, so that no other can continue it."""
     columns = (socket.gethostname(), boot_id(), os.getpid(), command, kind.value, intent_lives_s, newest_version())
     query = "SELECT number, head_hash, head_at FROM enrol(%s, %s, %s, %s, %s, %s, %s, %s)"
     ((number, start_hash, newest_time),) = fetch(connection, query, (*columns, secrets.token_bytes(16)))
@@ -89,7 +89,7 @@ def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSen
 
 
 def current_holder(connection: Connection[Row]) -> LockHolder | None:
-    """Return the live process that has the decision lock, or else one that is sending, or None."""
+    """Return the live process that has the decision lock, or else one that is sending, or else None."""
     query = f"""{_HOLDER} LEFT JOIN desk d ON d.process = w.number
         WHERE {_IS_ALIVE} AND (d.process IS NOT NULL OR w.run IS NOT NULL)
         ORDER BY d.process IS NULL, w.number LIMIT 1"""
@@ -124,10 +124,10 @@ def _parse_holder(line: Row) -> LockHolder:
 
 
 class Heartbeat:
-    """Reports regularly to the database that this process is alive, in a thread with its own connection.
+    """Regularly reports to the database that this process is alive, in a thread with its own connection.
 
-    Without these reports, rows sent to a slow gateway would be put in doubt only because their intents are old. The
-    guards against sending a row twice do not depend on the reports.
+    Without these reports, rows sent to a slow gateway would be marked as in doubt merely because their intents are old.
+    The guards against sending a row twice do not depend on them.
     """
 
     def __init__(self, server: Server, number: int, intent_lives_s: float) -> None:
@@ -139,7 +139,7 @@ class Heartbeat:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after any report in progress."""
+        """Finish any report in progress and stop."""
         self._stop.set()
         self._thread.join()
         if self._connection is not None:
@@ -173,7 +173,7 @@ _SENDERS = """SELECT w.number, w.host, w.pid, w.command, (
 
 
 class PostgresGate:
-    """One process's access to the endpoint's gate. Has its own connection, because its writes need not be durable."""
+    """A process's access to the endpoint's gate. Uses its own connection, because its writes need not be durable."""
 
     def __init__(self, server: Server, process: int) -> None:
         self._server, self._process = server, process
@@ -194,7 +194,7 @@ class PostgresGate:
         return GateShare(senders, senders_before, rate_per_s, concurrency, rest_s, _parse_stop(*stop))
 
     def close(self) -> None:
-        """Return this process's share. If the database does not respond, the share ends with the process."""
+        """Return this process's share of the limits. If the database does not respond, it ends with the process."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -245,7 +245,7 @@ _HAS_ROW = """SELECT 1 FROM run r JOIN state s ON s.batch = r.batch AND s.state 
     SELECT 1 FROM run r JOIN known k ON k.batch = r.batch JOIN state s ON s.instruction = k.instruction
     WHERE r.number = %(run)s AND s.state IN ('ready', 'in_flight')
         AND CASE s.state WHEN 'ready' THEN {ready} ELSE {in_flight} END LIMIT 1"""
-"""Finds a row of a run. A single statement, because two could both miss a row that goes from in flight to ready."""
+"""Finds a row of a run. A single statement, because two could both miss a row that turns from in flight to ready."""
 _LIVE_SENDER = "SELECT FROM process w WHERE w.run = %s AND is_alive(w.number) AND w.number <> ALL (%s) LIMIT 1"
 
 
@@ -273,14 +273,14 @@ def start_run(connection: Connection[Row], batch: int, process: int, *, is_urgen
 
 
 def end_current_run(connection: Connection[Row], batch: int, process: int) -> None:
-    """End the current run of a batch, if any, so that no worker sends another row. Requires the decision lock."""
+    """End a batch's current run, if any, so that no worker sends another row. Requires the decision lock."""
     with connection.transaction():
         _hold_decision_lock(connection, process)
         fetch(connection, "UPDATE run SET ended_at = clock_timestamp() WHERE batch = %s AND ended_at IS NULL", (batch,))
 
 
 def _hold_decision_lock(connection: Connection[Row], process: int) -> None:
-    """Keep the decision lock until the transaction ends. Raises `JournalHeld` if this process has lost it."""
+    """Keep the decision lock until the transaction ends. Raises `JournalHeld` if the process has lost it."""
     if fetch(connection, "SELECT hold_desk(%s)", (process,)) != [(True,)]:
         raise decision_lock_error(connection)
 
@@ -292,14 +292,14 @@ def load_run(connection: Connection[Row], number: int) -> SharedRun:
 
 
 def stop_run(connection: Connection[Row], number: int, reason: str) -> None:
-    """Stop a run, so that no worker sends another row. The reason of an earlier stop is kept."""
+    """Stop a run, so that no worker sends another row. Keeps the reason for an earlier stop."""
     query = "UPDATE run SET stop_reason = %s WHERE number = %s AND stop_reason IS NULL AND ended_at IS NULL"
     fetch(connection, query, (reason, number))
 
 
 def end_finished_run(connection: Connection[Row], number: int) -> None:
     """End a run if no worker is sending for it, and it was stopped or none of its rows is due or in flight."""
-    # Workers call this often. They must not lock a run in progress, because a frozen worker would keep the lock.
+    # Workers call this often, so it must not lock a run in progress: a frozen worker would keep the lock.
     if _has_sender(connection, number):
         return
     with connection.transaction():
@@ -312,7 +312,7 @@ def end_finished_run(connection: Connection[Row], number: int) -> None:
 
 
 def needs_worker(connection: Connection[Row], run: SharedRun) -> bool:
-    """Return whether a run that was not stopped has a free or abandoned row. Ends a run with nothing to send."""
+    """Return whether a run was not stopped and has an unclaimed or abandoned row. Ends a run with nothing to send."""
     if run.stop_reason is None and _has_work(connection, run.number):
         return True
     end_finished_run(connection, run.number)
@@ -320,25 +320,25 @@ def needs_worker(connection: Connection[Row], run: SharedRun) -> bool:
 
 
 def waiting_runs(connection: Connection[Row]) -> list[SharedRun]:
-    """Return the runs that need a worker, in the order of `unfinished_runs`. Ends runs with nothing to send."""
+    """Return the `unfinished_runs` that need a worker. Ends runs with nothing to send."""
     return [run for run in unfinished_runs(connection) if needs_worker(connection, run)]
 
 
 def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
-    """Return the unfinished runs, urgent ones first, then the oldest."""
+    """Return the unfinished runs, urgent ones first, each oldest first."""
     query = """SELECT number, batch, stop_reason, false, is_urgent FROM run WHERE ended_at IS NULL
         ORDER BY is_urgent DESC, number"""
     return [SharedRun(*line) for line in fetch(connection, query)]
 
 
 def is_preempted(connection: Connection[Row], run: SharedRun) -> bool:
-    """Return whether a run must give way to an urgent run that needs a worker."""
+    """Return whether a run must yield to an urgent run that needs a worker."""
     runs = () if run.is_urgent else unfinished_runs(connection)
     return any(other.is_urgent and other.stop_reason is None and _has_work(connection, other.number) for other in runs)
 
 
 def join_run(connection: Connection[Row], process: int, run: int | None) -> None:
-    """Record that a worker joins `run`, or leaves its run if None. A worker can add intents only for its run."""
+    """Record that a worker joins `run`, or (if None) leaves its run. It can add intents only for its run."""
     fetch(connection, "SELECT join_run(%s, %s)", (process, run))
 
 
@@ -349,7 +349,7 @@ def claim_rows(connection: Connection[Row], process: int, instructions: Sequence
 
 
 def list_workers(connection: Connection[Row]) -> list[WorkerStatus]:
-    """Return workers that are alive, or dead with rows in flight. The most recently seen comes first."""
+    """Return workers that are alive or have rows in flight, the most recently seen first."""
     dead = set(dead_processes(connection))
     workers = _load_workers(connection, "true ORDER BY w.seen_at DESC")
     return [
@@ -360,13 +360,13 @@ def list_workers(connection: Connection[Row]) -> list[WorkerStatus]:
 
 
 def find_dead_workers(connection: Connection[Row], since: str) -> list[WorkerStatus]:
-    """Return the workers that ended without deregistering and were last seen after `since`, oldest first."""
+    """Return workers that ended without deregistering and were last seen after `since`, oldest first."""
     condition = "w.seen_at > %s::timestamptz AND NOT is_alive(w.number) ORDER BY w.number"
     return [worker for _, _, worker in _load_workers(connection, condition, since)]
 
 
 def _load_workers(connection: Connection[Row], condition: str, *values: str) -> list[tuple[int, bool, WorkerStatus]]:
-    """Return (number, has rows in flight, worker) for each registered worker that matches the SQL `condition`."""
+    """Return (number, has rows in flight, worker) for each registered worker that meets the SQL `condition`."""
     query = f"""SELECT w.number, EXISTS (
             SELECT FROM batch o JOIN state s ON s.batch = o.number AND s.state = 'in_flight'
             JOIN fact f ON f.number = s.intent WHERE f.process = w.number),
