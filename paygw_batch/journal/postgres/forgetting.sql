@@ -1,6 +1,6 @@
--- A part of version 1. People are forgotten (docs/retention.md): what the tables say of them is emptied or removed.
--- Who decides begins it, batch by batch, and only for a batch that is over. Triggers let values become empty and nothing else, whoever
--- asks, and only in the transaction that adds the fact which says so.
+-- Part of version 1: forgetting people (docs/retention.md). Their data is cleared or deleted from the tables.
+-- A login that may decide starts this for each batch, which must be finished. Triggers allow values to be cleared but not changed, whoever
+-- does it, and only in the transaction that adds the fact about it.
 
 -- The batches in which people were forgotten, and the newest fact before that.
 CREATE TABLE forgetting (
@@ -9,7 +9,7 @@ CREATE TABLE forgetting (
     made_in xid8 NOT NULL DEFAULT pg_current_xact_id()
 );
 
--- Whether nothing can happen to a batch any more: each row that it covers has come to an end, nothing speaks against one, no run is on.
+-- Whether a batch is finished: all its rows are in a final state, no evidence contradicts one, and it has no current run.
 CREATE FUNCTION is_over(p_batch bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM batch WHERE number = p_batch)
         AND NOT EXISTS (SELECT FROM covered c LEFT JOIN state s ON s.instruction = c.instruction
@@ -18,7 +18,7 @@ CREATE FUNCTION is_over(p_batch bigint) RETURNS boolean LANGUAGE sql STABLE AS $
         AND NOT EXISTS (SELECT FROM run r WHERE r.batch = p_batch AND r.ended_at IS NULL)
 $$;
 
--- Begin to forget people of a batch; one transaction does so at a time. Without a fact that says so it comes to nothing. PW013: not over.
+-- Begin to forget people in a batch, one transaction at a time. It is rolled back unless it adds a fact about this. PW013: not finished.
 CREATE FUNCTION begin_forgetting(p_batch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM require_desk();
@@ -29,7 +29,7 @@ BEGIN
     INSERT INTO forgetting (batch, after) SELECT p_batch, coalesce(max(number), 0) FROM fact;
 END $$;
 
--- At its end the transaction has added the fact.
+-- At its end, the transaction must have added the fact.
 CREATE FUNCTION require_forgetting_fact() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM fact f WHERE f.batch = NEW.batch AND f.kind = 'batch_forgotten' AND f.number > NEW.after) THEN
@@ -41,22 +41,22 @@ CREATE CONSTRAINT TRIGGER forgetting_is_told AFTER INSERT ON forgetting DEFERRAB
     EXECUTE FUNCTION require_forgetting_fact();
 ALTER TABLE forgetting ENABLE ALWAYS TRIGGER forgetting_is_told;
 
--- Empty what instructions say of people.
+-- Clear personal data in instructions.
 CREATE FUNCTION forget_people(p_numbers bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lock_rows(p_numbers);
     UPDATE instruction SET fields = NULL, payee = NULL, content = NULL, salt = NULL WHERE number = ANY (p_numbers);
 END $$;
 
--- Remove what facts say of forgotten payees.
+-- Delete forgotten payees' personal data in facts.
 CREATE FUNCTION forget_said(p_numbers bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM require_desk();
     DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE instruction = ANY (p_numbers));
 END $$;
 
--- Remove the raw replies and the search words of forgotten payees. A line of words stays, empty: of a table without lines the server
--- keeps its old statistics, and names with them.
+-- Delete forgotten payees' raw replies, and clear their search words. The empty rows stay, because the server keeps the old statistics of an
+-- empty table, which contain names.
 CREATE FUNCTION forget_texts(p_numbers bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM require_desk();
@@ -64,26 +64,26 @@ BEGIN
     UPDATE payee_words SET words = '' WHERE instruction = ANY (p_numbers);
 END $$;
 
--- Remove what evidence about no instruction says, and orders.
+-- Delete the texts of orders, and of evidence without an instruction.
 CREATE FUNCTION forget_heard(p_facts bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM require_desk();
     DELETE FROM said WHERE fact = ANY (p_facts);
 END $$;
 
--- Remove the sheet of a batch.
+-- Delete a batch's sheet.
 CREATE FUNCTION forget_sheet(p_batch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM require_desk();
     DELETE FROM page WHERE batch = p_batch;
 END $$;
 
--- The batch that a plan is for, by its id.
+-- The id of a plan's batch.
 CREATE FUNCTION batch_of_plan(p_content text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT substring(p_content from '"batch": ?"([^"\\]*)"')
 $$;
 
--- Remove the plans of the batches that are being forgotten, and those from before a day that opened no batch.
+-- Delete plans of batches that are being forgotten, and plans from before a date that opened no batch.
 CREATE FUNCTION forget_plans(p_before text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM require_desk();
@@ -94,7 +94,7 @@ BEGIN
         ELSE p_before <> '' AND p.at < p_before::date::timestamp AT TIME ZONE 'UTC' END;
 END $$;
 
--- Whether an instruction is one that this transaction forgets.
+-- Whether this transaction is forgetting an instruction's payee.
 CREATE FUNCTION is_being_forgotten(p_instruction bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM instruction i JOIN forgetting g ON g.batch = i.batch
         WHERE i.number = p_instruction AND i.salt IS NULL AND g.made_in = pg_current_xact_id())
@@ -142,7 +142,7 @@ BEGIN
             EXECUTE FUNCTION refuse_all_but_forgetting()', name);
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);
     END LOOP;
-    -- The server takes samples of columns, and would keep what was forgotten: of these no query needs one.
+    -- The server samples columns for statistics, and would keep forgotten data. No query needs statistics of these columns.
     ALTER TABLE instruction ALTER fields SET STATISTICS 0, ALTER content SET STATISTICS 0;
     ALTER TABLE said ALTER text SET STATISTICS 0, ALTER customer_url SET STATISTICS 0;
     ALTER TABLE page ALTER content SET STATISTICS 0;
@@ -152,7 +152,7 @@ BEGIN
     CREATE TRIGGER never_emptied BEFORE TRUNCATE ON forgetting EXECUTE FUNCTION refuse_change();
     ALTER TABLE forgetting ENABLE ALWAYS TRIGGER never_changed;
     ALTER TABLE forgetting ENABLE ALWAYS TRIGGER never_emptied;
-    -- As in the rest of the version: who may call one of these may do what it does, and nothing else.
+    -- As in the rest of the version, the functions have the owner's rights.
     FOREACH name IN ARRAY ARRAY['begin_forgetting', 'forget_people', 'forget_said', 'forget_texts', 'forget_heard',
         'forget_sheet', 'forget_plans', 'refuse_all_but_forgetting', 'require_forgetting_fact'] LOOP
         EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);

@@ -1,17 +1,16 @@
--- A part of version 1. The roll-call: when the database is another one than before (a copy that was restored, a standby that took
--- over), rows that were sent can be missing in it. Then nothing is sent before each host of the last 30 days has shown
--- what it sent on, or a person has retired it.
+-- Part of version 1: the roll-call. After a copy was restored or a standby took over, rows that were sent may be missing from the
+-- database. Then nothing is sent until every host seen in the last 30 days has compared its sent log, or a person has retired it.
 
--- The life of a database: which cluster, which timeline of it, which database. A restart goes on with the same one.
+-- The incarnation of the database: its cluster, timeline and database. A restart does not change it.
 CREATE FUNCTION database_life() RETURNS text LANGUAGE sql VOLATILE AS $$
     SELECT format('%s %s %s', s.system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), d.oid)
     FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()
 $$;
 
--- A host, by the digest of the secret that it keeps beside what left: a host that has lost its files is another one, and nobody
--- who reads this table can answer for one of its hosts. `noted`: how many commits
--- each of its processes had noted when it answered last. Fewer lines are an older copy, or some are gone. `brought_by`: whose
--- session named it first. `lacks`: the newest roll-call in which it said that the database lacks what it sent on.
+-- A host, identified by a digest of the secret stored next to its sent log. So a host that has lost its files is a new one, and nobody
+-- can answer for a host by reading this table. `noted` is the number of commits in each of its sent logs when it last answered: if there
+-- are fewer, the logs are an older copy or incomplete. `brought_by` is the login that first named the host. `lacks` is the newest roll-call
+-- in which the host reported missing commits.
 CREATE TABLE host (
     host_id text COLLATE "C" PRIMARY KEY,
     name    text NOT NULL,
@@ -21,8 +20,8 @@ CREATE TABLE host (
     lacks   bigint
 ) WITH (fillfactor = 50);
 
--- The newest line counts. `is_waived`: a synchronous standby took over, which has everything. `may_be_waived`: whoever decides can
--- still say so, because the database is a standby of the same cluster and nobody was missing before.
+-- The newest row counts. `is_waived`: a synchronous standby took over, which has all commits. `may_be_waived`: a login that may decide can
+-- still declare this, because the database is a standby of the same cluster and no host was missing before.
 CREATE TABLE roll_call (
     number    bigint PRIMARY KEY,
     life      text COLLATE "C" NOT NULL,
@@ -32,8 +31,8 @@ CREATE TABLE roll_call (
     may_be_waived boolean NOT NULL DEFAULT false
 );
 
--- `retired_by` is empty where the host has answered itself. A host that a person retired is never asked again. `accepted_by`: who
--- accepted the loss of what the host had sent on.
+-- `retired_by` is empty if the host itself has answered. A retired host is never asked again. `accepted_by` is who accepted the loss of the
+-- host's commits.
 CREATE TABLE roll_answer (
     call        bigint NOT NULL REFERENCES roll_call,
     host_id     text COLLATE "C" NOT NULL,
@@ -60,15 +59,15 @@ BEGIN
     RETURN left(encode(sha256(convert_to('paygw host ' || p_secret, 'UTF8')), 'hex'), 32);
 END $$;
 
--- Whether the login of this session may name this host: one that is known, or one more of at most 64 in 30 days. So a login that is
--- taken over cannot make up hosts without end, each of which a person would have to retire.
+-- Whether this session's login may name this host: it is known, or the login has named fewer than 64 in 30 days. So a stolen login cannot
+-- invent unlimited hosts, each of which a person would have to retire.
 CREATE FUNCTION may_name(p_host text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT may_decide() OR EXISTS (SELECT FROM host h WHERE h.host_id = p_host) OR 64 > (
         SELECT count(*) FROM host h WHERE h.brought_by = session_user AND h.seen_at > clock_timestamp() - interval '30 days')
 $$;
 
--- A host says that the database lacks what it sent on: the roll is called, unless the host is missing in it already. Also for a host
--- that nobody has seen: what it wrote first may be what is lost, and a stop would be lifted by the next run.
+-- Call the roll, because a host reports that commits are missing, unless it is already missing from the roll-call. This includes unknown
+-- hosts: a host's first commits may be the lost ones, and the next run would lift a mere stop.
 CREATE FUNCTION call_roll(p_secret text, p_name text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE newest roll_call; p_host text := host_of(p_secret);
 BEGIN
@@ -84,10 +83,10 @@ BEGIN
             RETURNING * INTO newest;
     END IF;
     INSERT INTO host AS h (host_id, name, lacks) VALUES (p_host, p_name, newest.number) ON CONFLICT (host_id)
-        DO UPDATE SET name = excluded.name, seen_at = clock_timestamp(), lacks = newest.number;  -- it lives: it is not retired
+        DO UPDATE SET name = excluded.name, seen_at = clock_timestamp(), lacks = newest.number;  -- it is alive, so it is not retired
 END $$;
 
--- Whether a missing host gave a sign of life since the roll was called, and not long ago: it accepts its loss itself.
+-- Whether a missing host was seen recently, after the roll was called. Then only the host itself can accept its loss.
 CREATE FUNCTION lives(p_host text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
         SELECT FROM newest_call c, host h WHERE h.host_id = p_host AND (
@@ -95,7 +94,7 @@ CREATE FUNCTION lives(p_host text) RETURNS boolean LANGUAGE sql STABLE AS $$
             OR EXISTS (SELECT FROM process w WHERE w.host = h.name AND w.seen_at > c.called_at AND is_alive(w.number))))
 $$;
 
--- Whether a host that is about to answer has noted less than when it answered last.
+-- Whether the sent logs of a host that is about to answer have fewer commits than when it last answered.
 CREATE FUNCTION left_is_older(p_host text, p_noted bigint[]) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
         SELECT FROM newest_call c, host h, unnest(h.noted) WITH ORDINALITY u(count, nth)
@@ -103,10 +102,9 @@ CREATE FUNCTION left_is_older(p_host text, p_noted bigint[]) RETURNS boolean LAN
             AND NOT EXISTS (SELECT FROM roll_answer a WHERE a.host_id = p_host AND a.call = c.number))
 $$;
 
--- A host says that the database has all that it sent on. The hosts are returned that are still missing. PW007: it was retired. PW012:
--- its processes, which noted so many commits each, have noted less than when it answered last. Who decides nothing cannot say
--- that a standby has everything: the roll that it calls is waived by the next one who may, unless a host said meanwhile that it lacks
--- something.
+-- Record a host's answer that no commits in its sent logs are missing, and return the hosts that are still missing. PW007: it was retired.
+-- PW012: its sent logs have fewer commits (`p_noted`) than when it last answered. A login that may not decide cannot declare that a standby
+-- has all commits. Its roll-call can then be waived by the next login that may, unless a host has reported missing commits in between.
 CREATE FUNCTION answer_roll(p_secret text, p_name text, p_is_synchronous boolean, p_noted bigint[])
 RETURNS TABLE (host_id text, name text, seen_at text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -122,7 +120,7 @@ BEGIN
         PERFORM FROM identity FOR UPDATE;
         SELECT * INTO newest FROM newest_call;
         IF newest.life IS DISTINCT FROM database_life() THEN
-            -- A standby keeps the identifier of its cluster and the number of the database; a copy elsewhere has others.
+            -- A standby has the same identifiers of the cluster and the database, and a copy elsewhere has different ones.
             follows := split_part(newest.life, ' ', 1) = split_part(database_life(), ' ', 1)
                 AND split_part(newest.life, ' ', 3) = split_part(database_life(), ' ', 3)
                 AND NOT EXISTS (SELECT FROM missing_host);
@@ -146,7 +144,7 @@ CREATE FUNCTION retire_host(p_host text, p_by text) RETURNS void LANGUAGE sql AS
     INSERT INTO roll_answer (call, host_id, retired_by) SELECT c.number, p_host, p_by FROM newest_call c
 $$;
 
--- A person accepts that what a host sent on is lost: what may have left is in doubt by now. PW007: it was retired.
+-- Record that a person accepted the loss of a host's commits. Rows that it may have sent are already in doubt. PW007: it was retired.
 CREATE FUNCTION accept_loss(p_host text, p_by text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM roll_answer a WHERE a.host_id = p_host AND a.retired_by <> '') THEN
@@ -172,7 +170,7 @@ BEGIN
     ALTER TABLE host ENABLE ALWAYS TRIGGER never_emptied;
 END $$;
 
--- As in the rest of the version: who may call one of these may do what it does, and nothing else.
+-- As in the rest of the version, the functions have the owner's rights.
 DO $$
 DECLARE name text;
 BEGIN

@@ -1,12 +1,13 @@
--- The tables of the journal. Once released, nothing here changes: a later version adds a migration of its own.
--- `instruction`, `page`, `known` and `fact` are append-only; `state` is what their facts come to, and can be rebuilt.
+-- The journal's tables. This file never changes after its release. Later versions add their own migrations.
+-- `instruction`, `page`, `known` and `fact` are append-only. `state` is derived from the facts and can be rebuilt.
 
 CREATE TABLE migration (
     version    INTEGER PRIMARY KEY,
     applied_at TEXT NOT NULL
 ) STRICT;
 
--- One row. `endpoint` is HOST/ENDPOINT_ID, as the journal was made; the consumer key is only here as its SHA-256 (hex). `home` is the path of the file when a run last opened it: a copy shows by standing somewhere else.
+-- A single row. `endpoint` is HOST/ENDPOINT_ID when the journal was created. Only the SHA-256 (hex) of the consumer key is stored.
+-- `home` is the file's path when a run last opened it. A file at another path may be a copy.
 CREATE TABLE identity (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
     journal_id TEXT NOT NULL,
@@ -55,13 +56,13 @@ CREATE TABLE instruction (
     UNIQUE (batch, row)
 ) STRICT;
 
--- `people_sha256` is SHA-256 over the salt and what the instruction says of people: fields, payee and content. The digest of its
--- batch is over it and all that is kept. To forget a payee is to empty these columns and the salt.
+-- `people_sha256` is the SHA-256 of the salt and the instruction's personal data: fields, payee and content. The batch's digest
+-- covers it and all permanent columns. A payee is forgotten by clearing the personal data and the salt.
 CREATE INDEX instruction_forgotten ON instruction (batch) WHERE salt IS NULL;
 CREATE UNIQUE INDEX instruction_replacing ON instruction (replaces) WHERE replaces IS NOT NULL;
 CREATE INDEX instruction_by_payee ON instruction (payee, minor);
 
--- Rows of a batch whose instruction an earlier batch brought.
+-- Rows of a batch whose instruction belongs to an earlier batch.
 CREATE TABLE known (
     batch       INTEGER NOT NULL REFERENCES batch (number),
     row         INTEGER NOT NULL,
@@ -75,7 +76,7 @@ CREATE VIEW covered AS
     UNION ALL
     SELECT batch, row, instruction FROM known;
 
--- Every order id ever used, a sheet's own and those of later attempts, with the instruction it belongs to now.
+-- All order ids ever used, a sheet's own and those of later attempts, with their current instructions.
 CREATE TABLE order_id (
     operation   TEXT NOT NULL,
     order_id    TEXT NOT NULL,
@@ -83,7 +84,7 @@ CREATE TABLE order_id (
     PRIMARY KEY (operation, order_id)
 ) STRICT, WITHOUT ROWID;
 
--- The state machine, as `core/lifecycle.py` has it: filled when the tables are made, and read by the trigger alone.
+-- The state machine of `core/lifecycle.py`. Filled when the tables are created, and read only by the triggers.
 CREATE TABLE move (
     before      TEXT NOT NULL,
     kind        TEXT NOT NULL,
@@ -95,9 +96,9 @@ CREATE TABLE move (
     PRIMARY KEY (before, kind)
 ) STRICT, WITHOUT ROWID;
 
--- Where each instruction is. The first columns are written once; the others change by facts alone. `order_id` is what the next
--- attempt is sent under (null: the sheet's own). `intent`, `first_sent` and `fact` are numbers of facts: the latest intent, the
--- first that may have left, and the newest one that moved it.
+-- Each instruction's state. The first five columns never change, and only facts change the others. `order_id` is the next attempt's
+-- order id (null for the sheet's own). `intent`, `first_sent` and `fact` are numbers of facts: the latest intent, the first intent that
+-- may have been sent, and the newest fact that moved the instruction.
 CREATE TABLE state (
     instruction           INTEGER PRIMARY KEY REFERENCES instruction (number),
     batch                 INTEGER NOT NULL,
@@ -114,14 +115,14 @@ CREATE TABLE state (
     first_sent            INTEGER,
     fact                  INTEGER
 ) STRICT;
--- A batch is counted without reading its rows.
+-- Counts a batch's rows without reading them.
 CREATE INDEX state_counted ON state (batch, state, country, currency, minor);
 
--- The chain. `hash` is SHA-256 over the hash before it and every other column; the hash before the first comes from
--- `identity`. `said_sha256` is the digest of what the fact says of people, which is in `said`. `batch` is that of a fact about a
--- whole batch; a fact with neither a batch nor an instruction is about the whole journal, or keeps evidence about nothing that is
--- known. `source`, `finding` and `means` are those of evidence. `details` says what has no column: of a batch, of the journal, which
--- row replaced another one, and what lasts of evidence.
+-- The chain. `hash` is the SHA-256 of the previous hash and all other columns. The first fact links to a hash of `identity`.
+-- `said_sha256` is the digest of the fact's personal data, which is in `said`. `batch` is set for a fact about a whole batch. A fact
+-- without a batch and an instruction is about the whole journal, or is evidence about an unknown order. `source`, `finding` and `means`
+-- describe evidence. `details` contains values without a column: about a batch or the journal, which row replaced another one, and the
+-- permanent part of evidence.
 CREATE TABLE fact (
     number            INTEGER PRIMARY KEY,
     at                TEXT NOT NULL CHECK (at NOT GLOB '*[^0-9TZ:.-]*'),
@@ -150,11 +151,11 @@ CREATE TABLE fact (
     said_sha256       BLOB,
     hash              BLOB NOT NULL CHECK (length(hash) = 32)
 ) STRICT;
--- An attempt has one intent, for ever.
+-- An attempt can never have a second intent.
 CREATE UNIQUE INDEX fact_one_intent ON fact (instruction, attempt) WHERE kind = 'intended';
 
--- What facts say of people: a message of the gateway or a person's evidence, where a customer goes to pay, and the digest of the raw
--- reply. Nobody can guess it from its digest without the salt.
+-- The facts' personal data: the gateway's message or a person's evidence, the URL of the payment page, and the digest of the raw reply.
+-- Without the salt, nobody can guess the data from its digest.
 CREATE TABLE said (
     fact         INTEGER PRIMARY KEY REFERENCES fact (number),
     salt         BLOB NOT NULL CHECK (length(salt) = 16),
@@ -164,7 +165,7 @@ CREATE TABLE said (
 ) STRICT;
 CREATE INDEX said_of_customer_page ON said (fact) WHERE customer_url IS NOT NULL;
 
--- The facts that did not fit the state of their row: kept, and they moved nothing.
+-- The facts that did not fit the state of their row, and so moved nothing.
 CREATE TABLE contradiction (
     fact  INTEGER PRIMARY KEY REFERENCES fact (number),
     state TEXT NOT NULL
@@ -219,11 +220,11 @@ CREATE TRIGGER batch_is_never_removed BEFORE DELETE ON batch
 CREATE TRIGGER order_id_is_never_removed BEFORE DELETE ON order_id
     BEGIN SELECT RAISE(ABORT, 'order ids are never removed'); END;
 
--- Evidence that speaks about a row has a finding. Also found fast: the facts about the whole journal, by kind.
+-- Evidence about a row has a finding. The second index finds facts about the whole journal by kind.
 CREATE INDEX fact_heard ON fact (finding, instruction) WHERE finding IS NOT NULL;
 CREATE INDEX fact_of_journal ON fact (kind) WHERE instruction IS NULL AND batch IS NULL;
 
--- The evidence which says that the gateway has its row, and that no person has answered since: a ready row is held.
+-- The evidence that the gateway has a row, if no person has answered it. It holds the row if that is ready.
 CREATE VIEW unanswered AS
     SELECT * FROM fact e
     WHERE e.finding IN ('contradicting', 'ambiguous') AND (e.finding = 'contradicting' OR e.means IN ('paid', 'accepted'))
@@ -232,19 +233,19 @@ CREATE VIEW unanswered AS
             WHERE answer.instruction = e.instruction AND answer.finding = 'resolved' AND answer.number > e.number
         );
 
--- Which batch a plan opened is found without reading all facts, and no plan opens two. The plan's digest is in the fact that
--- opens the batch, under the chain.
+-- Finds the batch opened by a plan without reading all facts, and prevents a plan from opening two. The plan's digest is in the fact
+-- that opens the batch, so the chain covers it.
 CREATE UNIQUE INDEX fact_opening_by_plan ON fact (json_extract(details, '$.plan_sha256'))
     WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') IS NOT NULL;
 
--- What people did is found without reading the facts of its runs: facts about a batch, and of the kinds `released`, `replaced`,
--- `resolved_...` and `returned`. Two comparisons cost a payout a third of what a list of the kinds does.
+-- Find people's actions without reading the facts of runs: facts about a batch, and facts of the kinds `released`, `replaced`,
+-- `resolved_...` and `returned`. For a payout, two comparisons take a third of the time of a list of these kinds.
 CREATE INDEX fact_of_batch ON fact (batch) WHERE batch IS NOT NULL;
 CREATE INDEX fact_of_people ON fact (instruction) WHERE kind >= 'rel' AND kind < 's';
 
--- Order ids and references in one spelling. Derived from the rest: `verify` makes it again.
+-- The next two tables are derived from the others. `verify` rebuilds them for comparison.
 
--- The order ids that hold anything but ASCII, in one spelling: what SQLite's own `lower` cannot do.
+-- The spellings of non-ASCII order ids, which SQLite's own `lower` cannot compute.
 CREATE TABLE order_id_spelling (
     operation TEXT NOT NULL,
     spelling  TEXT NOT NULL,
@@ -252,7 +253,7 @@ CREATE TABLE order_id_spelling (
     PRIMARY KEY (operation, spelling, order_id)
 ) STRICT, WITHOUT ROWID;
 
--- The reference that the order ids of a batch were derived from, as it was written then.
+-- The reference from which a batch's order ids were derived, as originally written.
 CREATE TABLE batch_reference (
     batch     INTEGER PRIMARY KEY REFERENCES batch (number),
     reference TEXT NOT NULL
@@ -267,9 +268,9 @@ CREATE TRIGGER batch_reference_is_never_changed BEFORE UPDATE ON batch_reference
 CREATE TRIGGER batch_reference_is_never_removed BEFORE DELETE ON batch_reference
     BEGIN SELECT RAISE(ABORT, 'references of batches are never removed'); END;
 
--- The raw replies of the gateway for rows that did not end paid. The SHA-256 of head and body is in the fact that the reply
--- led to, under the chain. `head` is the status line and the headers that matter. It holds what the gateway says of payees,
--- and never leaves this file but for `status --row`.
+-- The gateway's raw replies for rows that were not paid. The resulting fact contains the SHA-256 of head and body, so the chain
+-- covers them. `head` contains the status line and the relevant headers. Replies can contain personal data of payees, and only
+-- `status --row` shows them.
 CREATE TABLE reply (
     fact        INTEGER PRIMARY KEY REFERENCES fact (number),
     instruction INTEGER NOT NULL REFERENCES instruction (number),
@@ -283,8 +284,8 @@ CREATE TRIGGER reply_is_never_changed BEFORE UPDATE ON reply
 CREATE TRIGGER reply_is_never_removed BEFORE DELETE ON reply
     BEGIN SELECT RAISE(ABORT, 'replies are never removed'); END;
 
--- What people are to be told: each line is one message to one recipient. That of a run has 1 as its `process`, and is due when no run
--- holds the file. `next_at` is when it may be tried; null: it was given up.
+-- Notices to people, one per recipient. A run's notice has the `process` 1 and is due when no run holds the file. `next_at` is the
+-- time of the next try, or null if there will be none.
 CREATE TABLE notice (
     number     INTEGER PRIMARY KEY,
     id         TEXT NOT NULL UNIQUE,
@@ -306,7 +307,7 @@ CREATE TABLE notice (
 CREATE TRIGGER notice_is_never_removed BEFORE DELETE ON notice
     BEGIN SELECT RAISE(ABORT, 'notices are never removed'); END;
 
--- The audit trail: who did what at the console, or was refused. `hash` is SHA-256 over the hash before it and every other column.
+-- The audit trail: who did what on the console, or was refused. `hash` is the SHA-256 of the previous hash and all other columns.
 CREATE TABLE audit (
     number INTEGER PRIMARY KEY,
     at     TEXT NOT NULL,
@@ -323,8 +324,8 @@ CREATE TRIGGER audit_is_never_changed BEFORE UPDATE ON audit
 CREATE TRIGGER audit_is_never_removed BEFORE DELETE ON audit
     BEGIN SELECT RAISE(ABORT, 'entries of the audit trail are never removed'); END;
 
--- Payments are found by the payee's name and numbers. Derived from the instructions: `verify` makes it again. The fields are
--- those of the forms: what names a payee ends with one of these words.
+-- The text by which payments are found: payees' names and numbers. Derived from the instructions. `verify` rebuilds the index for
+-- comparison. Fields that identify a payee end with one of these words.
 CREATE VIEW payment_text AS
     SELECT number, batch, (
         SELECT group_concat(value, ' ') FROM json_each(iif(json_valid(fields), fields, '{}'))
@@ -332,13 +333,13 @@ CREATE VIEW payment_text AS
     ) AS words
     FROM instruction;
 
--- Contentless: it holds words, and for each the numbers of instructions.
+-- The index is contentless: it contains only words and the numbers of their instructions.
 CREATE VIRTUAL TABLE payment_words
     USING fts5 (words, content='', columnsize=0, tokenize="unicode61 remove_diacritics 2");
 CREATE VIRTUAL TABLE payment_word USING fts5vocab (payment_words, instance);
 
--- `lower` folds the case of ASCII, which is all there is to fold in nearly every order id.
+-- `lower` folds only ASCII, which is enough for nearly every order id.
 CREATE INDEX order_id_in_one_case ON order_id (operation, lower(order_id));
 
--- A row is sent only if it is where its newest fact leads: that fact is looked up for every row that is due.
+-- A row is sent only if its state follows from its newest fact, which is looked up for every due row.
 CREATE INDEX fact_of_instruction ON fact (instruction);
