@@ -44,16 +44,16 @@ SELECT f.number, d.text FROM fact f INDEXED BY fact_of_journal JOIN said d ON d.
 WHERE f.kind = 'arrived' AND f.instruction IS NULL AND f.batch IS NULL AND f.number > {last_taken_in} ORDER BY f.number LIMIT :limit
 
 -- name: newest_time
--- The newest time of the facts.
+-- The time of the newest fact.
 SELECT {newest_fact}
 
 -- name: counts
--- The number of facts with each finding, without people's decisions.
+-- The number of facts with each finding, except people's decisions.
 SELECT finding, count(*) FROM fact INDEXED BY fact_heard WHERE finding IS NOT NULL AND finding <> 'resolved'
 GROUP BY 1 ORDER BY 1
 
 -- name: known_as
--- The instructions in all operations that use, or once used, an order id, in the columns of `Candidate`.
+-- The instructions, of any operation, that use or have used an order id, in the columns of `Candidate`.
 SELECT i.number, i.client_orderid, i.amount, i.currency, s.state, s.attempt, s.generation, s.possible_duplicate_of,
     n.order_id, (s.first_sent IS NULL OR s.first_sent = s.intent) AND s.inherited_attempts = 0, n.at, n.endpoint_id
 FROM instruction i {told} WHERE i.number IN (

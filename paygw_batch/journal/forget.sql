@@ -22,7 +22,7 @@ SELECT f.number, f.details, d.text FROM fact f INDEXED BY fact_of_journal JOIN s
 WHERE f.kind = 'order' AND f.instruction IS NULL AND f.batch IS NULL ORDER BY f.number
 
 -- part: heard_to_forget
--- Evidence from before a time that has no instruction, processed notifications, and the given orders.
+-- Evidence without an instruction from before a time, processed notifications, and the given orders.
 SELECT f.number FROM fact f INDEXED BY fact_of_journal WHERE f.instruction IS NULL AND f.batch IS NULL
     AND (f.kind = 'heard' AND f.at < :before AND f.source <> 'witness' OR f.kind = 'order' AND f.number = ANY (:orders)
         OR f.kind = 'arrived' AND f.number <= {last_taken_in})

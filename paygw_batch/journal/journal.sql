@@ -42,7 +42,7 @@ UPDATE order_id SET instruction = :instruction WHERE operation = :operation AND 
 ORDER BY b.number LIMIT 1
 
 -- name: payments
--- Some payments in the columns of `FoundPayment`, newest first.
+-- The given payments in the columns of `FoundPayment`, newest first.
 SELECT b.batch, b.sheet_name, b.operation, b.opened_at, i.row, i.client_orderid, i.country, i.currency, i.amount, i.form,
     coalesce(i.fields, '{}'), coalesce(i.payee, ''), s.state, s.attempt - s.inherited_attempts,
     n.order_id, {gateway_status}, {gateway_reference}, {error_code}, {message}, s.possible_duplicate_of,

@@ -1,8 +1,8 @@
--- The bodies of the two triggers by which facts move rows, for all stores. Nothing else moves a row.
+-- The bodies of the triggers by which facts move rows, for all stores. Nothing else moves a row.
 
 -- part: hand_over
--- A replacing row takes over the state, numbering and order id of the replaced row. This happens once, because only a row that is
--- not replaced yet can be replaced.
+-- A replacing row takes over the replaced row's state, numbering and order id. This happens only once, because a replaced row cannot be
+-- replaced again.
 UPDATE state SET state = o.state, attempt = o.attempt, generation = o.generation,
         possible_duplicate_of = o.possible_duplicate_of, inherited_attempts = o.attempt, order_id = o.order_id
     FROM instruction i, state o, move m

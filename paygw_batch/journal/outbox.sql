@@ -1,7 +1,7 @@
 -- The statements of `outbox.py` for all stores. `tables.py` adapts them to each store.
 
 -- name: add_notice
--- Writes a notice, unless this recipient already has one with its subject. With `process`, it becomes due when that process ends.
+-- Stores a notice, unless this recipient already has one with its subject. With `process`, it is due when that process ends.
 INSERT INTO notice (id, occasion, subject, batch, recipient, written_at, content, process, next_at)
 VALUES (:id, :occasion, :subject, :batch, :recipient, :at, :content, :process, :at)
 ON CONFLICT (occasion, batch, subject, recipient) DO NOTHING
@@ -20,7 +20,7 @@ UPDATE notice SET sent_at = :at, problem = '' WHERE number = :number
 UPDATE notice SET problem = :problem WHERE number = :number
 
 -- name: hurry
--- Makes notices due whose last try failed, or began before a time and never ended.
+-- Makes notices due if their last try failed, or began before a time and never ended.
 UPDATE notice SET next_at = :now WHERE sent_at IS NULL AND (problem <> '' OR tried_at <= :before)
 
 -- name: listed
@@ -28,5 +28,5 @@ UPDATE notice SET next_at = :now WHERE sent_at IS NULL AND (problem <> '' OR tri
 SELECT {notice} FROM notice ORDER BY sent_at IS NOT NULL, number DESC LIMIT :limit
 
 -- name: newest_subject
--- The greatest subject of an occasion's notices about a batch.
+-- The last subject, in text order, of an occasion's notices about a batch.
 SELECT max(subject) FROM notice WHERE occasion = :occasion AND batch = :batch

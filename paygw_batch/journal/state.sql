@@ -37,7 +37,7 @@ CASE WHEN s.state <> 'replaced' THEN {code} ELSE (SELECT {code} FROM fact f
         AND NOT EXISTS (SELECT 1 FROM contradiction c WHERE c.fact = f.number) ORDER BY f.number DESC LIMIT 1) END
 
 -- part: message
--- The message in the form of `core/shown_states.py`: a code and its values, or a text of the gateway.
+-- The message in the form of `core/shown_states.py`: a code and its values, or the gateway's text.
 CASE WHEN f.kind IN ('not_sent', 'accepted', 'paid', 'rejected', 'unknown') THEN CASE
         WHEN f.source IS NOT NULL THEN CAST(json_array(f.source, f.number) AS TEXT)
         WHEN d.text LIKE '[%' THEN CAST(json_array('text', d.text) AS TEXT)
@@ -117,7 +117,7 @@ ORDER BY row LIMIT :limit
 {page}
 
 -- name: rows_in
--- The rows of a batch in some states, with their instructions, in the sheet's order, found from the states.
+-- The rows of a batch in the given states with their instructions, in the sheet's order, found from the states.
 WITH chosen AS MATERIALIZED (
     SELECT s.instruction FROM state s WHERE s.batch = :batch AND s.state = ANY (:states) AND {old_enough}
 )
@@ -129,16 +129,16 @@ WHERE k.batch = :batch AND s.state = ANY (:states) AND k.row > :after AND {old_e
 ORDER BY row LIMIT :limit
 
 -- name: rows_walked
--- The next rows of a batch, with their instructions, and whether they are in some states, which very many rows have.
+-- The next rows of a batch with their instructions, and whether they are in the given states, which very many rows have.
 WITH c AS MATERIALIZED ({page}) SELECT c.row, c.instruction, s.state = ANY (:states) AND {old_enough}
 FROM c CROSS JOIN state s ON s.instruction = c.instruction ORDER BY c.row
 
 -- name: many_in
--- The number of a batch's own rows in some states, counted up to a limit.
+-- The number of a batch's own rows in the given states, counted up to a limit.
 SELECT count(*) FROM (SELECT 1 FROM state WHERE batch = :batch AND state = ANY (:states) LIMIT :limit) found
 
 -- part: due_columns
--- Rows `c` that may be due, each with the newest fact that moved it, and whether it is due.
+-- Rows `c` that may be due, with the newest fact that moved each, and whether it is due.
 SELECT i.number, c.row, i.client_orderid, i.country, i.currency, i.amount, i.form, i.fields, {next_order_id}, s.attempt,
     s.generation, s.possible_duplicate_of, s.state, s.inherited_attempts, s.fact, f.kind, f.attempt,
     CASE WHEN s.state = 'ready' THEN (SELECT max(a.number) FROM fact a INDEXED BY fact_of_instruction
@@ -150,11 +150,11 @@ FROM c CROSS JOIN instruction i ON i.number = c.instruction
     CROSS JOIN state s ON s.instruction = c.instruction LEFT JOIN fact f ON f.number = s.fact ORDER BY c.row
 
 -- name: due
--- The next rows of a batch, of which some are due.
+-- The next rows of a batch, some of which may be due.
 WITH c AS MATERIALIZED ({page}) {due_columns}
 
 -- part: summed
--- The count and sum of some states. The sum is split, because it can exceed 64 bits.
+-- The count and sum of instructions. The sum is split, because it can exceed 64 bits.
 count(*) AS rows, sum(s.minor / 1000000000) AS billions, sum(s.minor % 1000000000) AS rest
 
 -- part: counted_known

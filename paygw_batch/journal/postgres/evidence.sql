@@ -1,7 +1,7 @@
--- The statements of `evidence.py` and of `states.py` for PostgreSQL.
+-- The statements of `evidence.py` and `states.py` for PostgreSQL.
 
 -- part: newest_fact
--- The newest time of the facts.
+-- The time of the newest fact.
 (SELECT max(head_at) FROM process)
 
 -- name: lock_withdrawals
@@ -9,7 +9,7 @@
 SELECT pg_advisory_xact_lock(7022)
 
 -- name: lock_rows
--- Waits for processes that move these instructions, then keeps others from moving them until the transaction ends.
+-- Waits for processes that are moving these instructions, then keeps them from moving until the transaction ends.
 SELECT lock_rows(:numbers)
 
 -- name: left_in_flight

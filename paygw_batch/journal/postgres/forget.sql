@@ -1,4 +1,4 @@
--- The statements of `forget.py`, and those of `journal.py` that forget, for PostgreSQL.
+-- The statements by which `forget.py` and `journal.py` forget people, for PostgreSQL.
 
 -- name: knowing
 -- The rows of other batches with the given instructions.
@@ -9,25 +9,25 @@ SELECT batch, instruction FROM known WHERE instruction = ANY (:numbers)
 SELECT begin_forgetting(:batch)
 
 -- name: forget_people
--- Empties the payees' data of instructions.
+-- Clears the payees' data in instructions.
 SELECT forget_people(:numbers::bigint[])
 
 -- name: forget_said
--- Removes the personal data in the facts of the given instructions.
+-- Deletes the personal data in the given instructions' facts.
 SELECT forget_said(:numbers::bigint[])
 
 -- name: forget_texts
--- Removes the raw replies about some instructions, and their search words.
+-- Deletes the given instructions' raw replies and clears their search words.
 SELECT forget_texts(:numbers::bigint[])
 
 -- name: forget_heard
--- Removes the texts of the given orders, and of evidence from before a time that has no instruction.
+-- Deletes the texts of the given orders, and of evidence without an instruction from before a time.
 SELECT forget_heard(ARRAY({heard_to_forget}))
 
 -- name: forget_sheet
--- Removes the sheet of a batch.
+-- Deletes a batch's sheet.
 SELECT forget_sheet(:batch)
 
 -- name: forget_plans
--- Removes the plans of the batches that are being forgotten, and those from before a date that opened no batch.
+-- Deletes plans of batches that are being forgotten, and plans from before a date that opened no batch.
 SELECT forget_plans(:before)

@@ -7,11 +7,11 @@ SELECT b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.d
 FROM batch b
 
 -- name: chain_ends
--- The ends of the chains of all processes.
+-- The end of each process's chain.
 SELECT number, head_seq, head_hash FROM process WHERE head_seq > 0 ORDER BY number
 
 -- name: newest_fact_time
--- The newest time of the facts.
+-- The time of the newest fact.
 SELECT {newest_fact}
 
 -- name: batches_of_plan
@@ -78,17 +78,17 @@ SELECT 1 FROM order_id WHERE operation = :operation AND spelling = :spelling LIM
 SELECT row, instruction FROM covered WHERE batch = :batch AND row = ANY (:rows) ORDER BY row
 
 -- name: payments_fitting
--- The newest payments whose payee's words match.
+-- The newest payments whose payees match the search.
 SELECT instruction FROM payee_words WHERE words @@ :expression::tsquery ORDER BY instruction DESC LIMIT :limit
 
 -- name: highest_numbers
--- The newest time of the facts, and the highest numbers of a batch and of an instruction.
+-- The time of the newest fact, and the highest batch and instruction numbers.
 SELECT {newest_fact}, (SELECT max(number) FROM batch), (SELECT max(number) FROM instruction)
 
 -- name: add_order_id
--- Writes an order id.
+-- Stores an order id.
 INSERT INTO order_id VALUES (:operation, :order_id, :instruction, :spelling)
 
 -- name: note_in_turn
--- Locks the audit trail against other transactions until the open one ends.
+-- Locks the audit trail against other transactions until this one ends.
 SELECT pg_advisory_xact_lock(7024)

@@ -8,5 +8,5 @@ SELECT {notice} FROM notice n WHERE sent_at IS NULL AND next_at <= :now
     )) ORDER BY number LIMIT :limit
 
 -- name: may_decide
--- Whether this login may write to the outbox.
+-- Whether this session's login may write to the outbox.
 SELECT may_decide()

@@ -1,7 +1,7 @@
 -- The statements of `evidence.py` for SQLite.
 
 -- part: newest_fact
--- The newest time of the facts.
+-- The time of the newest fact.
 (SELECT at FROM fact ORDER BY number DESC LIMIT 1)
 
 -- name: spelled_as_lost

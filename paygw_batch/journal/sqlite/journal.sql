@@ -96,22 +96,22 @@ SELECT operation, spelling, order_id FROM order_id_spelling
 SELECT batch, reference FROM batch_reference ORDER BY batch
 
 -- name: payments_fitting
--- The newest payments whose payee's words match.
+-- The newest payments whose payees match the search.
 SELECT rowid FROM payment_words WHERE payment_words MATCH :expression ORDER BY rowid DESC LIMIT :limit
 
 -- name: highest_numbers
--- The newest time of the facts, and the highest numbers of a batch and of an instruction.
+-- The time of the newest fact, and the highest batch and instruction numbers.
 SELECT {newest_fact}, (SELECT max(number) FROM batch),
     (SELECT max(number) FROM instruction)
 
 -- name: add_spelling
--- Writes the spelling of an order id that is not ASCII.
+-- Stores the spelling of a non-ASCII order id.
 INSERT INTO order_id_spelling VALUES (:operation, :spelling, :order_id)
 
 -- name: add_reference
--- Writes the reference of a batch.
+-- Stores a batch's reference.
 INSERT INTO batch_reference VALUES (:batch, :reference)
 
 -- name: add_order_id
--- Writes an order id.
+-- Stores an order id.
 INSERT INTO order_id VALUES (:operation, :order_id, :instruction)

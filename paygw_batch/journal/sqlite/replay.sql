@@ -11,7 +11,7 @@ SELECT f.number, {chained}, f.said_sha256, f.hash, f.instruction, f.kind, f.atte
 FROM fact f ORDER BY f.number DESC LIMIT :limit
 
 -- name: ends
--- The state and attempt of some instructions, and the number of the newest fact that moved each.
+-- The given instructions' states and attempts, and the number of the newest fact that moved each.
 SELECT s.instruction, s.state, s.attempt, s.fact FROM state s WHERE s.instruction IN (SELECT value FROM carray(:numbers))
 
 -- name: opened_batch
@@ -20,7 +20,7 @@ SELECT opened_at, NULL, batch, operation, sheet_name, sheet_sha256, rows, defect
 FROM batch WHERE number = :batch
 
 -- name: instructions
--- The rows added by a batch. Only their numbers are sorted, and the limit keeps the inner order.
+-- The rows added by a batch. Only their numbers are sorted, and the limit preserves the inner order.
 SELECT i.number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, {content}, salt, people_sha256
 FROM (SELECT number FROM instruction WHERE batch = :batch ORDER BY number LIMIT -1) s
 CROSS JOIN instruction i ON i.number = s.number
