@@ -442,7 +442,7 @@ class DatabaseLocation(JournalLocation):
             with translating_errors(self.server), time_limit(session.connection, self.server.commit_limit_s):
                 identity = self._require_right_journal(session)
                 endpoints = evidence_log(session.connection, identity).endpoints(identity)
-                is_new = self._check_new_endpoint(identity.journal_id, endpoints)
+                is_new = self._is_new_endpoint(identity.journal_id, endpoints)
                 roll_call = self._roll_call(identity)
                 roll_call.answer(session.connection)
                 folder = self._host_folder(identity)

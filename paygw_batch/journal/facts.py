@@ -147,8 +147,8 @@ def fact_columns(fact: Fact) -> tuple[FactColumns, PersonalData]:
 
 
 def add_evidence(event: FactColumns, personal: PersonalData, fact: EvidenceRecord) -> tuple[FactColumns, PersonalData]:
-    new = _evidence_columns(fact)
-    event = event._replace(source=new.source, finding=new.finding, means=new.means, details=new.details)
+    added = _evidence_columns(fact)
+    event = event._replace(source=added.source, finding=added.finding, means=added.means, details=added.details)
     return event, personal._replace(text=_clean_text(fact.content)) if fact.content else personal
 
 

@@ -467,7 +467,7 @@ class FileLocation(JournalLocation):
 
     def _migrate(self, connection: apsw.Connection, examined: ExaminedJournal, now: str) -> None:
         """Upgrade the tables and record the journal's current path and endpoint, in one transaction."""
-        is_new_endpoint = self._check_new_endpoint(examined.identity.journal_id, examined.endpoints)
+        is_new_endpoint = self._is_new_endpoint(examined.identity.journal_id, examined.endpoints)
         if examined.version == len(migrations()) and examined.identity.home == str(self.path) and not is_new_endpoint:
             return
         connection.execute("BEGIN IMMEDIATE")

@@ -137,15 +137,15 @@ class JournalReader(EvidenceQueries):
         with self._snapshot():
             if not self._tables.run("any_order_id", operation=operation):
                 return []
-            found: dict[int, LookAlike] = {}
+            look_alikes: dict[int, LookAlike] = {}
             for row, own_id, *rest in self._tables.run_for_each("look_alikes", columns, rows, operation=operation):
                 order_id, batch, opened_at = rest
-                is_rewritten, previous = are_damaged_variants(own_id, order_id), found.get(row)
+                is_rewritten, previous = are_damaged_variants(own_id, order_id), look_alikes.get(row)
                 if (is_rewritten or opened_at > since) and (
                     previous is None or (previous.is_rewritten, previous.opened_at) <= (is_rewritten, opened_at)
                 ):
-                    found[row] = LookAlike(row, order_id, batch, opened_at, is_rewritten)
-            return list(found.values())
+                    look_alikes[row] = LookAlike(row, order_id, batch, opened_at, is_rewritten)
+            return list(look_alikes.values())
 
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
         """Find rows (row, client_orderid, spelling) whose id was used before, but only in another spelling.
@@ -279,11 +279,11 @@ class JournalReader(EvidenceQueries):
     def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
         """Return the payments in the given rows of a batch, with their payees, by row."""
         with self._snapshot():
-            by_row = dict(self._tables.run("numbered", batch=batch, rows=sorted(rows), after=0)) if rows else {}
-            numbers = sorted(set(by_row.values()), reverse=True)
+            numbers_by_row = dict(self._tables.run("numbered", batch=batch, rows=sorted(rows), after=0)) if rows else {}
+            numbers = sorted(set(numbers_by_row.values()), reverse=True)
             lines = self._tables.run("payments", numbers=numbers) if numbers else []
         payments = {number: _parse_payment(line) for number, line in zip(numbers, lines, strict=True)}
-        return {row: payments[number] for row, number in by_row.items()}
+        return {row: payments[number] for row, number in numbers_by_row.items()}
 
     def payments_to_forget(
         self, numbers: Sequence[int] | None = None, *, before: str = "", cutoff: str, recent: str = ""

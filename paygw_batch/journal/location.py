@@ -76,7 +76,7 @@ class JournalLocation(ABC):
     def outbox(self, *, write: bool) -> AbstractContextManager[Outbox]:
         """Open the journal's outbox for the block, even while a run holds the journal."""
 
-    def _check_new_endpoint(self, journal_id: str, known_endpoints: Collection[EndpointIdentity]) -> bool:
+    def _is_new_endpoint(self, journal_id: str, known_endpoints: Collection[EndpointIdentity]) -> bool:
         """Return whether our endpoint must be added to the `known_endpoints` recorded in the journal.
 
         Raises `JournalError` if another journal of this user pays for the endpoint, because adding it here would join

@@ -92,7 +92,7 @@ class SentLog:
                 file.write(_encode_line(SentLogLine(1, *end)))
         last = max(_file_ends(folder, name), key=attrgetter("line.count"))
         self.newest_line = last.line
-        self._path, self._fd, self._at, self._size = last.path, open_private(last.path), last.after, last.size
+        self._path, self._fd, self._offset, self._size = last.path, open_private(last.path), last.offset, last.size
         if last.is_torn:
             os.ftruncate(self._fd, last.size)
         if (self.newest_line.number, self.newest_line.hash) != end[:2]:
@@ -102,16 +102,16 @@ class SentLog:
         """Add a line for a commit durably. If this raises `OSError`, none of the commit's attempts may be sent."""
         line = SentLogLine(self.newest_line.count + 1, number, digest, at, tuple(attempts))
         content = _encode_line(line)
-        if self._at + len(content) > MAX_BYTES and self._at:
+        if self._offset + len(content) > MAX_BYTES and self._offset:
             self._switch_files()
-        while self._at + len(content) > self._size:
+        while self._offset + len(content) > self._size:
             _write_at(self._fd, bytes(_ALLOCATION_BYTES), self._size)
             self._size += _ALLOCATION_BYTES
-        _write_at(self._fd, content, self._at)
+        _write_at(self._fd, content, self._offset)
         # The commit's attempts may be sent only after this flush. If an older copy of the journal is restored, nothing
         # but this line shows which rows may have been sent.
         _sync_data(self._fd)
-        self._at += len(content)
+        self._offset += len(content)
         self.newest_line = line
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class SentLog:
         first, second = _files(self._path.parent, self._path.stem)
         self.close()
         self._path = second if self._path == first else first
-        self._fd, self._at, self._size = open_private(self._path), 0, 0
+        self._fd, self._offset, self._size = open_private(self._path), 0, 0
         os.ftruncate(self._fd, 0)
         sync_directory(self._path.parent)
 
@@ -205,7 +205,7 @@ def read_lines(folder: Path, name: str) -> Iterator[SentLogLine]:
     """Yield a writer's lines, newest first. Raises `SentLogDamaged` at a missing or damaged line."""
     expected_count = 0
     for end in sorted(_file_ends(folder, name), key=attrgetter("line.count"), reverse=True):
-        for text in reversed(end.path.read_bytes()[: end.after].split(b"\n")[:-1]):
+        for text in reversed(end.path.read_bytes()[: end.offset].split(b"\n")[:-1]):
             line = _decode_line(text)
             if line is None or line.count != (expected_count or line.count):
                 raise _damage_error(end.path)
@@ -252,11 +252,11 @@ def log_failure_reason(error: OSError) -> str:
 
 
 class _FileEnd(NamedTuple):
-    """A file's newest whole line, the position after it, and the file's size without any torn line."""
+    """A file's newest whole line, the offset after it, and the file's size without any torn line."""
 
     path: Path
     line: SentLogLine
-    after: int
+    offset: int
     size: int
     is_torn: bool
 
@@ -291,8 +291,8 @@ def _find_end(path: Path) -> _FileEnd | None:
                     break  # an earlier part of the file is needed
                 text = content[line_start:line_end]
                 if (line := _decode_line(text)) is not None:
-                    after, is_torn = start + line_end + 1, _is_written(content[line_end + 1 :])
-                    return _FileEnd(path, line, after, after if is_torn else size, is_torn)
+                    offset, is_torn = start + line_end + 1, _is_written(content[line_end + 1 :])
+                    return _FileEnd(path, line, offset, offset if is_torn else size, is_torn)
                 # A torn line contains no whole line. If this one does, a line break was damaged.
                 if any(_decode_line(text[: checksum.end()]) for checksum in _CHECKSUM.finditer(text)):
                     raise _damage_error(path)

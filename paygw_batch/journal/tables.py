@@ -95,7 +95,7 @@ def named_sql(
     }
 
 
-def with_triggers(script: str) -> str:
+def insert_triggers(script: str) -> str:
     """Insert the shared triggers' bodies into a script that creates a store's tables."""
     for name, body in named_sql(__package__, ("moves.sql",), {}, ()).items():
         script = script.replace(f"{{{name}}}", body)

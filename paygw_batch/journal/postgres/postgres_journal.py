@@ -253,7 +253,7 @@ def copy_batch(
     while lines := fetch(connection, f"{query} ORDER BY number", (next_number, next_number + 10_000)):
         if next_number == first:
             reference = derived_reference(lines[0][1]) or ""
-        _copy_ids(connection, record.operation, lines)
+        _copy_ids_and_words(connection, record.operation, lines)
         next_number = lines[-1][0] + 1
     with connection.cursor() as cursor, cursor.copy("COPY known FROM STDIN") as copy:
         for known_row in sorted(known_rows, key=attrgetter("row")):
@@ -271,7 +271,7 @@ def copy_batch(
     return reference
 
 
-def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> None:
+def _copy_ids_and_words(connection: Connection[Row], operation: str, lines: list[Row]) -> None:
     new_ids = sorted((client_orderid, number) for number, client_orderid, _, _, replaces in lines if replaces is None)
     with connection.cursor() as cursor, cursor.copy("COPY order_id FROM STDIN") as copy:
         for client_orderid, number in new_ids:

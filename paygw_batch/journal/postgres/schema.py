@@ -22,7 +22,7 @@ from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, Journa
 from paygw_batch.journal.facts import line_text_sql
 from paygw_batch.journal.port import JOBS_SCHEMA, TimetableJob
 from paygw_batch.journal.postgres.session import SCHEMA, TIME, Row, Server, fetch, time_limit
-from paygw_batch.journal.tables import MOVE_LINES, with_triggers
+from paygw_batch.journal.tables import MOVE_LINES, insert_triggers
 from paygw_batch.journal.values import Identity
 from paygw_batch.language import say
 
@@ -197,7 +197,7 @@ def scripts() -> tuple[str, ...]:
     folder = resources.files(__package__)
     parts = ("schema-1.sql", "roll_call.sql", "forgetting.sql")
     script = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts)
-    return (with_triggers(script).replace("{chained}", line_text_sql("l", "l.seq", "chr(10)", "::text")),)
+    return (insert_triggers(script).replace("{chained}", line_text_sql("l", "l.seq", "chr(10)", "::text")),)
 
 
 def newest_version() -> int:

@@ -14,7 +14,7 @@ import apsw
 from paygw_batch.errors import InternalError, JournalCorrupt, JournalError
 from paygw_batch.files import create_if_missing
 from paygw_batch.journal.lock import check_file, translating_os_errors
-from paygw_batch.journal.tables import MOVE_LINES, with_triggers
+from paygw_batch.journal.tables import MOVE_LINES, insert_triggers
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import mark, say
 
@@ -31,7 +31,7 @@ _SYNCHRONOUS_FULL = 2
 
 def connect(path: Path, *, write: bool) -> apsw.Connection:
     """Open the database in the existing file at `path`. Raises `JournalError`."""
-    _check_version()
+    _check_sqlite_version()
     flags = apsw.SQLITE_OPEN_NOFOLLOW | apsw.SQLITE_OPEN_EXRESCODE
     flags |= apsw.SQLITE_OPEN_READWRITE if write else apsw.SQLITE_OPEN_READONLY
     try:
@@ -128,7 +128,7 @@ def _set_pragmas(connection: apsw.Connection, settings: Mapping[str, int | str])
             raise InternalError(f"SQLite keeps {name} at {actual!r} instead of {expected!r}")
 
 
-def _check_version() -> None:
+def _check_sqlite_version() -> None:
     version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
     if version < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
@@ -184,7 +184,7 @@ MOVED_VERSION = 1_000_000
 @cache
 def migrations() -> tuple[str, ...]:
     """Return the scripts that upgrade the tables, one per version. The first one creates them."""
-    return (with_triggers(resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")),)
+    return (insert_triggers(resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")),)
 
 
 def tables_version(connection: apsw.Connection, path: Path) -> int:
