@@ -34,7 +34,7 @@ from paygw_batch.journal.postgres.session import (
     Session,
     fetch,
     payee_search_words,
-    strip_nul,
+    replace_nul,
     translating_errors,
 )
 from paygw_batch.journal.postgres.verify import MOVED_HERE, verify_journal
@@ -218,7 +218,7 @@ def copy_journal(
 def _database_lines(table: str, file_lines: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
     """Yield the lines of a table in the file, converted for the database."""
     for values in file_lines:
-        line: list[Any] = [strip_nul(value) if isinstance(value, str) else value for value in values]
+        line: list[Any] = [replace_nul(value) if isinstance(value, str) else value for value in values]
         match table:
             case "order_id":
                 yield *line, normalise_spelling(line[1])

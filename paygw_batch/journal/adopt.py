@@ -16,10 +16,10 @@ from paygw_batch.errors import JournalError, JournalMissing, SentLogDamaged
 from paygw_batch.journal.file_location import (
     ExaminedJournal,
     FileLocation,
-    check_home,
     check_journal_files,
     examine,
     is_known,
+    require_original,
 )
 from paygw_batch.journal.known_journals import KnownJournal, check_other_journals
 from paygw_batch.journal.lock import RunLock, lock_path
@@ -124,7 +124,6 @@ class Adoption:
         self._stack.close()
 
     def _examine_copy(self) -> tuple[ExaminedJournal, Loss]:
-        """Examine the copy without changing it, and find the attempts that this host sent after it was made."""
         known_journals = self._location.known_journals
         with closing(connect(self.path, write=False)) as connection:
             endpoint = self._location.endpoint
@@ -134,7 +133,7 @@ class Adoption:
                     say("The journal {path} is empty.", path=self.path), hint=say("Give its path with --journal.")
                 )
             journal_id = examined.identity.journal_id
-            check_home(self.path, examined.identity, known_journals.entry(journal_id))
+            require_original(self.path, examined.identity, known_journals.entry(journal_id))
             loss = find_loss(known_journals.folder(journal_id), partial(find_present_lines, connection))
         if not loss.is_complete:
             raise SentLogDamaged(

@@ -103,13 +103,13 @@ def decode_notification(text: str) -> Notification:
         raise JournalCorrupt(say("A received notification cannot be read.")) from None
 
 
-def arrival_evidence(arrival: int, content: str) -> Evidence:
-    """Convert a stored notification to evidence, with an empty claim if it is unreadable."""
+def arrival_evidence(number: int, content: str) -> Evidence:
+    """Convert the notification in fact `number` to evidence, with an empty claim if it is unreadable."""
     try:
         notification = decode_notification(content)
     except JournalCorrupt:
-        return Evidence(EvidenceSource.NOTIFICATION, Claim(None), content, arrival)
-    return Evidence(notification.source, notification.claim, content, arrival)
+        return Evidence(EvidenceSource.NOTIFICATION, Claim(None), content, number)
+    return Evidence(notification.source, notification.claim, content, number)
 
 
 def _parse_times(fields: Mapping[str, Any]) -> StatedTimes:

@@ -140,7 +140,7 @@ def examine(
     return examined
 
 
-def check_home(path: Path, identity: Identity, known_journal: KnownJournal | None) -> None:
+def require_original(path: Path, identity: Identity, known_journal: KnownJournal | None) -> None:
     """Raise `JournalTooOld` if the file at `path` is a copy whose original exists or was moved to a database."""
     homes = {identity.home} if known_journal is None else {identity.home, known_journal.path}
     for location in homes:
@@ -386,7 +386,7 @@ class FileLocation(JournalLocation):
 
     def _log_lines_for_writing(self, identity: Identity) -> Sequence[SentLogLine]:
         """Return the newest lines of the journal's sent log. Raises `JournalTooOld` if this is a copy."""
-        check_home(self.path, identity, self.known_journals.entry(identity.journal_id))
+        require_original(self.path, identity, self.known_journals.entry(identity.journal_id))
         return self.known_journals.newest_log_lines(identity.journal_id)
 
     def _used_journals(self) -> Sequence[KnownJournal]:
@@ -478,7 +478,6 @@ class FileLocation(JournalLocation):
         connection.execute("COMMIT")
 
     def _create(self, identity: Identity) -> None:
-        """Create the journal's file, its entry among the known journals, and its sent log."""
         journal_id = identity.journal_id
         entry = KnownJournal(journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
         # The entry and the sent log are written before the file. A crash in between leaves an intended entry, which the

@@ -233,7 +233,6 @@ class RowReplay:
     def _replay_row(
         self, number: int, client_orderid: str, replaces: int | None, facts: Sequence[tuple[Any, ...]]
     ) -> tuple[_Row, set[str]]:
-        """Replay an instruction's facts and return its state and order ids. Raises `JournalCorrupt`."""
         if replaces is not None and replaces not in self._handovers:
             raise JournalCorrupt(
                 say(

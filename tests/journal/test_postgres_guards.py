@@ -189,7 +189,7 @@ def test_late_answered_commit_is_applied_once(at_database: DatabaseLocation, mon
         if calls:
             return call(writer, staged)
         late.execute("SET search_path = paygw")
-        calls.append(threads.submit(session.fetch, late, fact_writer.CALL, (writer.process, *staged.values)))
+        calls.append(threads.submit(session.fetch, late, fact_writer.COMMIT_FACTS, (writer.process, *staged.values)))
         wait_until(lambda: is_blocked(at_database), "the call does not wait")
         writer._guarded.connection.close()
         threading.Timer(0.3, locking.rollback).start()

@@ -35,9 +35,9 @@ from paygw_batch.language import say
 
 T = TypeVar("T")
 
-CALL = "SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)"
-"""Commits facts. Parameters: a process, the end of its chain (seq and hash), and the facts, their personal data and raw
-replies as lists of objects keyed by column. Returns each fact's seq, number and time, and whether it moved its row."""
+COMMIT_FACTS = "SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)"
+"""Parameters: a process, the end of its chain (seq and hash), and the facts, their personal data and raw replies as
+lists of objects keyed by column. Returns each fact's seq, number and time, and whether it moved its row."""
 _encode_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 FENCED, MOVED, HELD, RUN_FINISHED, STOPPED = "PW001", "PW002", "PW004", "PW005", "PW006"
@@ -57,7 +57,7 @@ _NOTES_COMMAND = "beside a run"
 
 @dataclass(frozen=True, slots=True)
 class StagedFacts:
-    """Facts ready to commit: the parameters of `CALL` except the process, and the chain's end before and after."""
+    """Facts ready to commit: all values for `COMMIT_FACTS` but the process, and the chain's end before and after."""
 
     values: tuple[int, bytes, str, str, str]
     before: Link
@@ -280,7 +280,7 @@ class FactWriter:
                     return self._call(staged)
             except psycopg.Error as error:
                 if error.sqlstate != FENCED:
-                    if not guarded.is_lost(error):
+                    if not guarded.is_disconnect(error):
                         raise
                     # Although its response was lost, the commit may have succeeded, or may still do so. Repeating it
                     # could write intents twice, and assuming failure would leave rows in flight. The end of the chain
@@ -299,7 +299,7 @@ class FactWriter:
             try:
                 fetch(guarded.connection, "COMMIT")
             except psycopg.Error as error:
-                if not guarded.is_lost(error):
+                if not guarded.is_disconnect(error):
                     raise
                 guarded.reconnect()
                 # A transaction without facts does not change the chain, so its commit cannot be confirmed.
@@ -307,7 +307,7 @@ class FactWriter:
                     raise
 
     def _call(self, staged: StagedFacts) -> list[Row]:
-        return fetch(self._guarded.connection, CALL, (self._own_process.number, *staged.values))
+        return fetch(self._guarded.connection, COMMIT_FACTS, (self._own_process.number, *staged.values))
 
     def _find_added_facts(self, staged: StagedFacts) -> list[Row]:
         """Return the result of `_call` for facts whose commit succeeded without a response."""
@@ -389,7 +389,7 @@ class ConcurrentNoteWriter:
 
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
         staged = stage_facts(entries, self.end)
-        results = [line[1:] for line in fetch(self._connection, CALL, (self._process, *staged.values))]
+        results = [line[1:] for line in fetch(self._connection, COMMIT_FACTS, (self._process, *staged.values))]
         self._number, self.end = results[-1][0], staged.end
         return results
 

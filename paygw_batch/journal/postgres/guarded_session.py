@@ -56,7 +56,7 @@ class GuardedSession:
     def has_failed(self) -> bool:
         return self._failure is not None
 
-    def is_lost(self, error: psycopg.Error) -> bool:
+    def is_disconnect(self, error: psycopg.Error) -> bool:
         """Return whether an error means that the connection is lost, and the response with it."""
         return self.connection.closed or (error.sqlstate or "").startswith(_DISCONNECT_CODES)
 
@@ -106,7 +106,7 @@ class GuardedSession:
             with time_limit(self.connection, limit_s):
                 return call()
         except psycopg.Error as error:
-            if not self.is_lost(error):
+            if not self.is_disconnect(error):
                 raise
             self.reconnect()
             with time_limit(self.connection, limit_s):

@@ -219,7 +219,7 @@ _COPY_INSTRUCTIONS = """COPY instruction (number, batch, row, client_orderid, co
     amount, form, fields, payee, content, salt, people_sha256) FROM STDIN"""
 
 
-def copy_batch(
+def store_batch(
     connection: Connection[Row],
     record: BatchRecord,
     plan_sha256: str,
@@ -397,7 +397,7 @@ class PostgresJournal(PostgresReader, Journal):
     ) -> BatchRecord:
         connection = self._session.connection
         with translating_conflicts(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
-            reference = copy_batch(connection, record, plan_sha256, digests, parts, known_rows, replaced)
+            reference = store_batch(connection, record, plan_sha256, digests, parts, known_rows, replaced)
         return replace(record, reference=reference)
 
     @contextmanager

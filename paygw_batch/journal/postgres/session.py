@@ -330,7 +330,7 @@ def error_reason(error: psycopg.Error) -> str:
 _WORD = re.compile(r"[^\W_]+")
 
 
-def strip_nul(value: str | None) -> str | None:
+def replace_nul(value: str | None) -> str | None:
     """Replace NUL, which a gateway may send and PostgreSQL cannot store, with `?`."""
     return None if value is None else value.replace("\0", "?")
 

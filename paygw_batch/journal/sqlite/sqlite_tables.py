@@ -138,7 +138,6 @@ class _PreparedPart:
 def _prepare_parts(
     parts: Iterable[BatchPart], digests: OpeningDigests, replaced: Mapping[int, int]
 ) -> Iterator[_PreparedPart]:
-    """Add the parts to `digests` and yield them ready to be stored."""
     for part in parts:
         first_page, first, new = digests.pages, digests.next_instruction, part.instructions
         for page in part.pages:

@@ -64,7 +64,6 @@ def verify(
 
 
 def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mapping[str, int]:
-    """Verify the chain, compare batches and rows with it, and return counts."""
     tables = SqliteTables(connection)
     check_state_machine(tables)
     for number, _, digest, _, salt, *values in verify_links(tables.identity.start, tables.stream("all_facts")):

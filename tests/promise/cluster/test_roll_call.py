@@ -22,7 +22,7 @@ from paygw_batch.errors import (
     OpenRollCall,
     UsageError,
 )
-from paygw_batch.journal.postgres.fact_writer import CALL, stage_facts
+from paygw_batch.journal.postgres.fact_writer import COMMIT_FACTS, stage_facts
 from paygw_batch.journal.postgres.hosts import ProcessSentLog
 from paygw_batch.journal.postgres.session import Server, connect, fetch
 from paygw_batch.journal.postgres.workers import enrol
@@ -83,7 +83,7 @@ def test_database_refuses_writes_while_hosts_are_missing(restored: SplitCompany)
         first, *_ = journal.due(1, after_row=0, limit=1)
     with connect(Server(restored.server.url(restored.name)), write=True) as connection:
         own = enrol(connection, command="a test", kind=HolderKind.RUN, intent_lives_s=30.0)
-        committed = (CALL, (own.number, *stage_facts([intent(first)], own.end).values))
+        committed = (COMMIT_FACTS, (own.number, *stage_facts([intent(first)], own.end).values))
         tried: list[tuple[str, Any]] = [committed]
         tried += [(f"SELECT {call}", (own.number,)) for call in ("take_desk(%s, '{}')", "hold_desk(%s)")]
         for query, values in tried:
