@@ -91,10 +91,7 @@ class Adoption:
                 # still unknown, so the command can be repeated. In the opposite order, runs could use the journal
                 # before its loss had been recorded.
                 rows, endpoints = self._commit_adoption(by, now)
-                previous = known_journals.entry(identity.journal_id)
-                all_endpoints = tuple(dict.fromkeys((*endpoints, *(() if previous is None else previous.names))))
-                entry = KnownJournal(identity.journal_id, all_endpoints, str(self.path), identity.created_at)
-                known_journals.register(entry)
+                known_journals.register(known_journals.updated_entry(identity, endpoints, self.path))
                 folder = known_journals.folder(identity.journal_id)
                 log_accepted_loss(folder, {RUN, *writer_names(folder)}, lambda: chain_end(self._connection).log_fields)
             except (apsw.Error, OSError) as error:

@@ -459,7 +459,8 @@ class FileLocation(JournalLocation):
                 endpoints = evidence_log(connection).endpoints(examined.identity)
                 examined = replace(examined, end=end, endpoints=endpoints)
                 sent_log.log_commit(*end.log_fields)
-            _update_entry(self.known_journals, path, examined, now)
+            entry = self.known_journals.updated_entry(examined.identity, examined.endpoints, path)
+            self.known_journals.write_if_changed(entry, now)
         except (apsw.Error, OSError) as error:
             prevent_writes_on_close(connection)
             raise JournalError(say("The journal {path} cannot be written: {error}.", path=path, error=error)) from None
@@ -492,14 +493,6 @@ def is_known(known_journals: KnownJournals, journal_id: str) -> bool:
     """Return whether this user has the journal's sent log, and has not replaced the journal as lost."""
     entry = known_journals.entry(journal_id)
     return entry is not None and not entry.is_lost and newest_line(known_journals.folder(journal_id), RUN) is not None
-
-
-def _update_entry(known_journals: KnownJournals, path: Path, examined: ExaminedJournal, now: str) -> None:
-    identity = examined.identity
-    previous = known_journals.entry(identity.journal_id)
-    # Endpoints found only in the entry are kept, because the journal may be an older copy that a person adopted.
-    endpoints = tuple(dict.fromkeys((*examined.endpoints, *(() if previous is None else previous.names))))
-    known_journals.write_if_changed(KnownJournal(identity.journal_id, endpoints, str(path), identity.created_at), now)
 
 
 def _resolve_interrupted_creations(known_journals: KnownJournals) -> None:

@@ -29,6 +29,7 @@ from paygw_batch.journal.lock import (
 from paygw_batch.journal.sent_log import SentLogLine, newest_lines
 from paygw_batch.journal.sqlite.connect import connect, load_identity
 from paygw_batch.journal.sqlite.sqlite_tables import evidence_log
+from paygw_batch.journal.values import Identity
 from paygw_batch.language import mark, say, say_count
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -109,6 +110,13 @@ class KnownJournals:
         hint, message = say("Free some disk space, then try again."), mark("{path} cannot be written: {reason}.")
         with translating_os_errors(message, hint=hint, path=path), replacement_file(path) as file:
             file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
+
+    def updated_entry(self, identity: Identity, endpoints: Sequence[EndpointIdentity], path: Path) -> KnownJournal:
+        """Return the entry of a journal at `path` with these endpoints, and any others that it already has."""
+        previous = self.entry(identity.journal_id)
+        # Endpoints missing from the journal are kept, because it may be an older copy that a person adopted.
+        names = tuple(dict.fromkeys((*endpoints, *(() if previous is None else previous.names))))
+        return KnownJournal(identity.journal_id, names, str(path), identity.created_at)
 
     def write_if_changed(self, entry: KnownJournal, now: str) -> None:
         """Write an entry under the lock, unless it is identical to the stored one."""
