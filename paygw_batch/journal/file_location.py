@@ -446,9 +446,8 @@ class FileLocation(JournalLocation):
         connection = connect(path, write=True)
         stack.callback(connection.close)
         connection.set_busy_timeout(WRITER_TIMEOUT_MS)
-        home, notes = examined.identity.home, list[str]()
-        if home != str(path):
-            notes.append(say("The journal was moved here from {home}.", home=home))
+        home = examined.identity.home
+        notes = () if home == str(path) else (say("The journal was moved here from {home}.", home=home),)
         try:
             sent_log = SentLog(folder, RUN, examined.end.log_fields)
             stack.callback(sent_log.close)
@@ -464,7 +463,7 @@ class FileLocation(JournalLocation):
         except (apsw.Error, OSError) as error:
             prevent_writes_on_close(connection)
             raise JournalError(say("The journal {path} cannot be written: {error}.", path=path, error=error)) from None
-        return SqliteJournal(connection, path, end=examined.end, sent_log=sent_log, lock=lock, notes=tuple(notes))
+        return SqliteJournal(connection, path, end=examined.end, sent_log=sent_log, lock=lock, notes=notes)
 
     def _migrate(self, connection: apsw.Connection, examined: ExaminedJournal, now: str) -> None:
         """Upgrade the tables and record the journal's current path and endpoint, in one transaction."""

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
@@ -203,13 +202,6 @@ class LockWait:
     wait_for_live_holder: bool = False
     monotonic_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-
-
-class WriteLock(Protocol):
-    """A writer's lock, held until `close`."""
-
-    def close(self) -> None:
-        """Release the lock, so that another run can use the journal."""
 
 
 class RunLock:

@@ -11,7 +11,7 @@ disk, the commit ends before a thread could reacquire the GIL (docs/decisions/00
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from paygw_batch.errors import HolderKind, InternalError, JournalCorrupt, Journa
 from paygw_batch.files import create_temporary_file, sync_directory
 from paygw_batch.journal.facts import CONCURRENT_KINDS
 from paygw_batch.journal.journal import Journal, JournalReader
-from paygw_batch.journal.lock import LockHolder, WriteLock, journal_holder
+from paygw_batch.journal.lock import LockHolder, RunLock, journal_holder
 from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
 from paygw_batch.journal.port import RowBeingSent, SerializedCalls, VerifyProgress
@@ -231,7 +231,7 @@ class SqliteJournal(SqliteReader, Journal):
         *,
         end: Link,
         sent_log: SentLogWriter,
-        lock: WriteLock,
+        lock: RunLock | ExitStack,
         notes: tuple[str, ...],
     ) -> None:
         super().__init__(connection, path, notes)
