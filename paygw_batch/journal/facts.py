@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, astuple
 from enum import StrEnum
 from typing import Any, NamedTuple, assert_never
@@ -263,17 +264,14 @@ def encode_batch(opening: BatchOpened) -> str:
 
 def decode_batch(details: str) -> BatchOpened:
     """Decode the output of `encode_batch`. Raises `JournalCorrupt` for any other text."""
-    try:
+    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         fields = _decode_json(details)
         fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}
         fields["approvals"] = tuple(fields["approvals"])
         opening = BatchOpened(**fields)
-        is_exact = encode_batch(opening) == details
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        is_exact = False
-    if not is_exact:
-        raise JournalCorrupt(say("The fact that opens a batch cannot be read."))
-    return opening
+        if encode_batch(opening) == details:
+            return opening
+    raise JournalCorrupt(say("The fact that opens a batch cannot be read."))
 
 
 def encode_forgetting(forgetting: BatchForgotten) -> str:
@@ -282,15 +280,12 @@ def encode_forgetting(forgetting: BatchForgotten) -> str:
 
 def decode_forgetting(details: str) -> BatchForgotten:
     """Decode the output of `encode_forgetting`. Raises `JournalCorrupt` for any other text."""
-    try:
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
         fields = _decode_json(details)
         forgetting = BatchForgotten(**{**fields, "orders": tuple(fields["orders"])})
-        is_exact = encode_forgetting(forgetting) == details
-    except (ValueError, TypeError, KeyError, RecursionError):
-        is_exact = False
-    if not is_exact:
-        raise JournalCorrupt(say("The fact that records which people in a batch were forgotten cannot be read."))
-    return forgetting
+        if encode_forgetting(forgetting) == details:
+            return forgetting
+    raise JournalCorrupt(say("The fact that records which people in a batch were forgotten cannot be read."))
 
 
 class HistoryFact(NamedTuple):
