@@ -70,12 +70,12 @@ def next_audit_entry(previous: AuditEntry, note: AuditNote, at: str) -> AuditEnt
 
 def verify_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
     """Verify an audit trail and return its number of entries. Raises `JournalCorrupt` at the first wrong entry."""
-    last = trail_start(journal_id)
+    previous = trail_start(journal_id)
     for entry in entries:
-        if entry.number != last.number + 1:
-            message = say("Entry {number} is missing from the audit trail.", number=last.number + 1)
+        if entry.number != previous.number + 1:
+            message = say("Entry {number} is missing from the audit trail.", number=previous.number + 1)
             raise JournalCorrupt(message, hint=say(_HINT))
-        if _with_hash(last, entry) != entry:
+        if _with_hash(previous, entry) != entry:
             raise JournalCorrupt(
                 say(
                     "Entry {number} of the audit trail does not follow the one before it: one of them was changed, or "
@@ -84,8 +84,8 @@ def verify_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
                 ),
                 hint=say(_HINT),
             )
-        last = entry
-    return last.number
+        previous = entry
+    return previous.number
 
 
 def _with_hash(previous: AuditEntry, entry: AuditEntry) -> AuditEntry:

@@ -223,8 +223,8 @@ class EvidenceQueries(ABC):
         each marked `is_attempt_unknown`.
         """
         candidates = self._candidates_by_id(order_id)
-        if not candidates and (first := first_order_id(order_id)) is not None:
-            return candidates_with_unknown_attempt(first, self._candidates_by_id(first))
+        if not candidates and (first_id := first_order_id(order_id)) is not None:
+            return candidates_with_unknown_attempt(first_id, self._candidates_by_id(first_id))
         return candidates
 
     def _notes(self, kind: NoteKind) -> list[Note]:
@@ -293,11 +293,11 @@ class EvidenceLog(EvidenceQueries):
         """Record people's decisions and lift the holds on their rows. Raises `StaleRows` (see `Journal.settle`)."""
         if not entries:
             return
-        ready_rows = dict(self._query("ready_and_held", numbers=[entry.instruction for entry in entries]))
-        if not all(ready_rows.values()):
+        held_by_row = dict(self._query("ready_and_held", numbers=[entry.instruction for entry in entries]))
+        if not all(held_by_row.values()):
             raise StaleRows
         facts = [
-            replace(entry, evidence=_RESOLUTION) if entry.instruction in ready_rows else entry for entry in entries
+            replace(entry, evidence=_RESOLUTION) if entry.instruction in held_by_row else entry for entry in entries
         ]
         if not all(has_moved for _, _, has_moved in record(facts)):
             raise StaleRows

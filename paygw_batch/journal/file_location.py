@@ -251,8 +251,8 @@ class FileLocation(JournalLocation):
                 return None
             check_other_journals(self.known_journals.merchant_journals((self.endpoint,)), beside, command="journal new")
             _check_no_wal(self.path)
-            key = self.endpoint.consumer_key_sha256
-            identity = Identity(secrets.token_hex(16), self.endpoint.name, now, str(self.path), key)
+            key_digest = self.endpoint.consumer_key_sha256
+            identity = Identity(secrets.token_hex(16), self.endpoint.name, now, str(self.path), key_digest)
             try:
                 self._create(identity)
             except (apsw.Error, OSError) as error:

@@ -75,22 +75,25 @@ def payments_to_forget(
 
     `is_finished` returns whether a batch is permanently finished. Keeps payments that are also in an unfinished batch.
     """
-    run, rows_by_batch = tables.run, dict[int, "array[int]"]()
+    run, by_batch = tables.run, dict[int, "array[int]"]()
     if instructions is None:
         for (batch,) in run("opened_before", before=before):
             ((last_moved_at,),) = run("newest_move", batch=batch)
             if last_moved_at is None or last_moved_at < before:
-                rows_by_batch[batch] = array("q", (number for (number,) in run("not_forgotten", batch=batch)))
+                by_batch[batch] = array("q", (number for (number,) in run("not_forgotten", batch=batch)))
     else:
         for number, batch in run("not_forgotten_of", numbers=list(instructions)) if instructions else ():
-            rows_by_batch.setdefault(batch, array("q")).append(number)
-    payments = [number for rows in rows_by_batch.values() for number in rows]
-    memberships = run("knowing", numbers=payments) if payments else []
-    affected = rows_by_batch.keys() | {batch for batch, _ in memberships}
-    finished = {batch for batch in affected if is_finished(batch)}
-    finished = finished & rows_by_batch.keys() if instructions is None else finished
-    kept = {number for batch, number in memberships if batch not in finished}
-    chosen = {batch: array("q", (row for row in rows_by_batch.get(batch, ()) if row not in kept)) for batch in finished}
-    changed = {batch for batch in finished if chosen[batch] or run("has_sheet", batch=batch)}
-    batches = {batch: chosen[batch] for batch in sorted(changed)}
-    return PaymentsToForget(before, batches, sorted(affected - finished))
+            by_batch.setdefault(batch, array("q")).append(number)
+    numbers = [number for batch_numbers in by_batch.values() for number in batch_numbers]
+    memberships = run("knowing", numbers=numbers) if numbers else []
+    affected_batches = by_batch.keys() | {batch for batch, _ in memberships}
+    finished_batches = {batch for batch in affected_batches if is_finished(batch)}
+    if instructions is None:
+        finished_batches &= by_batch.keys()
+    kept_numbers = {number for batch, number in memberships if batch not in finished_batches}
+    payments = {}
+    for batch in sorted(finished_batches):
+        batch_numbers = array("q", (number for number in by_batch.get(batch, ()) if number not in kept_numbers))
+        if batch_numbers or run("has_sheet", batch=batch):
+            payments[batch] = batch_numbers
+    return PaymentsToForget(before, payments, sorted(affected_batches - finished_batches))

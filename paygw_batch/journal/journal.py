@@ -150,7 +150,7 @@ class JournalReader(EvidenceQueries):
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
         """Find rows (row, client_orderid, spelling) whose id was used before, but only in another spelling.
 
-        `spelling` is the id after `normalise_spelling`. Returns the newest used id with the same `spelling`.
+        `spelling` is the id after `normalise_spelling`. Returns each row's newest used id with the same `spelling`.
         """
         columns = ("row", "order_id", "spelling")
         with self._snapshot():
@@ -387,8 +387,8 @@ class Journal(JournalReader):
             ((newest_time, last_batch, last_instruction),) = self._tables.run("highest_numbers")
             at = max(at, newest_time or "")
             digests = OpeningDigests(batch, (last_instruction or 0) + 1)
-            sheet = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, at, batch.sheet_path)
-            record = BatchRecord((last_batch or 0) + 1, batch.batch, batch.operation, *sheet)
+            columns = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, at, batch.sheet_path)
+            record = BatchRecord((last_batch or 0) + 1, batch.batch, batch.operation, *columns)
             record = self._store_batch(record, batch.plan_sha256, digests, parts, known, replaced)
             # Raises if the plan was withdrawn, and prevents its withdrawal until the commit.
             self._evidence.require_in_force(batch.plan_sha256)
@@ -529,8 +529,8 @@ class Journal(JournalReader):
             forget_payees(self._tables, instructions)
             for batch in payments.batches:
                 self._tables.run("forget_sheet", batch=batch)
-            ids = {record.batch: record.number for record in self.batches() if record.number in payments.batches}
-            orders = forget_evidence(self._tables, instructions, payments.before, ids) if ids else {}
+            by_id = {record.batch: record.number for record in self.batches() if record.number in payments.batches}
+            orders = forget_evidence(self._tables, instructions, payments.before, by_id) if by_id else {}
             facts = {
                 batch: BatchForgotten(by, payments.before, len(numbers), digest, tuple(orders[batch]))
                 for batch, numbers in payments.batches.items()

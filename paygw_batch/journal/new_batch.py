@@ -170,20 +170,20 @@ class OpeningDigests:
         self._pages_sha256.update(page)
 
     def add_instructions(
-        self, new: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]
+        self, instructions: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """Add new instructions with their salts. Returns the digests of their payees."""
-        texts = list(new.canonical(self.next_instruction, replaced))
+        """Add new instructions with their salts. Returns their payees' digests."""
+        texts = list(instructions.canonical(self.next_instruction, replaced))
         parts = permanent_parts(texts)
         digests = payee_digests(texts, parts, salts)
-        self._add(new, parts, digests)
+        self._add(instructions, parts, digests)
         return digests
 
-    def _add(self, new: NewInstructions, parts: Sequence[bytes], digests: Sequence[bytes]) -> None:
+    def _add(self, instructions: NewInstructions, parts: Sequence[bytes], digests: Sequence[bytes]) -> None:
         first = self.next_instruction
         self._instructions_sha256.update(b"".join(chain.from_iterable(zip(parts, digests, strict=True))))
         self.next_instruction += len(parts)
-        for kind, total in new.totals().items():
+        for kind, total in instructions.totals().items():
             renumbered, total_so_far = total.renumber_from(first), self.totals_by_kind.get(kind)
             self.totals_by_kind[kind] = renumbered if total_so_far is None else total_so_far.combine(renumbered)
 
@@ -201,10 +201,10 @@ class OpeningDigests:
             rows = InstructionRows(NewInstruction._make(line[2:-2]) for line in group)
             texts, digests = list(rows.canonical(self.next_instruction, replaced)), [line[-1] for line in group]
             parts = permanent_parts(texts)
-            present = [index for index, line in enumerate(group) if any(value is not None for value in line[-5:-1])]
-            payee_parts = ([texts[index] for index in present], [parts[index] for index in present])
-            salts = [group[index][-2] or b"" for index in present]
-            if payee_digests(*payee_parts, salts) != [digests[index] for index in present]:
+            indexes = [index for index, line in enumerate(group) if any(value is not None for value in line[-5:-1])]
+            payee_parts = ([texts[index] for index in indexes], [parts[index] for index in indexes])
+            salts = [group[index][-2] or b"" for index in indexes]
+            if payee_digests(*payee_parts, salts) != [digests[index] for index in indexes]:
                 raise InternalError("the payee's data of an instruction does not match its digest")
             self._add(rows, parts, digests)
 

@@ -69,11 +69,11 @@ def named_sql(
     `parts` maps names in braces to their text. `replacements` (pattern, replacement) adapt the shared statements.
     """
     texts = []
-    for location in (package, package.rpartition(".")[0]):
+    for source in (package, package.rpartition(".")[0]):
         for file in files:
-            resource = resources.files(location).joinpath(file)
+            resource = resources.files(source).joinpath(file)
             text = resource.read_text(encoding="utf-8") if resource.is_file() else ""
-            for pattern, replacement in replacements if location != package else ():
+            for pattern, replacement in replacements if source != package else ():
                 text = re.sub(pattern, replacement, text)
             texts.append(text)
     _, *sections = _HEAD.split("\n".join(texts))

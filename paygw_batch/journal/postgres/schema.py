@@ -296,8 +296,8 @@ def load_identity(connection: Connection[Row], server: Server) -> Identity:
     lines = fetch(connection, "SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
     if not lines:
         raise JournalCorrupt(say("The journal does not have an id."))
-    ((journal_id, endpoint, created_at, key),) = lines
-    return Identity(journal_id, endpoint, created_at, server.place, key)
+    ((journal_id, endpoint, created_at, key_digest),) = lines
+    return Identity(journal_id, endpoint, created_at, server.place, key_digest)
 
 
 COPIED, DONE = "copied", "done"

@@ -102,11 +102,11 @@ def store_batch(
             replaces = "?13" if replaced else "NULL"
             new_rows = ((*new, replaced.get(new[0])) for new in part.instructions) if replaced else part.instructions
             connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces=replaces), new_rows)
-            connection.execute(_ADD_STATES, (part.first, part.after))
+            connection.execute(_ADD_STATES, (part.first, part.end))
             connection.executemany(ADD_WORDS, enumerate(part.payee_words, start=part.first))
-            if _look_sorted(connection, first_without_id, part.after):
-                _add_order_ids(connection, record.operation, first_without_id, part.after)
-                first_without_id = part.after
+            if _look_sorted(connection, first_without_id, part.end):
+                _add_order_ids(connection, record.operation, first_without_id, part.end)
+                first_without_id = part.end
             all_ascii = all_ascii and part.all_ascii
     ((last_instruction,),) = fetch(connection, "SELECT max(number) FROM instruction")
     if (last_instruction or 0) != digests.next_instruction - 1:
@@ -124,12 +124,12 @@ def store_batch(
 
 @dataclass(frozen=True, slots=True)
 class _PreparedPart:
-    """A part of a batch, ready to be stored. Its instruction numbers start at `first` and end before `after`."""
+    """A part of a batch, ready to be stored. Its instruction numbers start at `first` and end before `end`."""
 
     first_page: int
     pages: Sequence[bytes]
     first: int
-    after: int
+    end: int
     all_ascii: bool
     instructions: Iterable[tuple[Any, ...]]
     payee_words: Iterable[str | None]
@@ -166,23 +166,23 @@ def _rebuilding_index(connection: apsw.Connection, index: str, old_rows: int, ne
     connection.execute(statement)
 
 
-def _look_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
+def _look_sorted(connection: apsw.Connection, first: int, end: int) -> bool:
     """Return whether a sample of these instructions' order ids is sorted, so that all of them probably are."""
-    if first == after:
+    if first == end:
         return False
-    sample = array("q", range(first, after, max(1, (after - first) // _SAMPLE_SIZE)))
+    sample = array("q", range(first, end, max(1, (end - first) // _SAMPLE_SIZE)))
     query = "SELECT client_orderid FROM instruction WHERE number IN carray(?) ORDER BY number"
     order_ids = fetch(connection, query, (apsw.carray(sample),))
     return order_ids == sorted(order_ids)
 
 
-def _add_order_ids(connection: apsw.Connection, operation: str, first: int, after: int) -> None:
+def _add_order_ids(connection: apsw.Connection, operation: str, first: int, end: int) -> None:
     """Store new instructions' order ids, sorted so that each page of the table is written only once."""
-    for start in range(first, after, _MAX_SORTED):
+    for start in range(first, end, _MAX_SORTED):
         connection.execute(
             """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
             WHERE number >= ? AND number < ? AND replaces IS NULL ORDER BY client_orderid""",
-            (operation, start, min(start + _MAX_SORTED, after)),
+            (operation, start, min(start + _MAX_SORTED, end)),
         )
 
 

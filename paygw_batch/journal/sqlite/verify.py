@@ -153,11 +153,11 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
         raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=path, error=result))
     check_tables(connection, path)
     created_at = load_identity(connection).created_at
-    applied = fetch(connection, "SELECT version, applied_at FROM migration ORDER BY version")
-    if not applied or applied[0] != (1, created_at):
+    upgrades = fetch(connection, "SELECT version, applied_at FROM migration ORDER BY version")
+    if not upgrades or upgrades[0] != (1, created_at):
         raise JournalCorrupt(say("The journal {path} does not have a valid creation time.", path=path))
-    versions = [version for version, _ in applied]
-    if not all(_TIME.fullmatch(time) for _, time in applied) or versions != list(range(1, len(migrations()) + 1)):
+    versions = [version for version, _ in upgrades]
+    if not all(_TIME.fullmatch(time) for _, time in upgrades) or versions != list(range(1, len(migrations()) + 1)):
         raise JournalCorrupt(say("The journal {path} does not have valid upgrade times.", path=path))
     if violations := fetch(connection, "PRAGMA foreign_key_check"):
         raise JournalCorrupt(say("A line of table {table} refers to missing data.", table=violations[0][0]))
