@@ -182,7 +182,7 @@ def test_row_stays_in_doubt(at_database: DatabaseLocation, proxy: WireProxy, mon
 
 def test_late_answered_commit_is_applied_once(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is lost, and the call still waits for a lock while it is looked up."""
-    call = FactWriter._call
+    call = FactWriter._add_facts
     calls: list[Future[list[Row]]] = []
 
     def lose_answer(writer: FactWriter, staged: StagedFacts) -> list[Row]:
@@ -204,7 +204,7 @@ def test_late_answered_commit_is_applied_once(at_database: DatabaseLocation, mon
         open_sheet(journal, new=1)
         (due,) = due_rows(journal, 1)
         locking.execute("SELECT FROM paygw.state FOR UPDATE")
-        monkeypatch.setattr(FactWriter, "_call", lose_answer)
+        monkeypatch.setattr(FactWriter, "_add_facts", lose_answer)
         assert [*journal.append([intent(due)])] == [MoveResult.MOVED]
         assert len(calls[0].result(PATIENCE_S)) == 1
         assert states(journal) == [State.IN_FLIGHT]
@@ -347,7 +347,7 @@ def test_failed_recording_keeps_journal(journal: PostgresJournal, at_database: D
 def test_commit_after_deadlocks_is_retried_within_limit(
     journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, deadlocks: int, calls: int
 ) -> None:
-    called, call = [], FactWriter._call
+    called, call = [], FactWriter._add_facts
 
     def raise_deadlock(writer: FactWriter, staged: StagedFacts) -> list[Row]:
         called.append(staged)
@@ -356,7 +356,7 @@ def test_commit_after_deadlocks_is_retried_within_limit(
         return call(writer, staged)
 
     monkeypatch.setattr(fact_writer, "_DEADLOCK_PAUSE_S", 0)
-    monkeypatch.setattr(FactWriter, "_call", raise_deadlock)
+    monkeypatch.setattr(FactWriter, "_add_facts", raise_deadlock)
     with nullcontext() if calls > deadlocks else pytest.raises(JournalUnwritable):
         journal.append([intent(due_rows(journal, 1)[0])])
     assert len(called) == calls

@@ -92,10 +92,10 @@ class FactWriter:
     def __init__(
         self, guarded: GuardedSession, own: OwnProcess, heartbeat: Heartbeat, identity: Identity, intent_lives_s: float
     ) -> None:
-        self._guarded, self._own_process, self._heartbeat = guarded, own, heartbeat
+        self._guarded, self._own, self._heartbeat = guarded, own, heartbeat
         self._tables = PostgresTables(lambda: guarded.connection, identity)
         self._send_within_s = intent_lives_s / 2
-        self._newest = 0
+        self._newest_fact = 0
         """The number of the newest fact in the open decision transaction."""
         self.has_decision_lock = False
         self.is_stopped = False
@@ -103,7 +103,7 @@ class FactWriter:
 
     @property
     def process(self) -> int:
-        return self._own_process.number
+        return self._own.number
 
     def shorten_waits(self) -> None:
         self._guarded.shorten_waits()
@@ -138,7 +138,7 @@ class FactWriter:
             if self._guarded.connection.closed:
                 self._guarded.session.reconnect()
             with time_limit(self._guarded.connection, self._guarded.session.server.commit_limit_s):
-                deregister(self._guarded.connection, self._own_process.number)
+                deregister(self._guarded.connection, self.process)
         except (psycopg.Error, JournalError):
             return  # without a heartbeat, this process counts as dead after a while
         finally:
@@ -148,51 +148,49 @@ class FactWriter:
         """Acquire the decision lock. Raises `JournalHeld` if another process has it."""
         guarded = self._guarded
         with guarded.disabling_writes_on_failure():
-            self.has_decision_lock = guarded.retry(
-                lambda: acquire_decision_lock(guarded.connection, self._own_process.number)
-            )
+            self.has_decision_lock = guarded.retry(lambda: acquire_decision_lock(guarded.connection, self.process))
         if not self.has_decision_lock:
             raise decision_lock_error(guarded.connection)
 
     def release_decision_lock(self) -> None:
         """Release the decision lock, which must be reacquired before more decisions are recorded."""
         self.has_decision_lock = False
-        self.retry(lambda connection: fetch(connection, "SELECT leave_desk(%s)", (self._own_process.number,)))
+        self.retry(lambda connection: fetch(connection, "SELECT leave_desk(%s)", (self.process,)))
 
     @contextmanager
     def decision_transaction(self) -> Iterator[Connection[Row]]:
         """Run the block in a transaction under the decision lock, commit it durably, and log the commit."""
         self._guarded.require_writable()
         connection = self._guarded.connection
-        original_end, self._newest = self._own_process.end, 0
+        original_end, self._newest_fact = self._own.end, 0
         try:
             fetch(connection, "BEGIN")
-            if fetch(connection, "SELECT hold_desk(%s)", (self._own_process.number,)) != [(True,)]:
+            if fetch(connection, "SELECT hold_desk(%s)", (self.process,)) != [(True,)]:
                 raise _takeover_error()  # noqa: TRY301 - the handler below rolls the transaction back
             yield connection
             self._commit_decisions(original_end)
         except BaseException as error:
             self._roll_back()
-            self._own_process.end = original_end
+            self._own.end = original_end
             if isinstance(error, psycopg.Error):
                 raise self._decision_error(error) from None
             raise
         # Logged after the commit, because a line without its commit would make this database look like an older copy.
-        if self._own_process.end.seq != original_end.seq:
-            self._guarded.log_commit(self._newest, self._own_process.end)
+        if self._own.end.seq != original_end.seq:
+            self._guarded.log_commit(self._newest_fact, self._own.end)
 
     def advance_time(self, at: str) -> None:
         """Ensure that no fact from now on has an earlier time than `at`."""
-        self._own_process.end = self._own_process.end._replace(at=max(self._own_process.end.at, at))
+        self._own.end = self._own.end._replace(at=max(self._own.end.at, at))
 
     def record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
         """Add facts in the open transaction. Returns each fact's number and time, and whether it moved its row."""
         if not entries:
             return []
-        staged = stage_facts(entries, self._own_process.end)
-        added = self._call(staged)
-        self._own_process.end = staged.end
-        self._newest = added[-1][1]
+        staged = stage_facts(entries, self._own.end)
+        added = self._add_facts(staged)
+        self._own.end = staged.end
+        self._newest_fact = added[-1][1]
         return [(number, at, has_moved) for _, number, at, has_moved in added]
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
@@ -240,7 +238,7 @@ class FactWriter:
 
     def _try_commit(self, entries: Sequence[Entry]) -> "Sequence[bool] | _Refusal":
         """Try to commit facts. Returns whether each moved its row, or why the database refused the commit."""
-        staged = stage_facts(entries, self._own_process.end)
+        staged = stage_facts(entries, self._own.end)
         deadlocks = 0
         while True:
             try:
@@ -252,7 +250,7 @@ class FactWriter:
                     continue
                 return self._parse_refusal(error, entries)
             if added is not None:
-                self._own_process.end = staged.end
+                self._own.end = staged.end
                 # Attempts are logged before any is sent, so only logged ones can have been sent before a failover.
                 moved = [entry for entry, (*_, has_moved) in zip(entries, added, strict=True) if has_moved]
                 self._guarded.log_commit(added[-1][1], staged.end, attempts_to_log(moved))
@@ -277,7 +275,7 @@ class FactWriter:
         with guarded.confirming_commit():
             try:
                 with time_limit(guarded.connection, guarded.session.server.commit_limit_s):
-                    return self._call(staged)
+                    return self._add_facts(staged)
             except psycopg.Error as error:
                 if error.sqlstate != FENCED:
                     if not guarded.is_disconnect(error):
@@ -294,7 +292,7 @@ class FactWriter:
 
     def _commit_decisions(self, before: Link) -> None:
         """Commit the decision transaction. If the response is lost, find out whether the commit succeeded."""
-        guarded, end = self._guarded, self._own_process.end
+        guarded, end = self._guarded, self._own.end
         with guarded.confirming_commit():
             try:
                 fetch(guarded.connection, "COMMIT")
@@ -306,20 +304,20 @@ class FactWriter:
                 if end.seq == before.seq or not self._is_committed(before, end):
                     raise
 
-    def _call(self, staged: StagedFacts) -> list[Row]:
-        return fetch(self._guarded.connection, COMMIT_FACTS, (self._own_process.number, *staged.values))
+    def _add_facts(self, staged: StagedFacts) -> list[Row]:
+        return fetch(self._guarded.connection, COMMIT_FACTS, (self.process, *staged.values))
 
     def _find_added_facts(self, staged: StagedFacts) -> list[Row]:
-        """Return the result of `_call` for facts whose commit succeeded without a response."""
+        """Return the result of `_add_facts` for facts whose commit succeeded without a response."""
         query = """SELECT f.seq, f.number, f.at, c.fact IS NULL FROM fact f
             LEFT JOIN contradiction c ON c.fact = f.number
             WHERE f.process = %s AND f.seq > %s AND f.seq <= %s ORDER BY 1"""
-        return fetch(self._guarded.connection, query, (self._own_process.number, staged.before.seq, staged.end.seq))
+        return fetch(self._guarded.connection, query, (self.process, staged.before.seq, staged.end.seq))
 
     def _is_committed(self, before: Link, after: Link) -> bool:
         """Return whether the chain ends at `after` and not at `before`. Raises `JournalTooOld` for any other end."""
         query = "SELECT head_seq, head_hash FROM process WHERE number = %s"
-        end = fetch(self._guarded.connection, query, (self._own_process.number,))
+        end = fetch(self._guarded.connection, query, (self.process,))
         # The end that was read may exist only on this server. If a standby without the commit took over, its rows would
         # be sent again. So a later write is made durable before the result is used.
         self._guarded.flush()
