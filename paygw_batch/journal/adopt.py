@@ -95,9 +95,8 @@ class Adoption:
                 folder = known_journals.folder(identity.journal_id)
                 log_accepted_loss(folder, {RUN, *writer_names(folder)}, lambda: chain_end(self._connection).log_fields)
             except (apsw.Error, OSError) as error:
-                raise JournalError(
-                    say("The journal {path} cannot be written: {error}.", path=self.path, error=error)
-                ) from None
+                message = say("The journal {path} cannot be written: {error}.", path=self.path, error=error)
+                raise JournalError(message) from None
         return rows
 
     def _commit_adoption(self, by: str, at: str) -> tuple[AcceptedRows, tuple[EndpointIdentity, ...]]:
@@ -153,9 +152,8 @@ class Adoption:
             self.counts: Mapping[str, int] = verify(self._connection, self.path)
         except apsw.Error as error:
             prevent_writes_on_close(self._connection)
-            raise JournalError(
-                say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
-            ) from None
+            message = say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
+            raise JournalError(message) from None
 
 
 def find_present_lines(connection: apsw.Connection, lines: Sequence[SentLogLine]) -> Collection[SentLogLine]:

@@ -256,9 +256,8 @@ class FileLocation(JournalLocation):
             try:
                 self._create(identity)
             except (apsw.Error, OSError) as error:
-                raise JournalError(
-                    say("The journal {path} cannot be created: {error}.", path=self.path, error=error)
-                ) from None
+                message = say("The journal {path} cannot be created: {error}.", path=self.path, error=error)
+                raise JournalError(message) from None
         return identity
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:

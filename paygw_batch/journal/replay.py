@@ -51,13 +51,7 @@ def _check_openings(
     for number, (opened, at) in openings.items():
         ((opened_at, plan_sha256, *columns),) = tables.run("opened_batch", batch=number)
         if opened_at != at or plan_sha256 not in {None, opened.plan_sha256}:
-            raise JournalCorrupt(
-                say(
-                    "Batch {batch} was changed after it was opened: {part} differs.",
-                    batch=opened.batch,
-                    part="opened_at",
-                )
-            )
+            raise _changed_batch_error(opened.batch, "opened_at")
         # Only the fact records who opened and approved a batch.
         batch = replace(NewBatch(*columns), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
         rebuilt = _rebuild_opening(tables, number, OpeningDigests(batch, opened.first_instruction))
@@ -65,9 +59,11 @@ def _check_openings(
             rebuilt = replace(rebuilt, pages=opened.pages, pages_sha256=opened.pages_sha256)
         for name in BatchOpened.__dataclass_fields__:
             if getattr(rebuilt, name) != getattr(opened, name):
-                raise JournalCorrupt(
-                    say("Batch {batch} was changed after it was opened: {part} differs.", batch=opened.batch, part=name)
-                )
+                raise _changed_batch_error(opened.batch, name)
+
+
+def _changed_batch_error(batch: str, part: str) -> JournalCorrupt:
+    return JournalCorrupt(say("Batch {batch} was changed after it was opened: {part} differs.", batch=batch, part=part))
 
 
 def _rebuild_opening(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpened:

@@ -34,14 +34,13 @@ class ClockComparison:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A journal's identity and newest state. `seq` is its number of facts, and `hash` covers all of them (hex)."""
+    """A journal's identity and newest state. `seq` is its number of facts, and `hash` (hex) covers them all."""
 
     journal_id: str
     """32 hex digits, assigned when the journal is created."""
     seq: int
     hash: str
     newest_time: str
-    """The newest time of any fact."""
     last_processed_arrival: int
     """The fact number of the last processed notification, or 0 if there is none."""
     clock: ClockComparison | None
@@ -82,7 +81,7 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch about to be opened. `sheet_sha256` is the digest of the sheet's file."""
+    """A batch that person `by` is about to open. `sheet_sha256` is the digest of the sheet's file."""
 
     batch: str
     operation: str
@@ -93,11 +92,9 @@ class NewBatch:
     sheet_path: str = ""
     """The sheet's path when the batch was opened. The reconciliation is written next to it."""
     by: str = ""
-    """The person who opened the batch."""
     approvals: tuple[str, ...] = ()
     """A text about each person who prepared or approved the batch (see `core/shown_states.py`)."""
     plan_sha256: str = ""
-    """The digest of the approved plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +221,6 @@ class Entry:
     reply: StoredReply | None = None
     """The raw reply that led to the fact, if it is stored."""
     evidence: EvidenceRecord | None = None
-    """The evidence that led to the fact."""
 
 
 class MoveResult(Enum):

@@ -159,9 +159,8 @@ class SqliteReader(JournalReader):
             finally:
                 temporary.unlink(missing_ok=True)
         except (OSError, apsw.FullError, apsw.CantOpenError, apsw.ReadOnlyError) as error:
-            raise OutputError(
-                say("The copy {journal} cannot be written: {error}.", journal=path, error=error)
-            ) from None
+            message = say("The copy {journal} cannot be written: {error}.", journal=path, error=error)
+            raise OutputError(message) from None
 
     def close(self) -> None:
         # All commits are already durable. If the log cannot be emptied now, the next run empties it.
@@ -199,9 +198,8 @@ class SqliteReader(JournalReader):
         except (apsw.CorruptError, apsw.NotADBError) as error:
             raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=self.path, error=error)) from None
         except apsw.Error as error:
-            raise JournalError(
-                say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
-            ) from None
+            message = say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
+            raise JournalError(message) from None
 
 
 def _quote_word(word: str) -> str:
