@@ -234,7 +234,7 @@ class DatabaseLocation(JournalLocation):
         ):
             tables = postgres_tables(session.connection, identity)
             with session.connection.transaction():
-                tables.run("note_in_turn")
+                tables.run("lock_audit_trail")
                 yield tables
 
     @contextmanager

@@ -233,7 +233,7 @@ class EvidenceQueries(ABC):
     def _candidates_by_id(self, order_id: str) -> list[Candidate]:
         if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
             return []  # our ids never contain NUL or lone surrogates, and databases cannot look them up
-        lines = self._query("known_as", order_id=order_id)
+        lines = self._query("instructions_with_order_id", order_id=order_id)
         return [
             Candidate(
                 number,

@@ -52,7 +52,7 @@ SELECT {newest_fact}
 SELECT finding, count(*) FROM fact INDEXED BY fact_heard WHERE finding IS NOT NULL AND finding <> 'resolved'
 GROUP BY 1 ORDER BY 1
 
--- name: known_as
+-- name: instructions_with_order_id
 -- The instructions, of any operation, that use or have used an order id, in the columns of `Candidate`.
 SELECT i.number, i.client_orderid, i.amount, i.currency, s.state, s.attempt, s.generation, s.possible_duplicate_of,
     n.order_id, (s.first_sent IS NULL OR s.first_sent = s.intent) AND s.inherited_attempts = 0, n.at, n.endpoint_id
@@ -109,7 +109,7 @@ GROUP BY 1 ORDER BY 1
 -- The recorded orders of lost commits.
 SELECT d.text FROM fact f JOIN said d ON d.fact = f.number WHERE f.finding = 'unknown_order' AND f.source = 'witness'
 
--- name: lost_before
+-- name: recorded_losses
 -- The given instructions' lost attempts that were already restored or held, by the names of their commits.
 SELECT instruction, nonce FROM fact WHERE kind = 'intended' AND instruction = ANY (:numbers)
 UNION ALL

@@ -44,7 +44,7 @@ def _matching_orders(
     tables: Tables, instructions: Sequence[int], batches: Collection[str]
 ) -> Iterator[tuple[str, int]]:
     """Yield (batch id, fact number) for each stored order that names the row of one of `instructions`."""
-    for fact, details, document in tables.run("orders_to_look_at"):
+    for fact, details, document in tables.run("stored_orders"):
         batch = json.loads(details)
         if batch in batches and instructions:
             forgotten_rows = tables.run("rows_of", batch=batch, numbers=list(instructions))
@@ -85,7 +85,7 @@ def payments_to_forget(
         for number, batch in run("not_forgotten_of", numbers=list(instructions)) if instructions else ():
             by_batch.setdefault(batch, array("q")).append(number)
     numbers = [number for batch_numbers in by_batch.values() for number in batch_numbers]
-    memberships = run("knowing", numbers=numbers) if numbers else []
+    memberships = run("rows_of_other_batches", numbers=numbers) if numbers else []
     affected_batches = by_batch.keys() | {batch for batch, _ in memberships}
     finished_batches = {batch for batch in affected_batches if is_finished(batch)}
     if instructions is None:

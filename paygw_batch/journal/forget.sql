@@ -16,7 +16,7 @@ SELECT number FROM instruction WHERE batch = :batch AND salt IS NOT NULL ORDER B
 -- Whether a batch still has its sheet.
 SELECT 1 FROM page WHERE batch = :batch LIMIT 1
 
--- name: orders_to_look_at
+-- name: stored_orders
 -- The stored signed orders, with their batches.
 SELECT f.number, f.details, d.text FROM fact f INDEXED BY fact_of_journal JOIN said d ON d.fact = f.number
 WHERE f.kind = 'order' AND f.instruction IS NULL AND f.batch IS NULL ORDER BY f.number

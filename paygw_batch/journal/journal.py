@@ -271,7 +271,7 @@ class JournalReader(EvidenceQueries):
                     lines = self._tables.run("same_spelling", operation=operation, spelling=spelling)
                     numbers.update(number for _, number in lines)
             if expression := self._search_expression(search):
-                matches = self._tables.run("payments_fitting", expression=expression, limit=limit)
+                matches = self._tables.run("matching_payments", expression=expression, limit=limit)
                 numbers.update(number for (number,) in matches)
             newest = sorted(numbers, reverse=True)[:limit]
             return [_parse_payment(line) for line in self._tables.run("payments", numbers=newest)] if newest else []
@@ -279,7 +279,7 @@ class JournalReader(EvidenceQueries):
     def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
         """Return the payments in the given rows of a batch, with their payees, by row."""
         with self._snapshot():
-            numbers_by_row = dict(self._tables.run("numbered", batch=batch, rows=sorted(rows), after=0)) if rows else {}
+            numbers_by_row = dict(self._tables.run("rows_by_number", batch=batch, rows=sorted(rows))) if rows else {}
             numbers = sorted(set(numbers_by_row.values()), reverse=True)
             lines = self._tables.run("payments", numbers=numbers) if numbers else []
         payments = {number: _parse_payment(line) for number, line in zip(numbers, lines, strict=True)}
@@ -549,7 +549,7 @@ class Journal(JournalReader):
 
     def _apply_amendments(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
         """Replace instructions by their amendments, which take over the order ids. Releases rejected ones."""
-        new_numbers = dict(self._tables.run("replacing", batch=record.number)) if amended else {}
+        new_numbers = dict(self._tables.run("replacement_rows", batch=record.number)) if amended else {}
         if len(new_numbers) != len(amended):
             raise InternalError("an amendment does not belong to a row of its batch")
         if not amended:

@@ -24,7 +24,7 @@ SELECT number FROM page WHERE batch = :batch ORDER BY number
 -- One page of a sheet.
 SELECT content FROM page WHERE batch = :batch AND number = :number
 
--- name: replacing
+-- name: replacement_rows
 -- The rows of a batch that replace an instruction, with their numbers.
 SELECT row, number FROM instruction WHERE batch = :batch AND replaces IS NOT NULL
 
@@ -49,7 +49,7 @@ SELECT b.batch, b.sheet_name, b.operation, b.opened_at, i.row, i.client_orderid,
     {first_sent_at}, f.at
 FROM instruction i JOIN batch b ON b.number = i.batch {told} WHERE i.number = ANY (:numbers) ORDER BY i.number DESC
 
--- part: acts
+-- part: history_columns
 -- The columns of `HistoryFact`.
 f.number, f.at, f.kind, i.row, f.attempt, f.order_id, f.by, f.agreement, f.details, d.text
 
@@ -59,13 +59,13 @@ f.number, f.at, f.kind, i.row, f.attempt, f.order_id, f.by, f.agreement, f.detai
 SELECT f.number, f.at, f.kind, NULL, f.attempt, f.order_id, f.by, f.agreement, f.details, NULL
 FROM fact f INDEXED BY fact_of_batch WHERE f.batch = :batch
 UNION ALL
-SELECT {acts} FROM fact f INDEXED BY fact_of_people
+SELECT {history_columns} FROM fact f INDEXED BY fact_of_people
     CROSS JOIN instruction i ON i.number = f.instruction LEFT JOIN said d ON d.fact = f.number
 WHERE f.kind >= 'rel' AND f.kind < 's' AND i.batch = :batch
     AND f.instruction BETWEEN (SELECT number FROM instruction WHERE batch = :batch ORDER BY row LIMIT 1)
         AND (SELECT number FROM instruction WHERE batch = :batch ORDER BY row DESC LIMIT 1)
 UNION ALL
-SELECT {acts} FROM fact f INDEXED BY fact_of_people
+SELECT {history_columns} FROM fact f INDEXED BY fact_of_people
     CROSS JOIN known i ON i.batch = :batch AND i.instruction = f.instruction LEFT JOIN said d ON d.fact = f.number
 WHERE f.kind >= 'rel' AND f.kind < 's'
 ORDER BY 1

@@ -113,7 +113,7 @@ class LostRows:
         """Return facts that restore these instructions' lost attempts, and evidence that holds the other rows."""
         rows = {line[0]: parse_row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
         contested = EvidenceLog(self._tables).find_contested(rows)
-        recorded = {tuple(line) for line in self._tables.run("lost_before", numbers=list(numbers))}
+        recorded = {tuple(line) for line in self._tables.run("recorded_losses", numbers=list(numbers))}
         restored: list[Entry] = []
         holds: list[Remark] = []
         for number in numbers:
@@ -173,7 +173,7 @@ def _hold_orders(tables: Tables, record: RecordFacts, orders: Collection[str], f
         for spelling in {normalise_spelling(variant) for variant in (order, first_order_id(order) or order)}:
             by_spelling.setdefault(spelling, []).append(order)
     values = {"spellings": sorted(by_spelling), "first": first_instruction}
-    if by_spelling and (matches := tables.run("spelled_as_lost", **values)):
+    if by_spelling and (matches := tables.run("instructions_to_hold", **values)):
         contents = ((number, {"lost_orders": by_spelling[normalise_spelling(order)]}) for number, order in matches)
         record([Remark(_witness_evidence(Finding.AMBIGUOUS, content), "", number) for number, content in contents])
 

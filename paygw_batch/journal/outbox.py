@@ -65,20 +65,20 @@ class Outbox(ABC):
     def record_sent(self, notice: StoredNotice, at: str) -> None:
         """Record durably that a notice was sent. It is never sent again."""
         with self._write_transaction():
-            self._query("note_sent", number=notice.number, at=at)
+            self._query("record_sent", number=notice.number, at=at)
 
     def record_problem(self, notice: StoredNotice, problem: str) -> None:
         with self._write_transaction():
-            self._query("note_problem", number=notice.number, problem=problem)
+            self._query("record_problem", number=notice.number, problem=problem)
 
     def make_due(self, now: datetime) -> None:
         """Make unsent notices due now if their last try failed, or began at least `FIRST_PAUSE` ago."""
         with self._write_transaction():
-            self._query("hurry", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
+            self._query("make_due", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
 
     def list_notices(self, *, limit: int) -> Sequence[StoredNotice]:
         """Return up to `limit` notices: first the unsent ones, then the sent ones, each newest first."""
-        return [_parse_notice(line) for line in self._query("listed", limit=limit)]
+        return [_parse_notice(line) for line in self._query("all_notices", limit=limit)]
 
     def newest_subject(self, occasion: Occasion, batch: str) -> str:
         """Return the alphabetically last subject of a batch's notices for an occasion, or empty if there are none."""

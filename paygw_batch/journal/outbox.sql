@@ -11,19 +11,19 @@ ON CONFLICT (occasion, batch, subject, recipient) DO NOTHING
 UPDATE notice SET tries = tries + 1, tried_at = :now, next_at = :next_at, problem = '', content = coalesce(content, :content)
 WHERE number = :number AND tries = :tries AND sent_at IS NULL AND next_at <= :now RETURNING number
 
--- name: note_sent
+-- name: record_sent
 -- Records that a notice was sent.
 UPDATE notice SET sent_at = :at, problem = '' WHERE number = :number
 
--- name: note_problem
+-- name: record_problem
 -- Records why a notice could not be sent.
 UPDATE notice SET problem = :problem WHERE number = :number
 
--- name: hurry
+-- name: make_due
 -- Makes notices due if their last try failed, or began before a time and never ended.
 UPDATE notice SET next_at = :now WHERE sent_at IS NULL AND (problem <> '' OR tried_at <= :before)
 
--- name: listed
+-- name: all_notices
 -- All notices, unsent ones first.
 SELECT {notice} FROM notice ORDER BY sent_at IS NOT NULL, number DESC LIMIT :limit
 

@@ -104,9 +104,9 @@ def check_evidence(tables: Tables, forgettings: Sequence[BatchForgotten]) -> Non
     """Raise `JournalCorrupt` if personal data was removed but not forgotten, or a finding does not match its effect."""
     before = max((fact.before for fact in forgettings), default="")
     orders = [0, *(number for fact in forgettings for number in fact.orders)]
-    if lines := tables.run("unsaid", before=before, orders=orders):
+    if lines := tables.run("missing_personal_data", before=before, orders=orders):
         raise JournalCorrupt(say("The personal data in fact {number} of the journal was removed.", number=lines[0][0]))
-    if mismatches := tables.run("misjudged"):
+    if mismatches := tables.run("wrong_findings"):
         raise JournalCorrupt(say("Fact {number} does not match its effect on its row.", number=mismatches[0][0]))
 
 
@@ -221,7 +221,7 @@ class RowReplay:
         counts.update(states, instructions=instruction_count, order_ids=order_id_count)
         replies = self._check_replies()
         expected = {"state": instruction_count, "contradiction": counts["contradictions"], "reply": replies, "said": 0}
-        for (table, count), actual in zip(expected.items(), *run("count_beside"), strict=True):
+        for (table, count), actual in zip(expected.items(), *run("count_dependent_lines"), strict=True):
             if count != actual:
                 raise JournalCorrupt(say("A line of table {table} refers to missing data.", table=table))
         return counts
@@ -265,9 +265,9 @@ class RowReplay:
             count += 1
             if not belongs_to_row or reply_sha256(bytes(head).decode(), bytes(body)) != digest:
                 raise JournalCorrupt(say("The stored reply of fact {number} was changed.", number=fact))
-        if self.tables.run("count_replies_said") != [(count,)]:
+        if self.tables.run("count_expected_replies") != [(count,)]:
             raise JournalCorrupt(say("A reply that a fact refers to is not in the journal."))
-        if changed_facts := self.tables.run("read_as_nothing"):
+        if changed_facts := self.tables.run("facts_with_none_text"):
             raise JournalCorrupt(
                 say("Fact {number} or the one before it was changed: its hash is wrong.", number=changed_facts[0][0])
             )

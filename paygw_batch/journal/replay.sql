@@ -42,11 +42,11 @@ FROM instruction i LEFT JOIN state s ON s.instruction = i.number ORDER BY i.numb
 SELECT r.fact, r.instruction = f.instruction, r.head, r.body, d.reply_sha256
 FROM reply r JOIN fact f ON f.number = r.fact LEFT JOIN said d ON d.fact = r.fact ORDER BY 1
 
--- name: count_replies_said
+-- name: count_expected_replies
 -- The number of replies that facts refer to.
 SELECT count(reply_sha256) FROM said
 
--- name: unsaid
+-- name: missing_personal_data
 -- The facts whose personal data is missing although it was not forgotten. Facts without an instruction are forgotten if they are
 -- from before a time, notifications once they were processed, and orders with the rows that they name.
 SELECT f.number FROM fact f LEFT JOIN instruction i ON i.number = f.instruction
@@ -58,25 +58,25 @@ WHERE f.said_sha256 IS NOT NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fac
         SELECT 1 FROM fact g WHERE g.batch = i.batch AND g.kind = 'batch_forgotten' AND g.number > f.number) END
 ORDER BY 1 LIMIT 1
 
--- name: misjudged
+-- name: wrong_findings
 -- The facts whose effect on their row contradicts their own finding.
 SELECT f.number FROM fact f LEFT JOIN contradiction c ON c.fact = f.number
 WHERE f.finding IN ('moved', 'contradicting', 'resolved') AND ((c.fact IS NULL) <> (f.finding <> 'contradicting')
     OR CASE f.finding WHEN 'resolved' THEN f.kind NOT IN ({resolutions}) ELSE f.kind <> coalesce(f.means, '') END)
 ORDER BY 1 LIMIT 1
 
--- name: count_heard
+-- name: count_evidence
 -- The number of facts with evidence.
 SELECT count(*) FROM fact WHERE finding IS NOT NULL
 
--- name: read_as_nothing
+-- name: facts_with_none_text
 -- The facts with a text that has the same hash as an empty column. None is ever written.
 SELECT f.number FROM fact f WHERE (f.order_id = 'None' AND f.kind NOT IN ('intended', 'released')) OR 'None' IN (
     f.nonce, f.purpose, f.endpoint_id, f.gateway_status, f.gateway_reference, f.error_code, f.cause, f.source, f.finding, f.means,
     f.by, f.basis, f.agreement, f.details
 ) ORDER BY 1 LIMIT 1
 
--- name: count_beside
+-- name: count_dependent_lines
 -- The number of lines in each other table, and of lines with personal data but without a fact.
 SELECT (SELECT count(*) FROM state), (SELECT count(*) FROM contradiction), (SELECT count(*) FROM reply),
     (SELECT count(*) FROM said d WHERE NOT EXISTS (SELECT 1 FROM fact f WHERE f.number = d.fact))

@@ -116,7 +116,7 @@ ORDER BY row LIMIT :limit
 -- The next rows of a batch, with their instructions.
 {page}
 
--- name: rows_in
+-- name: rows_by_state
 -- The rows of a batch in the given states with their instructions, in the sheet's order, found from the states.
 WITH chosen AS MATERIALIZED (
     SELECT s.instruction FROM state s WHERE s.batch = :batch AND s.state = ANY (:states) AND {old_enough}
@@ -128,12 +128,12 @@ SELECT k.row, k.instruction FROM known k CROSS JOIN state s ON s.instruction = k
 WHERE k.batch = :batch AND s.state = ANY (:states) AND k.row > :after AND {old_enough}
 ORDER BY row LIMIT :limit
 
--- name: rows_walked
+-- name: scanned_rows
 -- The next rows of a batch with their instructions, and whether they are in the given states, which very many rows have.
 WITH c AS MATERIALIZED ({page}) SELECT c.row, c.instruction, s.state = ANY (:states) AND {old_enough}
 FROM c CROSS JOIN state s ON s.instruction = c.instruction ORDER BY c.row
 
--- name: many_in
+-- name: count_up_to_limit
 -- The number of a batch's own rows in the given states, counted up to a limit.
 SELECT count(*) FROM (SELECT 1 FROM state WHERE batch = :batch AND state = ANY (:states) LIMIT :limit) found
 

@@ -142,7 +142,7 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]
             page_size = _CHUNK_SIZE
             states = [State.READY.value]
             if not has_many_rows(tables, batch, states):
-                next_ready = tables.run("rows_in", batch=batch, states=states, after=after, until=None, limit=1)
+                next_ready = tables.run("rows_by_state", batch=batch, states=states, after=after, until=None, limit=1)
                 if not next_ready:
                     break
                 after = next_ready[0][0] - 1
@@ -187,14 +187,14 @@ def _all_pairs(tables: Tables, batch: int, after: int, limit: int | None) -> Ite
 def _numbered_pairs(tables: Tables, batch: int, numbers: Collection[int], after: int) -> Iterator[tuple[int, int]]:
     ordered = sorted({number for number in numbers if number > after})
     for start in range(0, len(ordered), _CHUNK_SIZE):
-        yield from tables.run("numbered", batch=batch, rows=ordered[start : start + _CHUNK_SIZE])
+        yield from tables.run("rows_by_number", batch=batch, rows=ordered[start : start + _CHUNK_SIZE])
 
 
 def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: int | None) -> Iterator[tuple[int, int]]:
     """Yield (row, instruction) for rows after `after` that match the batch, states and cutoff in `filters`."""
     if limit is not None and has_many_rows(tables, filters["batch"], filters["states"]):
         page_size, remaining = max(limit, _SCAN_SIZE), limit
-        while remaining > 0 and (lines := tables.run("rows_walked", **filters, after=after, limit=page_size)):
+        while remaining > 0 and (lines := tables.run("scanned_rows", **filters, after=after, limit=page_size)):
             matching = [(row, instruction) for row, instruction, is_match in lines if is_match]
             yield from matching[:remaining]
             remaining, after = remaining - len(matching), lines[-1][0]
@@ -202,7 +202,7 @@ def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: i
     # All rows are read before the first one is yielded, because the caller may write to the journal in between.
     found_rows, instructions = array("q"), array("q")
     max_rows = NO_LIMIT if limit is None else limit
-    for row, instruction in tables.stream("rows_in", **filters, after=after, limit=max_rows):
+    for row, instruction in tables.stream("rows_by_state", **filters, after=after, limit=max_rows):
         found_rows.append(row)
         instructions.append(instruction)
     yield from zip(found_rows, instructions, strict=True)
@@ -210,4 +210,4 @@ def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: i
 
 def has_many_rows(tables: Tables, batch: int, states: list[str]) -> bool:
     """Return whether so many of a batch's rows are in `states` that scanning it is faster than sorting them."""
-    return tables.run("many_in", batch=batch, states=states, limit=_SCAN_FROM_ROWS) == [(_SCAN_FROM_ROWS,)]
+    return tables.run("count_up_to_limit", batch=batch, states=states, limit=_SCAN_FROM_ROWS) == [(_SCAN_FROM_ROWS,)]

@@ -43,7 +43,7 @@ OF_ONE_STORE = {
     "outbox.sql": {"newest_of_run", "end_runs", "may_decide"},
     "journal.sql": {
         *("add_spelling", "add_reference", "odd_ids", "odd_ids_from", "references", "spellings"),
-        *("first_rows", "newest_fact_time", "chain_ends", "note_in_turn"),
+        *("first_rows", "newest_fact_time", "chain_ends", "lock_audit_trail"),
     },
 }
 """Statements that the other store does not need."""

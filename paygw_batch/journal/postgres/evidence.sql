@@ -17,7 +17,7 @@ SELECT lock_rows(:numbers)
 SELECT s.instruction, s.attempt, f.at FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight'
 JOIN fact f ON f.number = s.intent WHERE is_left(f.process, :dead) ORDER BY 1
 
--- name: spelled_as_lost
+-- name: instructions_to_hold
 -- The instructions from `first` on that have one of these order ids, in any spelling, and are not held for it yet.
 SELECT o.instruction, min(o.order_id) FROM order_id o WHERE o.spelling = ANY (:spellings) AND o.instruction >= :first
     AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = o.instruction AND e.source = 'witness')

@@ -1,6 +1,6 @@
 -- The statements by which `forget.py` and `journal.py` forget people, for PostgreSQL.
 
--- name: knowing
+-- name: rows_of_other_batches
 -- The rows of other batches with the given instructions.
 SELECT batch, instruction FROM known WHERE instruction = ANY (:numbers)
 

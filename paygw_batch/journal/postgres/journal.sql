@@ -73,11 +73,11 @@ SELECT order_id, instruction FROM order_id WHERE operation = :operation AND spel
 -- Whether an order id was ever used, in any spelling.
 SELECT 1 FROM order_id WHERE operation = :operation AND spelling = :spelling LIMIT 1
 
--- name: numbered
+-- name: rows_by_number
 -- The given rows that a batch has, with their instructions.
 SELECT row, instruction FROM covered WHERE batch = :batch AND row = ANY (:rows) ORDER BY row
 
--- name: payments_fitting
+-- name: matching_payments
 -- The newest payments whose payees match the search.
 SELECT instruction FROM payee_words WHERE words @@ :expression::tsquery ORDER BY instruction DESC LIMIT :limit
 
@@ -89,6 +89,6 @@ SELECT {newest_fact}, (SELECT max(number) FROM batch), (SELECT max(number) FROM 
 -- Stores an order id.
 INSERT INTO order_id VALUES (:operation, :order_id, :instruction, :spelling)
 
--- name: note_in_turn
+-- name: lock_audit_trail
 -- Locks the audit trail against other transactions until this one ends.
 SELECT pg_advisory_xact_lock(7024)

@@ -54,7 +54,7 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     _check_limits(connection)
     row_counts = RowReplay(tables, progress).run()
     _check_indexes(connection)
-    ((facts,),), ((evidence_count,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
+    ((facts,),), ((evidence_count,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_evidence")
     if fetch(connection, "SELECT has_table_privilege('audit', 'SELECT')") == [(True,)]:  # workers may not read it
         batch_counts = {**batch_counts, "audit_entries": check_trail(tables)}
     return {**row_counts, **batch_counts, "facts": facts, "evidence": evidence_count}

@@ -4,7 +4,7 @@
 -- The time of the newest fact.
 (SELECT at FROM fact ORDER BY number DESC LIMIT 1)
 
--- name: spelled_as_lost
+-- name: instructions_to_hold
 -- The instructions from `first` on that have one of these order ids, in any spelling, and are not held for it yet.
 WITH wanted AS MATERIALIZED (
     SELECT b.operation, w.value AS spelling FROM (SELECT DISTINCT operation FROM batch) b CROSS JOIN carray(:spellings) w

@@ -1,6 +1,6 @@
 -- The statements by which `forget.py` and `journal.py` forget people, for SQLite.
 
--- name: knowing
+-- name: rows_of_other_batches
 -- The rows of other batches with the given instructions.
 SELECT k.batch, k.instruction FROM carray(:numbers) wanted JOIN known k ON k.instruction = wanted.value
 

@@ -64,7 +64,7 @@ WHERE i.payee = :payee AND i.minor = :minor AND i.currency = :currency AND i.cli
 -- Whether an order id was ever used, in any spelling.
 {spelled} LIMIT 1
 
--- name: numbered
+-- name: rows_by_number
 -- The given rows that a batch has, with their instructions.
 SELECT row, instruction FROM (
     SELECT i.row, i.number AS instruction FROM carray(:rows) wanted
@@ -95,7 +95,7 @@ SELECT operation, spelling, order_id FROM order_id_spelling
 -- The references of all batches.
 SELECT batch, reference FROM batch_reference ORDER BY batch
 
--- name: payments_fitting
+-- name: matching_payments
 -- The newest payments whose payees match the search.
 SELECT rowid FROM payment_words WHERE payment_words MATCH :expression ORDER BY rowid DESC LIMIT :limit
 

@@ -71,7 +71,7 @@ def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mappi
             check_personal_data(number, digest, salt, *values)
     batch_counts = check_batches(tables)
     row_counts = RowReplay(tables, progress).run()
-    ((facts,),), ((evidence_count,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
+    ((facts,),), ((evidence_count,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_evidence")
     return {
         **row_counts,
         **batch_counts,
