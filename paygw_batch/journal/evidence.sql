@@ -56,7 +56,7 @@ GROUP BY 1 ORDER BY 1
 -- The instructions, of any operation, that use or have used an order id, in the columns of `Candidate`.
 SELECT i.number, i.client_orderid, i.amount, i.currency, s.state, s.attempt, s.generation, s.possible_duplicate_of,
     n.order_id, (s.first_sent IS NULL OR s.first_sent = s.intent) AND s.inherited_attempts = 0, n.at, n.endpoint_id
-FROM instruction i {told} WHERE i.number IN (
+FROM instruction i {with_state} WHERE i.number IN (
     SELECT instruction FROM order_id
     WHERE operation IN (SELECT DISTINCT operation FROM batch) AND order_id = :order_id
 ) ORDER BY i.number

@@ -47,7 +47,7 @@ SELECT b.batch, b.sheet_name, b.operation, b.opened_at, i.row, i.client_orderid,
     coalesce(i.fields, '{}'), coalesce(i.payee, ''), s.state, s.attempt - s.inherited_attempts,
     n.order_id, {gateway_status}, {gateway_reference}, {error_code}, {message}, s.possible_duplicate_of,
     {first_sent_at}, f.at
-FROM instruction i JOIN batch b ON b.number = i.batch {told} WHERE i.number = ANY (:numbers) ORDER BY i.number DESC
+FROM instruction i JOIN batch b ON b.number = i.batch {with_state} WHERE i.number = ANY (:numbers) ORDER BY i.number DESC
 
 -- part: history_columns
 -- The columns of `HistoryFact`.

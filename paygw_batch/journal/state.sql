@@ -1,6 +1,6 @@
 -- The statements about the states of rows, for all stores. `tables.py` adapts them to each store.
 
--- part: told
+-- part: with_state
 -- The state of an instruction `i`, its latest intent `n`, the newest fact `f` that moved it, and its personal data.
 JOIN state s ON s.instruction = i.number
     LEFT JOIN fact n ON n.number = s.intent LEFT JOIN fact f ON f.number = s.fact LEFT JOIN said d ON d.fact = s.fact
@@ -71,7 +71,7 @@ CASE WHEN s.state = 'rejected' AND s.possible_duplicate_of = s.attempt AND coale
 -- The order id of the next attempt.
 coalesce(s.order_id, i.client_orderid)
 
--- part: old_enough
+-- part: within_cutoff
 -- Leaves out accepted rows whose latest intent is after a given time.
 (s.state <> 'accepted' OR CAST(:until AS TEXT) IS NULL OR (SELECT a.at FROM fact a WHERE a.number = s.intent) <= :until)
 
@@ -80,13 +80,13 @@ coalesce(s.order_id, i.client_orderid)
 SELECT i.number, s.attempt, i.client_orderid, i.country, i.currency, i.minor, s.state, s.attempt - s.inherited_attempts,
     n.order_id, n.purpose, {gateway_status}, {gateway_reference}, {http_status}, {error_code}, {marked_message},
     s.possible_duplicate_of, {first_sent_at}, f.at, n.at, {quarantined_since}, n.endpoint_id
-FROM instruction i {told} WHERE i.number = ANY (:numbers)
+FROM instruction i {with_state} WHERE i.number = ANY (:numbers)
 
 -- name: standings
 -- The given instructions in the columns of `RowStanding`.
 SELECT i.number, i.client_orderid, {next_order_id}, s.state, s.attempt, s.generation, s.possible_duplicate_of,
     {quarantined_since}
-FROM instruction i {told} WHERE i.number = ANY (:numbers)
+FROM instruction i {with_state} WHERE i.number = ANY (:numbers)
 
 -- name: ready
 -- The given instructions that are ready, with the numbers and order ids of their next attempts.
@@ -119,18 +119,18 @@ ORDER BY row LIMIT :limit
 -- name: rows_by_state
 -- The rows of a batch in the given states with their instructions, in the sheet's order, found from the states.
 WITH chosen AS MATERIALIZED (
-    SELECT s.instruction FROM state s WHERE s.batch = :batch AND s.state = ANY (:states) AND {old_enough}
+    SELECT s.instruction FROM state s WHERE s.batch = :batch AND s.state = ANY (:states) AND {within_cutoff}
 )
 SELECT i.row, i.number AS instruction FROM chosen c CROSS JOIN instruction i ON i.number = c.instruction
 WHERE i.row > :after
 UNION ALL
 SELECT k.row, k.instruction FROM known k CROSS JOIN state s ON s.instruction = k.instruction
-WHERE k.batch = :batch AND s.state = ANY (:states) AND k.row > :after AND {old_enough}
+WHERE k.batch = :batch AND s.state = ANY (:states) AND k.row > :after AND {within_cutoff}
 ORDER BY row LIMIT :limit
 
 -- name: scanned_rows
 -- The next rows of a batch with their instructions, and whether they are in the given states, which very many rows have.
-WITH c AS MATERIALIZED ({page}) SELECT c.row, c.instruction, s.state = ANY (:states) AND {old_enough}
+WITH c AS MATERIALIZED ({page}) SELECT c.row, c.instruction, s.state = ANY (:states) AND {within_cutoff}
 FROM c CROSS JOIN state s ON s.instruction = c.instruction ORDER BY c.row
 
 -- name: count_up_to_limit
@@ -160,12 +160,12 @@ count(*) AS rows, sum(s.minor / 1000000000) AS billions, sum(s.minor % 100000000
 -- part: counted_known
 -- The rows of a batch that an earlier batch already had.
 SELECT s.country, s.currency, s.state, {summed} FROM known k CROSS JOIN state s ON s.instruction = k.instruction
-WHERE k.batch = :batch AND {old_enough} GROUP BY s.state, s.country, s.currency
+WHERE k.batch = :batch AND {within_cutoff} GROUP BY s.state, s.country, s.currency
 
 -- part: counted
 -- All rows of a batch.
 SELECT s.country, s.currency, s.state, {summed} FROM state s
-WHERE s.batch = :batch AND {old_enough} GROUP BY s.state, s.country, s.currency
+WHERE s.batch = :batch AND {within_cutoff} GROUP BY s.state, s.country, s.currency
 UNION ALL
 {counted_known}
 
@@ -194,4 +194,4 @@ WHERE s.state = 'ready' GROUP BY 1, 2, 3
 -- The next rows of a batch, in the order of `LINE_COLUMNS`.
 SELECT c.row, s.state, s.attempt - s.inherited_attempts, n.order_id, n.purpose, {gateway_status}, {gateway_reference},
     {http_status}, {error_code}, {marked_message}, {first_sent_at}, f.at, s.minor
-FROM ({page}) c CROSS JOIN instruction i ON i.number = c.instruction {told} ORDER BY c.row
+FROM ({page}) c CROSS JOIN instruction i ON i.number = c.instruction {with_state} ORDER BY c.row

@@ -25,7 +25,7 @@ SELECT u.row, u.order_id, i.number, i.client_orderid = u.order_id, coalesce(i.co
     s.possible_duplicate_of, {quarantined_since}, b.batch, i.row, b.opened_at
 FROM unnest(:row::bigint[], :order_id::text[], :content::text[]) WITH ORDINALITY u(row, order_id, content, place)
 JOIN order_id o ON o.operation = :operation AND o.order_id = u.order_id
-JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch {told} ORDER BY u.place
+JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch {with_state} ORDER BY u.place
 
 -- name: look_alikes
 -- The instructions that make the same payment as a row under another id, oldest first.

@@ -26,7 +26,7 @@ WHERE s.operation = :operation AND s.spelling = :spelling
 -- a forgotten payee never matches.
 SELECT :row, :order_id, i.number, i.client_orderid = :order_id, coalesce({content} = :content, FALSE), s.state,
     s.possible_duplicate_of, {quarantined_since}, b.batch, i.row, b.opened_at
-FROM order_id o JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch {told}
+FROM order_id o JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch {with_state}
 WHERE o.operation = :operation AND o.order_id = :order_id
 
 -- name: look_alikes
