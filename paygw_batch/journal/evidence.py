@@ -163,7 +163,7 @@ class EvidenceQueries(ABC):
         return [note for note in notes if isinstance(note, StatementNote) and note.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return the evidence that holds ready rows of a batch, or would if they were released, by row number."""
+        """Return the evidence that holds ready rows of a batch, or rejected rows after a release, by row number."""
         holds: dict[int, Hold] = {}
         for row, state, number, source, means, at, content in self._query("holds", batch=batch):
             last_sent_at, order_ids = at if source == EvidenceSource.WITNESS.value else "", _named_order_ids(content)
@@ -212,7 +212,7 @@ class EvidenceQueries(ABC):
         return self._query("arrivals", limit=limit)
 
     def find_contested(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Return those of the given instructions that evidence contradicts. If ready or rejected, they are held."""
+        """Return the given instructions that evidence contradicts. Those that are ready or rejected are held."""
         wanted = sorted(set(numbers))
         return frozenset(number for (number,) in self._query("contested", numbers=wanted)) if wanted else frozenset()
 
@@ -305,7 +305,7 @@ class EvidenceLog(EvidenceQueries):
     def record_notes(
         self, record: RecordFacts, *notes: StatementNote | ClockComparison | SignedOrder | ConcurrentNote | None
     ) -> None:
-        """Record notes about the whole journal, except None. Raises `DocumentWithdrawn` for a withdrawn order."""
+        """Record the given notes about the whole journal. Raises `DocumentWithdrawn` if one is a withdrawn order."""
         present = [note for note in notes if note is not None]
         for note in present:
             if isinstance(note, SignedOrder):

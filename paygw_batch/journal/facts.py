@@ -373,7 +373,7 @@ class PersonalDataLine(NamedTuple):
 
 
 def line_text(columns: Iterable[Any]) -> str:
-    """Return a line's text, of which the hash is taken: its columns except the two hashes, one per line.
+    """Return the text to hash for a stored line: its columns except the two hashes, separated by line breaks.
 
     No column contains a line break or the text "None", so different facts have different texts.
     """
@@ -409,7 +409,7 @@ def chain_facts(
 ) -> tuple[list[Line], list[PersonalDataLine]]:
     """Return the lines that append `entries` to the chain at `end`, and their personal data.
 
-    Times in a chain never decrease. After the clock was set back, a fact gets the previous fact's time.
+    Times in a chain never decrease. If the clock was set back, a fact gets the previous fact's time.
     """
     lines, personal_lines = [], []
     seq, previous_hash, at = end

@@ -239,7 +239,7 @@ class FileLocation(JournalLocation):
             return None
 
     def create(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Create the journal. Raises `JournalHeld` if another process holds its lock, and as in `JournalLocation`."""
+        """Create the journal (see `JournalLocation`). Raises `JournalHeld` if another process holds its lock."""
         make_directory(self.path.parent)
         check_directory(self.path.parent)
         now = self.now()
@@ -420,7 +420,7 @@ class FileLocation(JournalLocation):
         return ()
 
     def _require_known(self, examined: ExaminedJournal) -> None:
-        """Raise `JournalNotAdopted` if the journal is unknown, and `JournalTooOld` if this path had another one."""
+        """Raise `JournalNotAdopted` if the journal is unknown, and `JournalTooOld` if another one was used here."""
         journal_id = examined.identity.journal_id
         if [entry for entry in self._used_journals() if not entry.is_lost and entry.journal_id != journal_id]:
             raise JournalTooOld(say("This is not the journal that this machine last sent rows from."))

@@ -43,7 +43,7 @@ def forget_evidence(
 def _matching_orders(
     tables: Tables, instructions: Sequence[int], batches: Collection[str]
 ) -> Iterator[tuple[str, int]]:
-    """Yield (batch id, fact number) for each stored order that names the row of one of `instructions`."""
+    """Yield (batch id, fact number) for each stored order that names a row of these instructions."""
     for fact, details, document in tables.run("stored_orders"):
         batch = json.loads(details)
         if batch in batches and instructions:

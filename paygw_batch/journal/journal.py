@@ -405,7 +405,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def mark_interrupted(self, at: str) -> int:
-        """Mark instructions that ended runs left in flight as in doubt. Returns their number."""
+        """Mark as in doubt the instructions that ended runs left in flight. Returns their number."""
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
@@ -423,7 +423,7 @@ class Journal(JournalReader):
     ) -> Counter[Finding]:
         """Process about `at_most` pending notifications (all if None), and return their counts by finding.
 
-        Stops at the first one about a row in flight.
+        Stops before the first one about a row in flight.
         """
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
@@ -548,7 +548,7 @@ class Journal(JournalReader):
         """Run the block in a write transaction that may forget the payees of these payments."""
 
     def _apply_amendments(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
-        """Replace instructions by their amendments, which take over the order ids. Releases rejected ones."""
+        """Replace instructions with their amendments, which take over the order ids. Releases rejected ones."""
         new_numbers = dict(self._tables.run("replacement_rows", batch=record.number)) if amended else {}
         if len(new_numbers) != len(amended):
             raise InternalError("an amendment does not belong to a row of its batch")

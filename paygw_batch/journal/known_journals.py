@@ -98,7 +98,7 @@ class KnownJournals:
         return _read_entry(path) if check_file(path) else None
 
     def merchant_journals(self, endpoints: Sequence[EndpointIdentity], *, except_id: str = "") -> list[KnownJournal]:
-        """Return the merchant's journals but `except_id`, oldest first. Includes unlisted ones at default paths."""
+        """Return the merchant's journals except `except_id`, oldest first. Includes unlisted ones at default paths."""
         by_id = {entry.journal_id: entry for entry in (*self._journals_at_default_paths(), *self.entries())}
         journals = [entry for entry in by_id.values() if entry.journal_id != except_id and entry.belongs_to(endpoints)]
         return sorted(journals, key=lambda entry: (entry.created_at, entry.journal_id))
@@ -112,7 +112,7 @@ class KnownJournals:
             file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
 
     def updated_entry(self, identity: Identity, endpoints: Sequence[EndpointIdentity], path: Path) -> KnownJournal:
-        """Return the entry of a journal at `path` with these endpoints, and any others that it already has."""
+        """Return a journal's entry for `path`, with these endpoints and those already in its current entry."""
         previous = self.entry(identity.journal_id)
         # Endpoints missing from the journal are kept, because it may be an older copy that a person adopted.
         names = tuple(dict.fromkeys((*endpoints, *(() if previous is None else previous.names))))

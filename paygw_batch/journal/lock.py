@@ -45,7 +45,7 @@ def translating_os_errors(message: str, *, hint: str | None = None, **values: ob
 
 
 def canonical_path(path: Path) -> Path:
-    """Make `path` absolute and resolve all links but the last component. Raises `JournalError` if it is not UTF-8."""
+    """Make `path` absolute and resolve links except in its last component. Raises `JournalError` if it is not UTF-8."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last component
     canonical = Path(os.path.realpath(absolute.parent)) / absolute.name
     try:

@@ -49,7 +49,7 @@ class Loss:
 
     `commits` is their number. `intents` maps each instruction to its lost attempts in the order of sending. Attempts
     can share a number, because a journal can be replaced by an older copy more than once. `unsent` contains attempts
-    that were certainly not sent, and that the journal may have.
+    that were certainly not sent. The journal may have these.
     """
 
     commits: int = 0

@@ -58,7 +58,7 @@ class NewInstructions(Protocol):
         """
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals by country and currency. Their instruction numbers count from 0."""
+        """Return the totals by country and currency, with instruction numbers that start at 0."""
 
     def payee_words(self) -> Iterable[str | None]:
         """Return the texts that identify each instruction's payee, joined by non-word characters."""
@@ -109,7 +109,7 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Some of a batch's pages and of its new instructions, which need not be on these pages."""
+    """Some of a batch's pages and new instructions. The instructions need not be on these pages."""
 
     pages: Sequence[bytes] = ()
     instructions: NewInstructions = field(default_factory=InstructionRows)
@@ -138,7 +138,7 @@ _PAYEE_VALUE_COUNT = 3
 
 
 def permanent_parts(texts: Iterable[bytes]) -> list[bytes]:
-    """Return the part of each text that remains when its payee is forgotten. Raises `InternalError` for a NUL."""
+    """Return the part of each text that remains if its payee is forgotten. Raises `InternalError` for extra NULs."""
     parts = [text.rsplit(b"\0", _PAYEE_VALUE_COUNT)[0] for text in texts]
     if {part.count(b"\0") for part in parts} - {VALUES_PER_TEXT - _PAYEE_VALUE_COUNT - 1}:
         raise InternalError("a validated value holds a NUL character")

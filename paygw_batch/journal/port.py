@@ -58,7 +58,7 @@ class CountedKind(StrEnum):
 
 
 class CountedOutcomes(NamedTuple):
-    """A number (`times`) of successive outcomes of the same kind and, if rejections, with the same `reason`."""
+    """A series of `times` successive outcomes of the same kind. Rejections also have the same `reason`."""
 
     kind: CountedKind
     reason: str
@@ -254,7 +254,7 @@ class TimetableJob:
 
 
 class SharedRunHandle(Protocol):
-    """A handle on a run that workers are sending."""
+    """A handle to a shared run."""
 
     def read_state(self) -> SharedRun:
         """Return the current state of the run."""

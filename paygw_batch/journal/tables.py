@@ -31,7 +31,7 @@ class Tables(Protocol):
         """Store a new order id of an operation."""
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Lock instructions until the transaction ends. Returns whether any may have moved before that."""
+        """Lock instructions until the transaction ends. Returns whether one may have moved before it was locked."""
 
     def lock_withdrawals(self) -> None:
         """Keep other transactions from withdrawing or carrying out documents until this one ends."""

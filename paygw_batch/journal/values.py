@@ -81,7 +81,7 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch that person `by` is about to open. `sheet_sha256` is the digest of the sheet's file."""
+    """A batch that the person `by` is about to open. `sheet_sha256` is the digest of the sheet's file."""
 
     batch: str
     operation: str
@@ -299,7 +299,8 @@ class PaymentsToForget:
     """The payments whose payees may be forgotten now, as instruction numbers by batch number.
 
     If a batch in `batches` has no such payments, only its sheet is forgotten. `waiting` lists the unfinished batches,
-    in which nobody can be forgotten yet. Payments before the date `before` are forgotten, unless it is empty.
+    in which nobody can be forgotten yet. `before` is the date before which people are forgotten, or empty for a single
+    person.
     """
 
     before: str
@@ -361,7 +362,7 @@ class UsedSpelling:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBatch:
-    """A batch whose payments `rows` rows of a sheet repeat under other order ids."""
+    """A batch whose payments are repeated by `rows` rows of a sheet under other order ids."""
 
     batch: str
     sheet_name: str
@@ -524,7 +525,7 @@ class BatchOpened:
 class BatchForgotten:
     """The fact that people in a batch were forgotten: who decided it, and how many payments it concerns.
 
-    Payments before the date `before` were forgotten, or those of one person if it is empty.
+    `before` is the date before which people were forgotten, or empty if only one person was forgotten.
     """
 
     by: str

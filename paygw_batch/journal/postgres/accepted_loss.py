@@ -45,7 +45,7 @@ class LossWriter:
         self._lost_rows = LostRows(self._tables, loss, by=by, at=at)
 
     def write(self) -> AcceptedRows:
-        """Mark rows that may have been sent as in doubt, or hold them. Raises `JournalHeld` while one is being sent."""
+        """Mark as in doubt, or hold, rows that may have been sent. Raises `JournalHeld` while one is being sent."""
         _allow_intents(self._connection)
         unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost_rows.numbers))
         # Facts are written in the order of sending, because times in a chain never decrease, and later replies are
@@ -57,7 +57,7 @@ class LossWriter:
         return self._lost_rows.rows
 
     def write_worst_case(self) -> AcceptedRows:
-        """Mark every row that this host could have sent as in doubt. Raises `JournalHeld` while a process sends."""
+        """Mark as in doubt every row that this host could have sent. Raises `JournalHeld` while another process sends."""
         in_doubt = put_unfinished_in_doubt(self._connection, self._writer, self._at)
         holds = self._restore_attempts()
         self._lost_rows.rows.in_doubt = in_doubt
@@ -100,7 +100,7 @@ class LossWriter:
 
 
 def put_unfinished_in_doubt(connection: Connection[Row], writer: FactWriter, at: str) -> int:
-    """Mark every ready or in-flight row as in doubt, and return their number. Can be repeated after a crash.
+    """Mark as in doubt every ready or in-flight row, and return their number. Can be repeated after a crash.
 
     Raises `JournalHeld` while another process has a row in flight, because that process could still record that the row
     was not sent, and so make it ready.

@@ -113,7 +113,7 @@ class FactWriter:
             return self._guarded.retry(lambda: call(self._guarded.connection), is_long=is_long)
 
     def mark_interrupted(self, at: str) -> int:
-        """Mark rows in flight that no live process is sending as in doubt. Returns their number.
+        """Mark as in doubt the rows in flight that no live process is sending. Returns their number.
 
         Must not be called while this process is sending.
         """

@@ -100,7 +100,7 @@ class GuardedSession:
                 return
 
     def retry(self, call: Callable[[], T], *, is_long: bool = False) -> T:
-        """Make a call, and repeat it on a new connection if the old one is lost. No time limit if `is_long`."""
+        """Make a call, and repeat it on a new connection if the old one is lost. Sets no time limit if `is_long`."""
         limit_s = None if is_long else self.session.server.commit_limit_s
         try:
             with time_limit(self.connection, limit_s):

@@ -54,28 +54,28 @@ class IncarnationFile:
     """Names the incarnation of the database (cluster, timeline, database) with which sent logs were compared.
 
     To log a commit, a process locks the file, which must name the incarnation that the process is connected to. Before
-    it compares the sent logs with another incarnation, a process writes that to the file. So each commit is either in
-    the compared logs or never sent, even if its process was frozen before logging it.
+    it compares the sent logs with another incarnation, a process writes that one to the file. So each commit is either
+    in the compared logs or never sent, even if its process was frozen before logging it.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "life"
         self._fd = open_private(self._path)
         weakref.finalize(self, os.close, self._fd)
-        self._entered = ""
+        self._incarnation = ""
 
     @contextmanager
     def lock_incarnation(self) -> Iterator[None]:
-        """Lock the file for the block. Raises `IncarnationChanged` if it no longer names the entered incarnation."""
+        """Lock the file for the block. Raises `IncarnationChanged` if it no longer names our incarnation."""
         fcntl.flock(self._fd, fcntl.LOCK_SH)
         try:
-            if self._read() != self._entered:
+            if self._read() != self._incarnation:
                 raise IncarnationChanged
             yield
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def enter(self, incarnation: str) -> None:
+    def switch_to(self, incarnation: str) -> None:
         """Write an incarnation to the file. The caller must then compare the sent logs with it.
 
         Raises `JournalTooOld` if its timeline is earlier than the one in the file, and `OpenRollCall` while another
@@ -92,7 +92,7 @@ class IncarnationFile:
                 os.fsync(self._fd)
             finally:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
-        self._entered = incarnation
+        self._incarnation = incarnation
 
     def _read(self) -> str:
         return os.pread(self._fd, _INCARNATION_BYTES, 0).decode("ascii", "replace").strip()
@@ -251,7 +251,7 @@ class RollCall:
         try:
             # The file is written before the sent logs are compared. From then on, processes cannot log commits of the
             # old incarnation, so none is added after the comparison.
-            self.incarnation_file.enter(incarnation)
+            self.incarnation_file.switch_to(incarnation)
             check_sent_log(connection, self._server, self._folder)
             return [MissingHost(*line) for line in self._send_answer(connection)]
         except JournalTooOld:

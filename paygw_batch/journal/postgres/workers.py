@@ -194,7 +194,7 @@ class PostgresGate:
         return GateShare(senders, senders_before, rate_per_s, concurrency, rest_s, _parse_stop(*stop))
 
     def close(self) -> None:
-        """Return this process's share of the limits. If the database does not respond, it ends with the process."""
+        """Return this process's share. If the database does not respond, the share ends with the process."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -325,7 +325,7 @@ def waiting_runs(connection: Connection[Row]) -> list[SharedRun]:
 
 
 def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
-    """Return the unfinished runs, urgent ones first, each oldest first."""
+    """Return the unfinished runs: first the urgent ones, then the others, each oldest first."""
     query = """SELECT number, batch, stop_reason, false, is_urgent FROM run WHERE ended_at IS NULL
         ORDER BY is_urgent DESC, number"""
     return [SharedRun(*line) for line in fetch(connection, query)]
@@ -338,7 +338,7 @@ def is_preempted(connection: Connection[Row], run: SharedRun) -> bool:
 
 
 def join_run(connection: Connection[Row], process: int, run: int | None) -> None:
-    """Record that a worker joins `run`, or (if None) leaves its run. It can add intents only for its run."""
+    """Record that a worker joins `run`, or (if None) leaves its run. Workers can add intents only for their run."""
     fetch(connection, "SELECT join_run(%s, %s)", (process, run))
 
 

@@ -299,7 +299,7 @@ _INDEX = "payment_words"
 
 
 def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, all_ascii: bool) -> None:
-    """Store a batch's reference, and unless they are `all_ascii`, the spellings of its order ids."""
+    """Store a batch's reference and, unless its order ids are `all_ascii`, their spellings."""
     for (order_id,) in () if all_ascii else tables.run("odd_ids_from", first=first, odd=_NOT_ASCII):
         if not order_id.isascii():
             spelling = normalise_spelling(order_id)
