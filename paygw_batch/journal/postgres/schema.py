@@ -305,7 +305,7 @@ COPIED, DONE = "copied", "done"
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
-    """The progress of moving a journal from the file `home`. The copied chain has `facts` facts and ends with `hash`."""
+    """The progress of a journal's move from the file `home`. The copied chain has `facts` facts and ends at `hash`."""
 
     name: str
     home: str
