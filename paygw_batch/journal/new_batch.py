@@ -138,7 +138,7 @@ _PAYEE_VALUE_COUNT = 3
 
 
 def permanent_parts(texts: Iterable[bytes]) -> list[bytes]:
-    """Return the part of each text that is kept if its payee is forgotten. Raises `InternalError` for NUL in a value."""
+    """Return the part of each text that remains when its payee is forgotten. Raises `InternalError` for a NUL."""
     parts = [text.rsplit(b"\0", _PAYEE_VALUE_COUNT)[0] for text in texts]
     if {part.count(b"\0") for part in parts} - {VALUES_PER_TEXT - _PAYEE_VALUE_COUNT - 1}:
         raise InternalError("a validated value holds a NUL character")
