@@ -144,32 +144,32 @@ ELSEWHERE = ("7418 00000001 16384", "7417 00000001 16385")
 
 def test_commit_of_earlier_incarnation_is_not_logged(place: Path) -> None:
     ours, others = IncarnationFile(place), IncarnationFile(place)
-    ours.enter(LIFE)
+    ours.switch_to(LIFE)
     with closing(open_process_log(place, ours)) as frozen:
         frozen.log_commit(3, digest(3), AT)
-        others.enter(AFTER)
+        others.switch_to(AFTER)
         with pytest.raises(IncarnationChanged):
             frozen.log_commit(4, digest(4), AT)
         assert commit_counts(place) == [1]
-        ours.enter(AFTER)
+        ours.switch_to(AFTER)
         frozen.log_commit(4, digest(4), AT)
     assert commit_counts(place) == [2]
 
 
 def test_process_refuses_earlier_timeline(place: Path) -> None:
-    IncarnationFile(place).enter(AFTER)
+    IncarnationFile(place).switch_to(AFTER)
     late = IncarnationFile(place)
     with pytest.raises(JournalTooOld, match="newer timeline"):
-        late.enter(LIFE)
+        late.switch_to(LIFE)
     for life in (AFTER, *ELSEWHERE):
-        late.enter(life)
+        late.switch_to(life)
 
 
 def test_incarnation_does_not_change_during_logging(place: Path) -> None:
     ours, others = IncarnationFile(place), IncarnationFile(place)
-    ours.enter(LIFE)
+    ours.switch_to(LIFE)
     with ours.lock_incarnation(), pytest.raises(OpenRollCall, match="still recording"):
-        others.enter(AFTER)
+        others.switch_to(AFTER)
     with ours.lock_incarnation():
-        others.enter(LIFE)
-    others.enter(AFTER)
+        others.switch_to(LIFE)
+    others.switch_to(AFTER)

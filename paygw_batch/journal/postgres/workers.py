@@ -132,7 +132,7 @@ class Heartbeat:
 
     def __init__(self, server: Server, number: int, intent_lives_s: float) -> None:
         self._server, self._number = server, number
-        self._every_s = intent_lives_s / _BEATS_PER_LIFETIME
+        self._interval_s = intent_lives_s / _BEATS_PER_LIFETIME
         self._stop = threading.Event()
         self._connection: Connection[Row] | None = None
         self._thread = threading.Thread(target=self._report_regularly, name="heartbeat", daemon=True)
@@ -146,7 +146,7 @@ class Heartbeat:
             self._connection.close()
 
     def _report_regularly(self) -> None:
-        while not self._stop.wait(self._every_s):
+        while not self._stop.wait(self._interval_s):
             try:
                 if self._connection is None or self._connection.closed:
                     self._connection = connect(self._server, write=True)
