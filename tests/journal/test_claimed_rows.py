@@ -9,7 +9,7 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Interrupted, Standing
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.postgres.postgres_journal import ClaimedRows, SingleRun
+from paygw_batch.journal.postgres.postgres_journal import PostgresEngineJournal, WorkerEngineJournal
 from paygw_batch.journal.values import DueRow, Entry, MoveResult
 from tests.support.journal_rows import AT, WORDS, intent, outcome_of
 
@@ -35,7 +35,7 @@ class Worker:
     def __init__(self, journal: Mock, *, of_others: Collection[int] = (), rows: int = 0) -> None:
         self.sent: list[int] = []
         self._of_others = of_others
-        self.claimed = ClaimedRows(journal, lambda age_s: age_s < 1, self._claim, rows)
+        self.claimed = WorkerEngineJournal(journal, lambda age_s: age_s < 1, self._claim, rows)
 
     def _claim(self, rows: Sequence[DueRow], sent: int) -> Sequence[DueRow]:
         self.sent.append(sent)
@@ -83,6 +83,8 @@ def test_intent_for_row_moved_elsewhere_is_held() -> None:
 def test_journal_processes_pending_notifications() -> None:
     journal = fake_journal([])
     journal.process_arrivals.return_value = Counter({Finding.MOVED: 1})
-    assert asyncio.run(SingleRun(journal, lambda _: True).process_arrivals(WORDS, at=AT)) == {Finding.MOVED: 1}
+    assert asyncio.run(PostgresEngineJournal(journal, lambda _: True).process_arrivals(WORDS, at=AT)) == {
+        Finding.MOVED: 1
+    }
     (words,), options = journal.process_arrivals.call_args
     assert (words, options["at"], options["at_most"] is not None) == (WORDS, AT, True)

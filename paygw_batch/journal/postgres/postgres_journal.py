@@ -1,8 +1,8 @@
 """Reads and writes a journal in PostgreSQL, and provides it to engines without blocking the event loop.
 
-A single run sends all due rows of its batch (`SingleRun`). A worker sends only due rows that it has claimed
-(`ClaimedRows`). If two processes try to send the same row, the database accepts only one intent, and the other process
-skips the row.
+A single run sends all due rows of its batch (`PostgresEngineJournal`). A worker sends only due rows that it has claimed
+(`WorkerEngineJournal`). If two processes try to send the same row, the database accepts only one intent, and the other
+process skips the row.
 """
 
 import hashlib
@@ -72,7 +72,7 @@ from paygw_batch.journal.values import (
 T = TypeVar("T")
 
 
-class SingleRun(SerializedCalls):
+class PostgresEngineJournal(SerializedCalls):
     """Implements `EngineJournal` for a single run on a journal in PostgreSQL."""
 
     def __init__(self, journal: SendingJournal, may_send: Callable[[float], bool]) -> None:
@@ -90,7 +90,7 @@ class SingleRun(SerializedCalls):
         ]
 
 
-class ClaimedRows(SingleRun):
+class WorkerEngineJournal(PostgresEngineJournal):
     """Implements `EngineJournal` for a worker in a shared run."""
 
     def __init__(
@@ -361,8 +361,8 @@ class PostgresJournal(PostgresReader, Journal):
             self.writer.acquire_decision_lock()
 
     @contextmanager
-    def open_engine_journal(self) -> Iterator[SingleRun]:
-        with closing(SingleRun(self, self.writer.may_send)) as engine_journal:
+    def open_engine_journal(self) -> Iterator[PostgresEngineJournal]:
+        with closing(PostgresEngineJournal(self, self.writer.may_send)) as engine_journal:
             yield engine_journal
 
     def gate(self) -> workers.PostgresGate:
@@ -417,7 +417,7 @@ class WorkerJournal(PostgresJournal):
 
     run: SharedRun | None = None
     sent_rows = 0
-    _engine_journal: ClaimedRows | None = None
+    _engine_journal: WorkerEngineJournal | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
         """Join the first of `runs` (all if None) that needs a worker, and return it, or None if none does.
@@ -450,10 +450,10 @@ class WorkerJournal(PostgresJournal):
         self.run = None
 
     @contextmanager
-    def open_engine_journal(self) -> Iterator[ClaimedRows]:
+    def open_engine_journal(self) -> Iterator[WorkerEngineJournal]:
         if self.run is None:
             raise InternalError("a worker was about to send without a run")
-        with closing(ClaimedRows(self, self.writer.may_send, self._claim, self.sent_rows)) as claimed_rows:
+        with closing(WorkerEngineJournal(self, self.writer.may_send, self._claim, self.sent_rows)) as claimed_rows:
             self._engine_journal = claimed_rows
             try:
                 yield claimed_rows

@@ -159,7 +159,7 @@ end_ready:
     :: atomic { (!all_over || !answered[me]) && !lacks(me, 0) && !lacks(me, 1) -> has_ended[me] = false; seen_life[me] = life; answer(me) }
     :: atomic { old_serves && noted_life[me] < life -> has_ended[me] = false; seen_life[me] = noted_life[me] }     /* it has not left it */
     fi;
-end_waiting:                           /* `SingleRun.due` */
+end_waiting:                           /* `PostgresEngineJournal.due` */
     if
     :: atomic { is_connected && may_send -> is_due[0] = here.row[0] == READY; is_due[1] = here.row[1] == READY }
     :: atomic { !is_connected || all_over -> goto start }

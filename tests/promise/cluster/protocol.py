@@ -27,7 +27,7 @@ from paygw_batch.errors import JournalError, JournalTooOld
 from paygw_batch.gateway.message import SendGuard
 from paygw_batch.journal.postgres import session, workers
 from paygw_batch.journal.postgres.fact_writer import FactWriter, StagedFacts
-from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, SingleRun
+from paygw_batch.journal.postgres.postgres_journal import PostgresEngineJournal, PostgresJournal
 from paygw_batch.journal.postgres.workers import Heartbeat
 from paygw_batch.journal.values import DueRow, Entry, MoveResult
 from tests.promise.campaign.judge import Broken
@@ -170,7 +170,7 @@ class Scenario:
             raise
         journal.close()
 
-    def _pay(self, actor: Actor, journal: SingleRun) -> None:
+    def _pay(self, actor: Actor, journal: PostgresEngineJournal) -> None:
         done: list[Entry] = []
         while True:
             due = journal._next_page(1, WINDOW)
