@@ -453,12 +453,12 @@ class WorkerJournal(PostgresJournal):
     def open_engine_journal(self) -> Iterator[WorkerEngineJournal]:
         if self.run is None:
             raise InternalError("a worker was about to send without a run")
-        with closing(WorkerEngineJournal(self, self.writer.may_send, self._claim, self.sent_rows)) as claimed_rows:
-            self._engine_journal = claimed_rows
+        with closing(WorkerEngineJournal(self, self.writer.may_send, self._claim, self.sent_rows)) as engine_journal:
+            self._engine_journal = engine_journal
             try:
-                yield claimed_rows
+                yield engine_journal
             finally:
-                self._engine_journal, self.sent_rows = None, claimed_rows.rows
+                self._engine_journal, self.sent_rows = None, engine_journal.rows
 
     async def is_preempted(self) -> bool:
         if self._engine_journal is None or self.run is None:
@@ -490,10 +490,10 @@ class WorkerJournal(PostgresJournal):
         self.writer.retry(lambda connection: fetch(connection, "SELECT"))
 
     def _claim(self, rows: Sequence[DueRow], sent_count: int) -> Sequence[DueRow]:
-        numbers = [due.number for due in rows]
+        numbers = [row.number for row in rows]
         claim = partial(workers.claim_rows, process=self.writer.process, instructions=numbers, count=sent_count)
         claimed = self.writer.retry(claim)
-        return [due for due in rows if due.number in claimed]
+        return [row for row in rows if row.number in claimed]
 
     @contextmanager
     def _write_transaction(self) -> Iterator[None]:
