@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, astuple
 from enum import StrEnum
 from typing import Any, NamedTuple, assert_never
@@ -264,13 +263,15 @@ def encode_batch(opening: BatchOpened) -> str:
 
 def decode_batch(details: str) -> BatchOpened:
     """Decode the output of `encode_batch`. Raises `JournalCorrupt` for any other text."""
-    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    try:
         fields = _decode_json(details)
         fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}
         fields["approvals"] = tuple(fields["approvals"])
         opening = BatchOpened(**fields)
         if encode_batch(opening) == details:
             return opening
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
     raise JournalCorrupt(say("The fact that opens a batch cannot be read."))
 
 
@@ -280,11 +281,13 @@ def encode_forgetting(forgetting: BatchForgotten) -> str:
 
 def decode_forgetting(details: str) -> BatchForgotten:
     """Decode the output of `encode_forgetting`. Raises `JournalCorrupt` for any other text."""
-    with suppress(ValueError, TypeError, KeyError, RecursionError):
+    try:
         fields = _decode_json(details)
         forgetting = BatchForgotten(**{**fields, "orders": tuple(fields["orders"])})
         if encode_forgetting(forgetting) == details:
             return forgetting
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
     raise JournalCorrupt(say("The fact that records which people in a batch were forgotten cannot be read."))
 
 
