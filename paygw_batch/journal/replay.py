@@ -199,14 +199,9 @@ class RowReplay:
             batch_id, operation = batches[batch]
             replayed, ids = self._replay_row(number, client_orderid, replaces, facts.read_group(number))
             if not matches_instruction or state_batch != batch or replayed.columns() != tuple(state):
-                raise JournalCorrupt(
-                    say(
-                        "Instruction {number} (row {row} of batch {batch}) does not match its facts.",
-                        number=number,
-                        row=row,
-                        batch=batch_id,
-                    )
-                )
+                values = {"number": number, "row": row, "batch": batch_id}
+                message = say("Instruction {number} (row {row} of batch {batch}) does not match its facts.", **values)
+                raise JournalCorrupt(message)
             if set(order_ids.read_group(number)) != {(number, operation, order_id) for order_id in ids}:
                 raise JournalCorrupt(
                     say("The order ids of instruction {number} do not match its facts.", number=number)
@@ -230,13 +225,9 @@ class RowReplay:
         self, number: int, client_orderid: str, replaces: int | None, facts: Sequence[tuple[Any, ...]]
     ) -> tuple[_Row, set[str]]:
         if replaces is not None and replaces not in self._handovers:
-            raise JournalCorrupt(
-                say(
-                    "Instruction {number} replaces instruction {other}, but no fact records that.",
-                    number=number,
-                    other=replaces,
-                )
-            )
+            values = {"number": number, "other": replaces}
+            message = say("Instruction {number} replaces instruction {other}, but no fact records that.", **values)
+            raise JournalCorrupt(message)
         start, ids = (_NEW_ROW, {client_orderid}) if replaces is None else self._handovers.pop(replaces)
         result = _replay_facts(start.standing, tuple([(kind, attempt) for _, _, kind, attempt, _, _ in facts]))
         order_id = start.order_id
@@ -296,10 +287,6 @@ class LinesByInstruction:
 
     def require_end(self) -> None:
         if self._next is not None:
-            raise JournalCorrupt(
-                say(
-                    "{line} refers to instruction {number}, which the journal does not have.",
-                    line=say(self._noun),
-                    number=self._next[0],
-                )
-            )
+            values = {"line": say(self._noun), "number": self._next[0]}
+            message = say("{line} refers to instruction {number}, which the journal does not have.", **values)
+            raise JournalCorrupt(message)

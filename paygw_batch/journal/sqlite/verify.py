@@ -138,13 +138,8 @@ def check_tail(connection: apsw.Connection) -> None:
     actual = {number: state for number, *state in tables.run("ends", numbers=list(latest))} if latest else {}
     for number, expected in latest.items():
         if actual.get(number) != expected:
-            raise JournalCorrupt(
-                say(
-                    "Instruction {number} is not in the state that fact {fact} leads to.",
-                    number=number,
-                    fact=expected[-1],
-                )
-            )
+            values = {"number": number, "fact": expected[-1]}
+            raise JournalCorrupt(say("Instruction {number} is not in the state that fact {fact} leads to.", **values))
 
 
 def _check_database(connection: apsw.Connection, path: Path) -> None:
