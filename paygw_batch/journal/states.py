@@ -200,12 +200,12 @@ def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: i
             remaining, after = remaining - len(matching), lines[-1][0]
         return
     # All rows are read before the first one is yielded, because the caller may write to the journal in between.
-    found_rows, instructions = array("q"), array("q")
+    rows, instructions = array("q"), array("q")
     max_rows = NO_LIMIT if limit is None else limit
     for row, instruction in tables.stream("rows_by_state", **filters, after=after, limit=max_rows):
-        found_rows.append(row)
+        rows.append(row)
         instructions.append(instruction)
-    yield from zip(found_rows, instructions, strict=True)
+    yield from zip(rows, instructions, strict=True)
 
 
 def has_many_rows(tables: Tables, batch: int, states: list[str]) -> bool:
