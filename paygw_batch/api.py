@@ -643,5 +643,5 @@ def _sheet_path(sheet: SheetLike, name: str | None) -> Path:
 def _require_path(path: Path | str, name: str) -> Path:
     """Return `path` as a path. Raises `UsageError` if it is empty, which would mean the current directory."""
     if not str(path).strip() or "\0" in str(path):
-        raise UsageError(say("{what} is not a path: {path!r}.", what=name, path=str(path)), hint=say("Give its path."))
+        raise UsageError(say("{what} is not a path: {path!r}.", what=name, path=str(path)), hint=say("Specify a path."))
     return Path(path)

@@ -69,15 +69,15 @@ class UsageError(PaygwError):
     """The command is not valid."""
 
     exit_code = 2
-    default_hint = "For its usage, run `paygw-batch COMMAND --help`."
+    default_hint = "For help with a command, run `paygw-batch COMMAND --help`."
 
 
 class PeopleForgotten(UsageError):
-    """People of this batch were forgotten: its sheet, and their names and numbers, are gone."""
+    """People of this batch were forgotten. The batch's sheet and the people's names and numbers were deleted."""
 
     for_terminal = True
     default_hint = (
-        "Nothing was sent or written. To see who forgot them and when, run `paygw-batch status BATCH --history`."
+        "Nothing was sent or written. To see the history of the batch, run `paygw-batch status BATCH --history`."
     )
 
 
@@ -166,7 +166,7 @@ class ApprovalError(PaygwError):
 class DocumentWithdrawn(ApprovalError):
     """The signed plan or order was withdrawn. Copies of it are no longer valid."""
 
-    default_hint = "Nothing was sent or settled. Make a new one, and have it approved."
+    default_hint = "Nothing was sent or settled. Make a new plan or order, and have it approved."
 
 
 class OutputError(PaygwError):
@@ -225,15 +225,17 @@ class JournalNotAdopted(JournalError):
     """No one has confirmed that this copy of the journal is the newest one."""
 
     default_hint = (
-        "Find out whether a newer copy exists, on this computer or elsewhere. If this is the newest one, confirm it "
-        "with `paygw-batch journal adopt`."
+        "Find out whether a newer copy exists, on this computer or elsewhere. If this copy is the newest one, confirm "
+        "this with `paygw-batch journal adopt`."
     )
 
 
 class JournalCorrupt(JournalError):
     """The journal is damaged."""
 
-    default_hint = "Do not send anything from it. Keep the file, and restore the newest copy that passes `verify`."
+    default_hint = (
+        "Do not send anything from this journal. Keep the file, and restore the newest copy that passes `verify`."
+    )
 
 
 class JournalTooOld(JournalError):
@@ -246,9 +248,9 @@ class SentLogDamaged(JournalError):
     """This computer's record of the payments it sent is damaged, so it does not show which rows were sent last."""
 
     default_hint = (
-        "Nothing was sent. Restore the newest files. Only if they are lost and you know that the journal is the "
-        "newest one, remove the files left-* and beside.*, then run `paygw-batch journal adopt`. If the journal is in "
-        "PostgreSQL, do not remove anything: run `paygw-batch journal roll-call --accept-loss` instead."
+        "Nothing was sent. Restore the newest files. If they are lost and you know that the journal is the newest one, "
+        "remove the files left-* and beside.*, then run `paygw-batch journal adopt`. If the journal is in PostgreSQL, "
+        "do not remove anything: run `paygw-batch journal roll-call --accept-loss` instead."
     )
 
 

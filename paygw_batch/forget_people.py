@@ -54,7 +54,8 @@ def forget_cutoff(settings: Settings, date_text: str | None) -> str:
         cutoff_date = date.fromisoformat(date_text)
     except ValueError:
         raise UsageError(
-            say("{text!r} is not a date.", text=date_text), hint=say("Write it as year, month and day: 2019-12-31.")
+            say("{text!r} is not a date.", text=date_text),
+            hint=say("Write the date as year, month and day: 2019-12-31."),
         ) from None
     if cutoff_date > today:
         raise UsageError(say("{text} is in the future.", text=date_text), hint=say("Choose a date in the past."))
@@ -141,12 +142,12 @@ def _payments_to_person(settings: Settings, journal: JournalReader, search_text:
                 "{count:,} numbers belong to the name {typed!r}.",
                 typed=search_text,
             ),
-            hint=say("{nobody} Write the account or phone number.", nobody=say(NOTHING_FORGOTTEN)),
+            hint=say("{nobody} Enter the account or phone number.", nobody=say(NOTHING_FORGOTTEN)),
         )
     if not matching:
         raise UsageError(
             say("There are no payments to anyone whose name or number is exactly {typed!r}.", typed=search_text),
-            hint=say("To see how names and numbers are written, run `paygw-batch find TEXT`."),
+            hint=say("To see the exact names and numbers, run `paygw-batch find TEXT`."),
             for_terminal=True,
         )
     return sorted(_instruction_number(journal, payment) for payment in matching)

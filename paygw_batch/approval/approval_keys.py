@@ -309,7 +309,7 @@ _HINTS = {
     KeyProblem.TOKEN_GONE: mark("Plug it in, or correct the token's name in --key."),
     KeyProblem.SEVERAL_TOKENS: mark("Add the serial number of the right token to --key: `serial=...`."),
     KeyProblem.PIN_MISSING: mark("Set PAYGW_APPROVAL_PASSPHRASE to the PIN."),
-    KeyProblem.KEY_MISSING: mark("Correct --key. The vendor's tool creates a key in the token."),
+    KeyProblem.KEY_MISSING: mark("Correct --key. To create a key in the token, use the vendor's tool."),
     KeyProblem.SEVERAL_KEYS: mark("Add the id of the right key to --key, for example `id=%01`."),
 }
 """Hints that replace those for the gateway's key, which has different settings."""

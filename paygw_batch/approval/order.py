@@ -85,7 +85,7 @@ def require_unchanged(order: Order, actual: Any) -> None:
         )
 
 
-NOTHING_FORGOTTEN = mark("Nobody was forgotten.")
+NOTHING_FORGOTTEN = mark("No one was forgotten.")
 
 
 class ForgottenBatch(SignedPart):

@@ -338,12 +338,12 @@ def _find_approver(
     """Return the person who approved, or why the approval is not valid."""
     key = parse_canonical_key(approval.key)
     if key is not None and policy.people.find_owner(key) == maker:
-        return say("is from the maker of the {noun}", noun=say(document.noun))
+        return say("is from the {noun}'s maker", noun=say(document.noun))
     person = None if key is None else policy.people.find_approver(key)
     if key is None or person is None:
         return say("was signed with a key that does not belong to a listed approver")
     if policy.passkeys is None and not isinstance(approval.signature, str):
-        return say("was signed with a passkey, but the configuration does not give the console's address")
+        return say("was signed with a passkey, but the console's address is not configured")
     text = document.approval_text(key, approval.approved_at)
     if not is_valid_signature(key, text, approval.signature, policy.passkeys):
         return say("is for different content or has been changed")

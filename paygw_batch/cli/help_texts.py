@@ -222,7 +222,7 @@ _SHEET_EXAMPLES = {
     mark("Pay one worksheet of a workbook, with a profile for its headings:"):
         "payroll.xlsx --worksheet November --column-profile headings.toml",
     mark("Read a CSV file saved by Excel in French:"): "payroll.csv --encoding cp1252 --numbers comma --names words",
-    mark("Give the payment run a name, so that the same people can be paid again next month:"):
+    mark("Name the payment run, so that the same people can be paid again next month:"):
         "payroll.csv --reference NOV-2026",
     mark("Refuse the sheet unless its number of rows and its total are as agreed:"):
         "payroll.csv --expect-rows 120 --expect-total KES=4250000 --strict",
@@ -236,7 +236,7 @@ _SHEET_EXAMPLES = {
     mark("Pay a person who was missing from an earlier sheet:"):
         "payroll.csv --reference NOV-2026 --new-payee 'Ada Obi'",
     mark("Wait for another run, then send slowly:"): "payroll.csv --concurrency 4 --rate-per-s 2 --wait",
-    mark("Let workers send the sheet, before their other batches:"): "payroll.csv --detach --urgent",
+    mark("Hand the sheet over to workers, to be sent before their other batches:"): "payroll.csv --detach --urgent",
     mark("Write the reconciliation to another file:"): "payroll.csv --out november.xlsx --force",
     mark("Write a CSV file that keeps every digit in Excel:"):
         "payroll.csv --out november.csv --for-excel",
@@ -245,9 +245,9 @@ _SHEET_EXAMPLES = {
 _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "": {
         mark("Try everything out with the built-in gateway:"): "init --sandbox",
-        mark("Use another configuration, but not the journal that it names:"):
+        mark("Use another configuration, with a different journal:"):
             "--config paygw.toml --journal paygw.journal status",
-        mark("In French, with each step:"): "--lang fr --verbose submit payroll.csv",
+        mark("Show messages in French, with each step:"): "--lang fr --verbose submit payroll.csv",
         mark("From a script that reads the summary:"): "--json --quiet submit payroll.csv",
         mark("Show the version:"): "--version",
     },
@@ -283,7 +283,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
             "payroll.csv --column-profile headings.toml --reference NOV-2026",
         mark("Read a CSV file saved by Excel in French:"):
             "payroll.csv --encoding cp1252 --numbers comma --names words",
-        mark("Check customers to collect from:"): "customers.csv --collect",
+        mark("Check a sheet of customers to collect from:"): "customers.csv --collect",
     },
     "plan": {
         mark("Prepare a sheet, sign its plan, and also write the plan as an HTML page:"):
@@ -304,8 +304,8 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     },
     "approve": {
         mark("View a plan without signing it:"): "payroll.csv.plan.json --report plan.html --force",
-        mark("Approve it:"): "payroll.csv.plan.json --key ben.pem",
-        mark("See your own view of it, from its sheet:"):
+        mark("Approve a plan:"): "payroll.csv.plan.json --key ben.pem",
+        mark("See your own view of a plan, from its sheet:"):
             "plan.json --sheet payroll.xlsx --worksheet November --column-profile headings.toml --reference"
             " NOV-2026 --strict",
         mark("Read a CSV file saved by Excel in French:"):
@@ -328,10 +328,10 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
         mark("Apply a file that was already applied:"):
             "3f9c2a --statement new.csv --again --out order.json --key ada.pem",
     },
-    "withdraw": {mark("Withdraw it:"): "payroll.csv.plan.json --key ben.pem"},
+    "withdraw": {mark("Withdraw a plan:"): "payroll.csv.plan.json --key ben.pem"},
     "carry-out": {
-        mark("Carry out an order that was approved:"): "order.json --by 'Ada Obi' --wait",
-        mark("Refuse it unless it is about this batch, and give its statement:"):
+        mark("Carry out an approved order:"): "order.json --by 'Ada Obi' --wait",
+        mark("Refuse an order unless it is for this batch, and specify its statement:"):
             "order.json --batch 3f9c2a --statement gateway-2026-11-23.csv",
         mark("Send rows again, and write the reconciliation to another file:"):
             "order.json --out november.csv --for-excel --force",
@@ -339,7 +339,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "submit": _SHEET_EXAMPLES,
     "collect": _SHEET_EXAMPLES,
     "resume": {
-        mark("Continue the only batch that has rows left:"): "",
+        mark("Continue the only batch that has rows left to send:"): "",
         mark("Wait for another run, then continue one batch:"): "3f9c2a --wait",
         mark("Write the reconciliation to another file:"): "payroll.csv --out november.xlsx --force",
         mark("Write a CSV file that keeps every digit in Excel:"):
@@ -368,9 +368,9 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     },
     "resolve statement": {
         mark("Compare a statement with the journal, without changing anything:"): "3f9c2a statement.csv",
-        mark("Settle the rows that it confirms:"):
+        mark("Settle the rows that a statement confirms:"):
             "3f9c2a statement.csv --yes --evidence 'From the portal, 23 Nov' --by 'Ada Obi'",
-        mark("Settle the matching lines, which have no time:"):
+        mark("Settle the matching lines of a statement without times:"):
             "3f9c2a statement.csv --yes --matching-only --as-of 2026-11-23T18:00:00+03:00",
         mark("Apply a file that was already applied:"): "3f9c2a new.csv --yes --again --wait",
     },
@@ -409,7 +409,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     },
     "journal adopt": {
         mark("Adopt a restored journal:"): "--by 'Ada Obi' --yes",
-        mark("Adopt it, even though the merchant has another journal:"): "--beside 5f2e81c0",
+        mark("Adopt a journal although the merchant has another one:"): "--beside 5f2e81c0",
     },
     "journal move": {mark("Move the journal to the configured database:"): "paygw.journal --by 'Ada Obi'"},
     "journal new": {
@@ -419,9 +419,9 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "journal retire": {mark("Retire a host that is permanently lost:"): "pay-3 --by 'Ada Obi' --yes"},
     "journal roll-call": {
         mark("Confirm what this host sent, and see which hosts are missing:"): "",
-        mark("Accept that the database lost the last rows of this host:"): "--accept-loss --by 'Ada Obi' --yes",
+        mark("Accept that the database has lost this host's last rows:"): "--accept-loss --by 'Ada Obi' --yes",
     },
-    "console": {mark("Serve the pages on another port:"): "--host 127.0.0.1 --port 8470"},
+    "console": {mark("Serve the console on another port:"): "--host 127.0.0.1 --port 8470"},
     "work": {
         mark("Send until nothing is left, then stop:"): "--once",
         mark("Send a share of one batch for at most ten minutes:"): "3f9c2a --once --for 600",

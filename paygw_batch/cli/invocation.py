@@ -23,7 +23,7 @@ class PathType(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not os.fsdecode(value).strip():
-            self.fail(say("the path is empty. Give the path of a file or folder."), param, ctx)
+            self.fail(say("the path is empty. Specify the path of a file or folder."), param, ctx)
         return super().convert(value, param, ctx)
 
 

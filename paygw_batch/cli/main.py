@@ -50,11 +50,11 @@ COMMAND_GROUPS = {
         "approve": mark("Approve a plan or an order."),
         "withdraw": mark("Withdraw a plan or an order."),
         "carry-out": mark("Carry out an approved order."),
-        "console": mark("Serve the pages for a browser."),
+        "console": mark("Serve the console for a browser."),
         "invite": mark("Invite a person to create a passkey for the console."),
     },
     mark("Unattended"): {
-        "run-folder": mark("Submit the sheets of a drop folder."),
+        "run-folder": mark("Submit the sheets in a drop folder."),
         "refresh": mark("Ask the gateway for the outcomes of rows."),
         "listen": mark("Receive the gateway's notifications."),
         "notices": mark("List the notices to your people, or send them."),
@@ -160,7 +160,7 @@ def _error_hint(error: BaseException, ctx: click.Context) -> str:
     if not isinstance(error, PaygwError):
         return say("Nothing was lost. Run the same command again, and report the lines above.")
     if error.hint == say(UsageError.default_hint) and ctx.invoked_subcommand:
-        return say("For its usage, run `paygw-batch {command} --help`.", command=ctx.invoked_subcommand)
+        return say("For help, run `paygw-batch {command} --help`.", command=ctx.invoked_subcommand)
     # The option is added only here, because the console shows the same error but has no options.
     if error.option and error.option not in f"{error.message} {error.hint}":
         return f"{error.hint} {say('Use this option: {option}.', option=error.option)}".strip()
@@ -245,9 +245,9 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) 
 def cli(
     ctx: click.Context, *, config: Path | None, journal: Path | None, as_json: bool, quiet: bool, verbose: bool
 ) -> None:
-    """Pay a sheet of people through a payment gateway. No row is paid twice, and none is lost.
+    """Pay the people in a sheet through a payment gateway. No row is paid twice, and none is lost.
 
-    Running the same command again is always safe. You can also write these options after the command.
+    Running the same command again is always safe. These options can also follow the command.
     """
     os.umask(0o077)
     from paygw_batch.settings.user_directories import find_user_configuration  # noqa: PLC0415 (not for `--help`)

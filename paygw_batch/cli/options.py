@@ -76,7 +76,9 @@ choices_options = bundle_options(
     click.option("--amend", is_flag=True, help="Let changed rows replace rows that were rejected or never sent."),
     strict_option,
     click.option(
-        "--repeats-meant", is_flag=True, help="Confirm that this sheet repeats a recent batch or payees on purpose."
+        "--repeats-meant",
+        is_flag=True,
+        help="Confirm that this sheet intentionally repeats a recent batch or recent payees.",
     ),
     click.option(
         "--new-payee",
@@ -153,12 +155,12 @@ def parse_expected_totals(rows: int | None, totals: tuple[str, ...]) -> ControlT
             hint = say("Use only digits and a decimal point, without a sign or an exponent: KES=125000.50.")
             raise UsageError(message, hint=hint)
         if not equals or amount is None or not currency.strip():
-            message = say("--expect-total {text} is not a currency and an amount.", text=text)
+            message = say("--expect-total {text} must be a currency and an amount.", text=text)
             raise UsageError(message, hint=say("Write it as KES=125000.50."))
         code = currency.strip().upper()
         if amounts.setdefault(code, amount) != amount:
-            message = say("--expect-total gives two totals for {currency}.", currency=code)
-            hint = say("A sheet has one total for each currency. Give each currency only once.")
+            message = say("--expect-total has two totals for {currency}.", currency=code)
+            hint = say("A sheet has one total for each currency. Specify each currency only once.")
             raise UsageError(message, hint=hint)
     return ControlTotals(rows, amounts)
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 def _validate_encoding(_context: click.Context, _parameter: click.Parameter, encoding: str | None) -> str | None:
     if encoding is not None and not is_encoding(encoding):
-        raise click.BadParameter(say("{name!r} is not a text encoding. Write, for example, cp1252.", name=encoding))
+        raise click.BadParameter(say("{name!r} is not a text encoding. Use, for example, cp1252.", name=encoding))
     return encoding
 
 
@@ -38,8 +38,8 @@ answers_options = bundle_options(
         callback=_validate_encoding,
         help="Encoding of a text file that is not UTF-8, such as cp1252 for a French version of Excel.",
     ),
-    click.option("--numbers", type=click.Choice(get_args(Numbers)), help="The decimal separator of amounts."),
-    click.option("--names", type=click.Choice(get_args(Names)), help="The way countries and currencies are written."),
+    click.option("--numbers", type=click.Choice(get_args(Numbers)), help="The decimal separator in amounts."),
+    click.option("--names", type=click.Choice(get_args(Names)), help="How countries and currencies are written."),
 )
 """Adds the options that answer a sheet's open questions. The command receives them as the argument `reading`."""
 

@@ -568,7 +568,7 @@ def _require_missing_host(hosts: Sequence[MissingHost], name: str) -> MissingHos
     if matches:
         raise UsageError(
             say("Several missing hosts are called {named}: {known}.", named=name, known=known_names),
-            hint=say("Give the id of one of them."),
+            hint=say("Use the host's id instead of its name."),
         )
     raise UsageError(
         say("No missing host is called {named}. Nothing was changed.", named=name),

@@ -18,7 +18,7 @@ _ROLE_DESCRIPTIONS = {
     "desk": mark("desk: can open batches, send, settle, release and set limits"),
     "worker": mark("worker: can send rows of started batches, but decide nothing"),
     "reader": mark("reader: can read, but not write"),
-    "none": mark("not one of the program's roles: its permissions were granted by hand"),
+    "none": mark("not one of the program's roles: its permissions were granted manually"),
 }
 """Descriptions of the database roles that [journal] url may use."""
 _REPLICATION = mark("replication")

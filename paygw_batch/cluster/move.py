@@ -120,7 +120,7 @@ def move_journal(
     if not path.parent.exists() or not check_journal_files(path):
         raise JournalMissing(
             say("There is no journal at {path}.", path=path),
-            hint=say("Give the path of the journal: `paygw-batch journal move FILE`."),
+            hint=say("Specify the path of the journal: `paygw-batch journal move FILE`."),
         )
     counts: Mapping[str, int] = {}
     with closing(Session(target.server, write=True)) as session, translating_errors(target.server):

@@ -287,12 +287,13 @@ def work_command(invocation: Invocation, *, batch: str | None, once: bool, secon
 
     It waits for more rows until interrupted. It then finishes its rows in flight and ends with exit code 0.
 
-    With --once, it sends its share of BATCH, or of all batches, and ends with their exit code. You can start it any
-    number of times and kill it at any moment.
+    With --once, the command sends its share of BATCH, or of all batches, and ends with their exit code. You can start
+    it any number of times, and kill it at any time.
     """
     if not once and (batch is not None or seconds is not None):
         raise UsageError(
-            say("BATCH and --for need --once."), hint=say("Without --once, a worker sends until it is interrupted.")
+            say("BATCH and --for can be used only with --once."),
+            hint=say("Without --once, a worker sends until it is interrupted."),
         )
     screen = Screen(invocation)
     settings = settings_for(invocation)

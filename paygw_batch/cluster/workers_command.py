@@ -82,7 +82,7 @@ def _stop_batch(settings: Settings, batch: str) -> str:
                 hint=say("To see which worker is sending which batch, run `paygw-batch workers`."),
             )
         journal.stop_run(run, STOPPED_BY_PERSON)
-    return say("Workers do not start any more rows of batch {batch}. Waiting for rows in flight.", batch=record.batch)
+    return say("Workers will not start any more rows of batch {batch}. Waiting for rows in flight.", batch=record.batch)
 
 
 MIN_RATE_PER_S, MAX_RATE_PER_S = 0.001, 100_000
@@ -109,7 +109,7 @@ def limits_command(
     settings = settings_for(invocation)
     if rate is not None and not (rate == 0 or MIN_RATE_PER_S <= rate <= MAX_RATE_PER_S):
         raise UsageError(
-            say("--rate must be 0, or {slowest:g} to {fastest:,}.", slowest=MIN_RATE_PER_S, fastest=MAX_RATE_PER_S)
+            say("--rate must be 0, or from {slowest:g} to {fastest:,}.", slowest=MIN_RATE_PER_S, fastest=MAX_RATE_PER_S)
         )
     database = require_database(
         settings,

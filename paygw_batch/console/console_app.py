@@ -147,7 +147,7 @@ def build_console(settings: Settings, *, config: Path | None, environ: Mapping[s
     section, public_origin, members = settings.console, settings.console.origin, load_members(settings)
     if config is None:
         raise ConfigurationError(
-            say("The console needs a configuration file."), hint=say("Give its path with --config.")
+            say("The console needs a configuration file."), hint=say("Specify its path with --config.")
         )
     options = ["--config", str(config.absolute())]
     if settings.journal.url is None:  # the URL of a database is set only in the configuration

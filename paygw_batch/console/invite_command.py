@@ -26,7 +26,7 @@ from paygw_batch.show.summary import ExitCode, Summary
 @click.argument("name")
 @click.pass_obj
 def invite_command(invocation: Invocation, *, name: str) -> None:
-    """Print a link that lets NAME create a passkey. It works once, within 24 hours.
+    """Print a link that lets NAME create a passkey. The link works once, within 24 hours.
 
     The page shows a configuration line for the passkey, and its fingerprint. Compare the fingerprint by phone, then add
     the line to the configuration under the person's name. The console cannot add it.

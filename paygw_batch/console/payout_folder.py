@@ -416,7 +416,7 @@ def plain_file_name(name: str) -> str:
     if not is_plain or len(last_part.encode()) > 2 * _MAX_NAME_LENGTH:
         raise UsageError(
             say(
-                "A file name must have at most {most} ordinary characters and not begin with a dot.",
+                "A file name must have at most {most} ordinary characters and must not begin with a dot.",
                 most=_MAX_NAME_LENGTH,
             ),
             hint=say("Rename the file."),

@@ -83,7 +83,7 @@ SIGNATURE_FIELD = "signature"
 _INVALID_FORM = mark("This form is out of date or was not sent from the console. Reload the page.")
 _DEFAULT_MESSAGES = mark_all(
     "This page does not exist.",
-    "You don't have permission to do this.",
+    "You do not have permission to do this.",
     "This page is out of date. Reload it and check again.",
 )
 """Default messages of the errors below, marked for the catalogue."""
@@ -133,7 +133,7 @@ class PageNotFound(PaygwError):
 
 
 class ActRefused(PaygwError):
-    """You don't have permission to do this."""
+    """You do not have permission to do this."""
 
 
 class PageOutdated(PaygwError):
@@ -422,7 +422,7 @@ def error_page(visit: Visit, error: PaygwError) -> Response:
         case PageNotFound():
             status, heading = 404, say("Page not found")
         case ActRefused():
-            status, heading = 403, say("You don't have permission to do this")
+            status, heading = 403, say("You do not have permission to do this")
         case _:
             status, heading = 409, say("You cannot do this now")
     is_form_post = status == 409 and visit.request.method == "POST"  # noqa: PLR2004 (as above)

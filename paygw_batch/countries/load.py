@@ -105,7 +105,10 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
             if country_terms != _DEFAULT_TERMS:
                 key = f"countries.{code}.{operation}"
                 problems.append(
-                    say("{key}: the gateway does not offer this operation in this country. Remove it.", key=key)
+                    say(
+                        "{key}: the gateway does not offer this operation in this country. Remove this setting.",
+                        key=key,
+                    )
                 )
             continue
         case = _CountryCase(code, country, operation, operation_data, forms, operators.get(code, {}), country_terms)
@@ -333,7 +336,7 @@ def _shared_purpose_problems(operation: str, operation_data: files.OperationData
         if len(set(purposes.values())) > 1:
             keys = ", ".join(f"countries.{code}.{operation}.purpose" for code in purposes)
             yield say(
-                "{keys}: the gateway has one code for all countries that use {currency}. Write the same code in each.",
+                "{keys}: the gateway has one code for all countries that use {currency}. Use the same code in each.",
                 keys=keys,
                 currency=currency,
             )
@@ -354,7 +357,9 @@ def _term_problems(case: _CountryCase) -> Iterator[str]:
         elif re.fullmatch(pattern, ""):
             yield say("{key}: the pattern must not accept an empty account number.", key=key)
         if case.sent_fields and not any(field.kind is FieldKind.WALLET for field in case.sent_fields.values()):
-            yield say("{key}: the {form} form has no account number. Remove it.", key=key, form=case.form_name)
+            yield say(
+                "{key}: the {form} form has no account number. Remove this setting.", key=key, form=case.form_name
+            )
 
 
 def _form_problems(case: _CountryCase) -> Iterator[str]:
@@ -379,7 +384,9 @@ def _value_problems(case: _CountryCase) -> Iterator[str]:
         if name in case.omitted_fields:
             yield _never_sent_problem(case, key, name)
         elif case.sent_fields and name not in case.sent_fields:
-            yield say("{key}: the {form} form has no {name}. Remove it.", key=key, form=case.form_name, name=name)
+            yield say(
+                "{key}: the {form} form has no {name}. Remove this setting.", key=key, form=case.form_name, name=name
+            )
         if problem := _text_problem(case, name, value):
             yield f"{key}: {problem}"
         elif FieldKind.IPV4 in case.field_kinds(name) and not _matches_kind(FieldKind.IPV4, value):
@@ -388,7 +395,7 @@ def _value_problems(case: _CountryCase) -> Iterator[str]:
 
 def _never_sent_problem(case: _CountryCase, key: str, name: str) -> str:
     country = say(case.country.name)
-    return say("{key}: {name} is never sent for {country}. Remove it.", key=key, name=name, country=country)
+    return say("{key}: {name} is never sent for {country}. Remove this setting.", key=key, name=name, country=country)
 
 
 def _field_problems(case: _CountryCase) -> Iterator[str]:
@@ -401,13 +408,13 @@ def _field_problems(case: _CountryCase) -> Iterator[str]:
         elif name in case.fields_marked("required"):
             country = say(case.country.name)
             yield say(
-                "{key}: the gateway's interface requires {name} for {country}. Remove it.",
+                "{key}: the gateway's interface requires {name} for {country}. Remove this setting.",
                 key=key,
                 name=name,
                 country=country,
             )
         elif case.sent_fields[name].kind in _ALWAYS_REQUIRED or not case.sent_fields[name].from_sheet:
-            yield say("{key}: every payment needs {name}. Remove this key.", key=key, name=name)
+            yield say("{key}: every payment needs {name}. Remove this setting.", key=key, name=name)
     yield from _extra_field_problems(case)
     for name, value in case.terms.defaults.items():
         if problem := _default_problem(case, name, value):
@@ -434,7 +441,8 @@ def _default_problem(case: _CountryCase, name: str, value: str) -> str:
     supplied_key = f"{case.key}.{name}"
     possible_problems = {
         _unknown_field_problem(case, name): kind is None,
-        say("each row has its own {name}. Remove it.", name=name): kind is not None and kind not in _DEFAULT_MESSAGES,
+        say("each row has its own {name}. Remove this setting.", name=name): kind is not None
+        and kind not in _DEFAULT_MESSAGES,
         say("{key} also sets this value. Remove one of them.", key=supplied_key): name in case.supplied_values,
     }
     problem = next((message for message, applies in possible_problems.items() if applies), "")
@@ -447,7 +455,7 @@ def _text_problem(case: _CountryCase, name: str, value: str) -> str:
     if not _is_one_line(value):
         return say(_ONE_LINE_MESSAGE)
     max_characters = case.country_operation.max_characters.get(name, len(value))
-    template = mark("{value}: write at most {characters} characters, on one line, without tabs.")
+    template = mark("{value}: enter at most {characters} characters, on one line, without tabs.")
     return say(template, value=value, characters=max_characters) if len(value) > max_characters else ""
 
 
@@ -458,7 +466,7 @@ def _operator_problems(case: _CountryCase) -> Iterator[str]:
     key = f"{case.key}.operator"
     if "purpose" in case.fields_marked("never"):
         yield say(
-            "{key}: {country} does not use a purpose that could name an operator. Remove it.",
+            "{key}: {country} does not use a purpose that could name an operator. Remove this setting.",
             key=key,
             country=say(case.country.name),
         )
@@ -489,7 +497,9 @@ def _purpose_problems(case: _CountryCase) -> Iterator[str]:
             yield _unknown_operator_problem(case, key, terms.operator)
     if case.terms.purposes and "purpose" in case.fields_marked("never"):
         country = say(case.country.name)
-        yield say("{key}: {country} does not use a purpose. Remove it.", key=f"{case.key}.purposes", country=country)
+        yield say(
+            "{key}: {country} does not use a purpose. Remove this setting.", key=f"{case.key}.purposes", country=country
+        )
 
 
 def _number_problems(case: _CountryCase, numbers: files.NumbersData) -> Iterator[str]:
@@ -505,14 +515,15 @@ def _number_problems(case: _CountryCase, numbers: files.NumbersData) -> Iterator
             )
     if case.terms.former_numbers and case.country.former_numbers is None:
         key, country = f"{case.key}.former_numbers", say(case.country.name)
-        yield say("{key}: the numbers of {country} have not changed. Remove it.", key=key, country=country)
+        yield say("{key}: the numbers of {country} have not changed. Remove this setting.", key=key, country=country)
 
 
 def _amount_problems(case: _CountryCase) -> Iterator[str]:
     minimum, maximum, decimals = case.terms.min_amount, case.terms.max_amount, case.decimals
     if decimals > case.country.minor_units:
         yield say(
-            "{key}: {currency} amounts have at most {units} decimal places. Write a smaller number, or remove it.",
+            "{key}: {currency} amounts have at most {units} decimal places. Use a smaller number, or remove this "
+            "setting.",
             key=f"{case.key}.decimals",
             currency=case.country.currency,
             units=case.country.minor_units,
@@ -522,8 +533,8 @@ def _amount_problems(case: _CountryCase) -> Iterator[str]:
         if amount is not None and not _is_amount(amount, decimals):
             has_valid_limits = False
             yield say(
-                "{key}: {amount} is not a valid {currency} amount. Write an amount above 0, with at most {decimals} "
-                "decimals.",
+                "{key}: {amount} is not a valid {currency} amount. Write an amount above 0, with at most "
+                "{decimals} decimal places.",
                 key=f"{case.key}.{name}",
                 amount=amount,
                 decimals=decimals,

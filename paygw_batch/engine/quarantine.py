@@ -116,9 +116,9 @@ class JournalClock:
             raise UsageError(
                 say("{wrong} Nothing can be settled, released or replaced until it is correct.", wrong=" ".join(found)),
                 hint=say(
-                    "Correct the clock, then run the command again. If the clock was ahead, it is trusted again after "
-                    "the gateway's next reply (`submit`, `resume` or `refresh`), once the newest time in the journal "
-                    "has passed."
+                    "Correct the clock, then run the command again. If the clock was ahead, it will be trusted again "
+                    "after the gateway's next reply (`submit`, `resume` or `refresh`), once the newest time in the "
+                    "journal has passed."
                 ),
                 for_terminal=True,
             )

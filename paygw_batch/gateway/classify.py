@@ -110,7 +110,7 @@ def _fault_verdict(fault: TransportFault) -> Verdict:
     if fault.kind is FaultKind.TLS_UNTRUSTED:
         return Verdict(outcome, StopRun(say("The gateway's certificate is not trusted.")))
     if fault.kind is FaultKind.EARLY_REPLY:
-        reason = say("The gateway replied before we sent a request, so its replies can't be trusted.")
+        reason = say("The gateway replied before we sent a request, so its replies cannot be trusted.")
         return Verdict(outcome, StopRun(reason))
     return Verdict(outcome, RetrySoon())
 

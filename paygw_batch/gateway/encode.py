@@ -184,7 +184,9 @@ def _require_usable_form(rule: CountryRule, instruction: Instruction) -> Form:
                 other=rule.form.name,
                 form=instruction.form,
             ),
-            hint=say('Set form = "{form}" for {name} again, then resume.', form=instruction.form, name=rule.name),
+            hint=say(
+                'Set form = "{form}" for {name} again, then resume the batch.', form=instruction.form, name=rule.name
+            ),
         )
     return rule.form
 

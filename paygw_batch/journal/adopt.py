@@ -48,7 +48,7 @@ class Adoption:
         self.path, self._location, self._beside = location.path, location, beside
         if not self.path.parent.exists() or not check_journal_files(self.path):
             raise JournalMissing(
-                say("There is no journal at {path}.", path=self.path), hint=say("Give its path with --journal.")
+                say("There is no journal at {path}.", path=self.path), hint=say("Specify its path with --journal.")
             )
         with ExitStack() as stack:
             stack.callback(RunLock(lock_path(self.path), now=location.now(), command=_COMMAND).close)
@@ -126,7 +126,7 @@ class Adoption:
             examined = examine(connection, self.path, endpoint=endpoint, sent_log=lambda _: (), allow_other_host=True)
             if examined is None:
                 raise JournalMissing(
-                    say("The journal {path} is empty.", path=self.path), hint=say("Give its path with --journal.")
+                    say("The journal {path} is empty.", path=self.path), hint=say("Specify its path with --journal.")
                 )
             journal_id = examined.identity.journal_id
             require_original(self.path, examined.identity, known_journals.entry(journal_id))

@@ -288,7 +288,7 @@ def decode_forgetting(details: str) -> BatchForgotten:
             return forgetting
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
-    raise JournalCorrupt(say("The fact that records which people in a batch were forgotten cannot be read."))
+    raise JournalCorrupt(say("A fact about forgotten people cannot be read."))
 
 
 class HistoryFact(NamedTuple):

@@ -74,9 +74,9 @@ from paygw_batch.journal.values import ConcurrentNote, EndpointNote, Identity, L
 from paygw_batch.language import mark, say
 
 _RESTORE_HINT = mark(
-    "Restore the newest journal file, because sending without it could pay rows twice. Only if it is permanently "
-    "lost, run `paygw-batch journal adopt` to continue with this one. The rows that were sent since then are put in "
-    "doubt."
+    "Restore the newest journal file, because sending without it could pay rows twice. Run `paygw-batch journal adopt` "
+    "to continue with this one only if the newest is permanently lost. The rows that have been sent since then are "
+    "put in doubt."
 )
 
 
@@ -357,9 +357,9 @@ class FileLocation(JournalLocation):
                     journal_id=lost_id,
                 ),
                 hint=say(
-                    "Restore the newest journal file, because sending without it could pay rows twice. Only if it is "
-                    "permanently lost and you have checked all payments with the gateway, create another one with "
-                    "`paygw-batch journal new --beside {journal_id}`.",
+                    "Restore the newest journal file, because sending without it could pay rows twice. Create another "
+                    "one with `paygw-batch journal new --beside {journal_id}` only if it is permanently lost and you "
+                    "have checked all payments with the gateway.",
                     journal_id=lost_id,
                 ),
             )
@@ -372,7 +372,7 @@ class FileLocation(JournalLocation):
             message,
             hint=say(
                 "Use that journal, with --journal or [journal] path. `paygw-batch journal new` creates only one "
-                "journal for each merchant, because a second one would not know the payments sent from the first."
+                "journal for each merchant, because a second one would not contain the payments sent from the first."
             ),
         )
 
@@ -428,8 +428,8 @@ class FileLocation(JournalLocation):
             return
         raise JournalNotAdopted(
             say(
-                "This user's state directory has never seen the journal {path} ({journal_id}). It could be an older "
-                "copy, so rows paid since then could be paid again.",
+                "This user's state directory does not list the journal {path} ({journal_id}). It could be an older "
+                "copy, so rows that have been paid since could be paid again.",
                 path=self.path,
                 journal_id=journal_id,
             )

@@ -158,7 +158,7 @@ def _read_entry(path: Path) -> KnownJournal:
             say("{path} is damaged. It records which merchant each journal belongs to.", path=path),
             hint=say(
                 "Restore the file from a backup. If there is none, move the file to another folder. The next command "
-                "with that journal creates it again."
+                "that uses the journal creates it again."
             ),
         ) from None
 
@@ -190,9 +190,9 @@ def check_other_journals(journals: Sequence[KnownJournal], accepted_id: str | No
         raise JournalError(
             say("This merchant already has a journal.{others}", others=journal_list_sentence(journals)),
             hint=say(
-                "Use that journal, with --journal or [journal] path. A journal knows only what was sent from it, so a "
-                "second one would pay the same sheet again. Only if that journal is permanently lost, or you will "
-                "never submit the same sheet to both, run `paygw-batch {command} --beside {newest}`.",
+                "Use that journal, with --journal or [journal] path. A journal contains only what was sent from it, so "
+                "with a second one, the same sheet could be paid again. Run `paygw-batch {command} --beside {newest}` "
+                "only if that journal is permanently lost, or if you will never submit the same sheet to both.",
                 command=command,
                 newest=newest,
             ),

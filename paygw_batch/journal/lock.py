@@ -109,7 +109,9 @@ def check_file(path: Path) -> bool:
         except FileNotFoundError:
             return False
     if stat.S_ISLNK(status.st_mode):
-        raise JournalError(say("{path} is a symbolic link.", path=path), hint=say("Give the path of the file itself."))
+        raise JournalError(
+            say("{path} is a symbolic link.", path=path), hint=say("Specify the path of the file itself.")
+        )
     if not stat.S_ISREG(status.st_mode):
         raise JournalError(say("{path} is not a file.", path=path))
     if status.st_nlink > 1:

@@ -47,7 +47,7 @@ def _check_openings(
 ) -> None:
     """Check batches against the facts that opened them. `openings` maps each batch's number to its fact and time."""
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
-        raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
+        raise JournalCorrupt(say("The journal's batches do not match the facts that opened them."))
     for number, (opened, at) in openings.items():
         ((opened_at, plan_sha256, *columns),) = tables.run("opened_batch", batch=number)
         if opened_at != at or plan_sha256 not in {None, opened.plan_sha256}:
@@ -86,13 +86,13 @@ KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
 def check_personal_data(number: int, digest: bytes | None, salt: bytes | None, *texts: str | None) -> None:
     """Raise `JournalCorrupt` if a fact's personal data, if still present, does not match its digest."""
     if salt is not None and personal_data_digest(salt, PersonalData(*texts)) != digest:
-        raise JournalCorrupt(say("The personal data in fact {number} of the journal was changed.", number=number))
+        raise JournalCorrupt(say("Personal data in fact {number} of the journal was changed.", number=number))
 
 
 def check_state_machine(tables: Tables) -> None:
     """Raise `JournalCorrupt` unless the table of allowed moves matches `core/lifecycle.py`."""
     if set(tables.run("moves")) != set(MOVE_LINES):
-        raise JournalCorrupt(say("The state machine of the journal was altered."))
+        raise JournalCorrupt(say("The journal's state machine was altered."))
 
 
 def check_trail(tables: Tables) -> int:
@@ -105,7 +105,7 @@ def check_evidence(tables: Tables, forgettings: Sequence[BatchForgotten]) -> Non
     before = max((fact.before for fact in forgettings), default="")
     orders = [0, *(number for fact in forgettings for number in fact.orders)]
     if lines := tables.run("missing_personal_data", before=before, orders=orders):
-        raise JournalCorrupt(say("The personal data in fact {number} of the journal was removed.", number=lines[0][0]))
+        raise JournalCorrupt(say("Personal data in fact {number} of the journal was removed.", number=lines[0][0]))
     if mismatches := tables.run("wrong_findings"):
         raise JournalCorrupt(say("Fact {number} does not match its effect on its row.", number=mismatches[0][0]))
 
@@ -257,7 +257,7 @@ class RowReplay:
             if not belongs_to_row or reply_sha256(bytes(head).decode(), bytes(body)) != digest:
                 raise JournalCorrupt(say("The stored reply of fact {number} was changed.", number=fact))
         if self.tables.run("count_expected_replies") != [(count,)]:
-            raise JournalCorrupt(say("A reply that a fact refers to is not in the journal."))
+            raise JournalCorrupt(say("A reply is missing from the journal, although a fact refers to it."))
         if changed_facts := self.tables.run("facts_with_none_text"):
             raise JournalCorrupt(
                 say("Fact {number} or the one before it was changed: its hash is wrong.", number=changed_facts[0][0])

@@ -234,7 +234,7 @@ def require_not_older(lines: Sequence[SentLogLine], end: Link, fact_hash: Callab
         if fact_hash(line.number).hex() != line.hash:
             raise JournalTooOld(
                 say(
-                    "Fact {seq} of the journal differs from the one that was first written: this copy has diverged.",
+                    "Fact {seq} of the journal differs from the one originally written: this copy has diverged.",
                     seq=line.number,
                 ),
                 hint=hint,

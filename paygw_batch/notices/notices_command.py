@@ -56,7 +56,7 @@ def _show_notices(invocation: Invocation) -> None:
 
 
 @notices_command.command("send", short_help="Send the notices that are due.")
-@click.option("--again", is_flag=True, help="Also retry notices that are waiting or were given up.")
+@click.option("--again", is_flag=True, help="Also retry notices that are waiting or have been given up.")
 @click.pass_obj
 def send(invocation: Invocation, *, again: bool) -> None:
     """Send the notices that are due. You can run it from cron at any time, even during a run.

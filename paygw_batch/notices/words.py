@@ -165,8 +165,8 @@ def _notice_sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterato
         case Occasion.CONTRADICTED:
             yield say_count(
                 content["messages"],
-                "{count:,} message about this batch contradicts the journal. It changed nothing.",
-                "{count:,} messages about this batch contradict the journal. They changed nothing.",
+                "{count:,} message about this batch contradicts the journal. It had no effect.",
+                "{count:,} messages about this batch contradict the journal. They had no effect.",
             )
             yield say("The latest arrived at {time} (UTC).", time=format_minute(content["at"]))
             yield say("Ask the gateway what happened to these rows, then settle them.")
@@ -211,7 +211,7 @@ def _refused_sheet_sentences(content: Mapping[str, Any]) -> Iterator[str]:
         yield say_count(content["defects"], "{count:,} row has defects.", "{count:,} rows have defects.")
     if content["answer"]:
         yield say("The reasons are in the file {file}.", file=content["answer"])
-    yield say("Correct the sheet, then submit it again. Rows that were paid are not paid again.")
+    yield say("Correct the sheet, then submit it again. Rows that were paid will not be paid again.")
 
 
 def _plan_sentences(content: Mapping[str, Any]) -> Iterator[str]:

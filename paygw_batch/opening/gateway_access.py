@@ -345,10 +345,14 @@ def _build_secret_hash(settings: Settings, fields: NotificationFields, environ: 
     if unhashed := sorted(required_fields - set(hashed_fields)):
         raise ConfigurationError(
             say(
-                "notifications.hash_fields must include {unhashed}: anyone who saw a notification could change it.",
+                "notifications.hash_fields must include {unhashed}. Otherwise, anyone who has seen a notification "
+                "could forge these fields.",
                 unhashed=", ".join(unhashed),
             ),
-            hint=say("Use this check only if the gateway's hash covers them. Without it, a person confirms."),
+            hint=say(
+                "Use this check only if the gateway's hash covers them. Without it, a person must confirm each "
+                "notification."
+            ),
         )
     secret = _load_notification_secret(settings, environ)
     return SharedSecretHash(algorithm, hashed_fields, section.hash_separator or "", section.hash_field or "", secret)

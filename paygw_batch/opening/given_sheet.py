@@ -72,8 +72,8 @@ def _reject_missing(missing: Sequence[str]) -> None:
         raise ConfigurationError(
             say("The configuration does not set {missing}.", missing=", ".join(missing)),
             hint=say(
-                "To be asked for them, run `paygw-batch init`. `paygw-batch init --sandbox` needs none. You can also "
-                "set them in the --config file. To see everything that is missing, run `paygw-batch doctor`."
+                "To be asked for these settings, run `paygw-batch init`. `paygw-batch init --sandbox` needs none. You "
+                "can also set them in the --config file. To see everything that is missing, run `paygw-batch doctor`."
             ),
         )
 

@@ -153,7 +153,7 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
     if matches:
         names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in matches)
         message = say("{batch} matches several batches: {names}.", batch=batch, names=names)
-        raise UsageError(message, hint=say("Give the id of one of these batches, or more characters of it."))
+        raise UsageError(message, hint=say("Use more characters of the batch id."))
     message = say("The journal has no batch {batch}.", batch=batch)
     raise UsageError(message, hint=say("To list the batches and their sheets, run `paygw-batch status`."))
 

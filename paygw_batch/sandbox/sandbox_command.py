@@ -21,12 +21,13 @@ from paygw_batch.show.summary import ExitCode, Summary
 
 @click.command("sandbox", cls=HelpCommand)
 @click.option("--port", type=WholeNumber(0, 65535), default=0, help="Port on loopback (0 picks a free port).")
-@click.option("--behaviour", type=PathType(), help="TOML file with rules for its replies.")
+@click.option("--behaviour", type=PathType(), help="TOML file with rules for the sandbox's replies.")
 @click.pass_obj
 def sandbox_command(invocation: Invocation, *, port: int, behaviour: Path | None) -> None:
     """Run the built-in gateway on loopback until interrupted.
 
-    It expects exactly the requests that this configuration would send. It moves no money, and records accepted orders.
+    The sandbox expects exactly the requests that this configuration would send. It moves no money, and records accepted
+    orders.
     """
     screen = Screen(invocation)
     options = {("sandbox", "behaviour"): None if behaviour is None else str(behaviour.absolute())}
@@ -45,7 +46,9 @@ def sandbox_command(invocation: Invocation, *, port: int, behaviour: Path | None
                 records=records,
             )
         )
-        screen.say(say("To submit to it from another terminal, with the same configuration and a separate journal:"))
+        screen.say(
+            say("To submit to the sandbox from another terminal, with the same configuration and a separate journal:")
+        )
         screen.say(
             say(
                 "  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={key_place} paygw-batch --journal FILE ... submit SHEET",

@@ -61,7 +61,7 @@ def _format_setting(key: str, value: str | None) -> str:
         return ""
     if _CONTROL_CHARACTER.search(value) or _CONTROL_CHARACTER.search(key):
         message = say("{key} has a control character or a line break.", key=key)
-        raise UsageError(message, hint=say("Write it again, on one line."))
+        raise UsageError(message, hint=say("Enter it on one line."))
     name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quote_toml(key)
     return f"{name} = {_quote_toml(value)}\n"
 

@@ -30,7 +30,7 @@ def _parse_path(value: object) -> object:
         return value
     if not value.strip() or "\0" in value:
         raise ValueError(
-            say("the path is empty. Give the path of a file, or leave out the key")
+            say("the path is empty. Specify the path of a file, or leave out the key")
             if not value.strip()
             else say("this is not a path")
         )
@@ -70,7 +70,7 @@ def _resolve_statements(text: str, info: ValidationInfo) -> str:
 
 def _parse_amount_text(value: object) -> object:
     if not isinstance(value, str):
-        raise ValueError(say('write the amount in quotes, as in "250000"'))  # noqa: TRY004 (pydantic requires ValueError)
+        raise ValueError(say('write the amount in quotation marks, as in "250000"'))  # noqa: TRY004 (pydantic requires ValueError)
     amount = parse_amount(value, minor_units=4)
     if amount is None:
         raise ValueError(say("{value!r} is not an amount", value=value))
@@ -87,7 +87,7 @@ def _validate_time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(say("{name!r} is not a time zone. Write it like Africa/Nairobi", name=name)) from None
+        raise ValueError(say("{name!r} is not a time zone. Use a name such as Africa/Nairobi", name=name)) from None
     return name
 
 
@@ -165,7 +165,9 @@ class NotificationsSection(Section):
         other_keys = frozenset().union(*(used_keys for used_keys, _ in _AUTHENTICITY_KEYS.values())) - keys
         if unused := sorted(key for key in other_keys if getattr(self, key) is not None):
             values = {"unused": unused[0], "authenticity": self.authenticity}
-            raise ValueError(say('{unused} is not used with authenticity = "{authenticity}". Remove it', **values))
+            raise ValueError(
+                say('{unused} is not used with authenticity = "{authenticity}". Remove this setting', **values)
+            )
         if self.hash_algorithm is not None and self.hash_algorithm not in algorithms:
             values = {"authenticity": self.authenticity, "known": " or ".join(algorithms)}
             message = say('authenticity = "{authenticity}" can be used only with hash_algorithm {known}', **values)
@@ -230,7 +232,7 @@ class PayinSection(Section):
         if order is not None and "secret" in order and self.is_keyed:
             raise ValueError(say("with hmac-sha256, the secret is the key of the hash. Remove it from control_order"))
         if order is not None and not self.needs_secret and self.has_secret:
-            raise ValueError(say("a secret is configured, so control_order must say where it goes"))
+            raise ValueError(say("a secret is configured, so control_order must contain secret"))
         return self
 
     @property
@@ -339,7 +341,7 @@ class GatewaySection(Section):
                 )
             )
         if self.total_timeout_s < self.read_timeout_s:
-            raise ValueError(say("total_timeout_s must not be below read_timeout_s"))
+            raise ValueError(say("total_timeout_s must not be less than read_timeout_s"))
         return self
 
 
@@ -388,10 +390,10 @@ class JournalSection(Section):
         if self.replication is None:
             raise ValueError(
                 say(
-                    'replication is not set. Say how the database in url is copied: "synchronous" (a standby confirms '
-                    'each commit before a row is sent), "asynchronous" (a standby may lag behind: after a failover, '
-                    'the rows that were sent last are in doubt), "provider" (the database provider takes care of it) '
-                    'or "none" (there is no copy)'
+                    'replication is not set. Set it to the way the database in url is replicated: "synchronous" '
+                    '(a standby confirms each commit before a row is sent), "asynchronous" (a standby may lag '
+                    'behind: after a failover, the rows that were sent last are in doubt), "provider" (the '
+                    'database provider takes care of it) or "none" (there is no copy)'
                 )
             )
         return self
@@ -455,7 +457,7 @@ class TimetableSection(Section):
     def _validate_entries(self) -> "TimetableSection":
         folders = [entry.folder for entry in self.pick_up]
         if self.model_fields_set and self.time_zone is None:
-            raise ValueError(say('time_zone is not set. Set the time zone, for example "Africa/Nairobi"'))
+            raise ValueError(say('time_zone is not set. Set it, for example to "Africa/Nairobi"'))
         if len(set(folders)) < len(folders):
             raise ValueError(say("pick_up lists a folder twice. Write one entry for each folder"))
         return self

@@ -174,7 +174,8 @@ def require_unused(document: SignedDocument, journal: JournalReader) -> None:
                     "The {noun} cannot be withdrawn, because it has already been carried out.", noun=say(document.noun)
                 ),
                 hint=say(
-                    "To see what it did, run `paygw-batch status {batch} --history`.", batch=document.batch or "BATCH"
+                    "To see what the order did, run `paygw-batch status {batch} --history`.",
+                    batch=document.batch or "BATCH",
                 ),
             )
         return

@@ -74,7 +74,7 @@ _EARLIER_REJECTED = mark(
     "{order_id} is an earlier attempt. The journal shows it as rejected, but the statement does not. The payee may be "
     "paid twice. Stop and ask the gateway."
 )
-DO_NOT_SEND = mark("The payee may have the money. Do not send it again. Ask the gateway.")
+DO_NOT_SEND = mark("The payee may have been paid. Do not send the payment again. Ask the gateway.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ def nearest_order_question(line: StatementLine, candidates: Sequence[RowState], 
         order_id=line.order_id,
         near=order_id,
         money=f"{row.currency} {format_amount(from_minor(row.minor, minor_units=minor_units[row.currency]))}",
-        question=say("did a spreadsheet drop the zeros?") if lost_zeros else say("did a program change the id?"),
+        question=say("did a spreadsheet drop the zeros?") if lost_zeros else say("did software change the id?"),
     )
 
 
@@ -559,7 +559,7 @@ class StatementMatcher:
     def _contradiction(self, line: StatementLine, row: RowState, stated: str) -> StatementDifference:
         state = state_label(display_state(row.state))
         message = say(
-            "Row {row} is {state} in the journal and {said} in the statement.", row=row.row, state=state, said=stated
+            "Row {row} is {state} in the journal, but {said} in the statement.", row=row.row, state=state, said=stated
         )
         if row.state in {State.READY, State.REJECTED, State.REPLACED}:
             message += f" {say(DO_NOT_SEND)}"

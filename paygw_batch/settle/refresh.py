@@ -283,7 +283,7 @@ class FollowUp(_LimitedEnquirer):
             return
         if len(self._waiting) >= MAX_WAITING:
             message = say(
-                "Too many unproven notifications are waiting, so not all of them will be checked with the gateway."
+                "Too many unverified notifications are waiting, so not all of them will be checked with the gateway."
             )
             self._echo_if_new(message)
             return
@@ -303,7 +303,9 @@ class FollowUp(_LimitedEnquirer):
                     if isinstance(error, PaygwError)
                     else say("unexpected error ({kind}).", kind=type(error).__name__)
                 )
-                self._echo_if_new(say("The gateway cannot be asked about an unproven notification: {why}", why=reason))
+                self._echo_if_new(
+                    say("The gateway cannot be asked about an unverified notification: {why}", why=reason)
+                )
             if next_claim is not None and next_claim.enquiries < MAX_ENQUIRIES:
                 group.create_task(self._queue_later(next_claim))
 

@@ -191,7 +191,7 @@ _NOT_RELEASABLE = {
     State.ACCEPTED: mark("The gateway has accepted row {row} and may still pay it."),
     State.PAID: mark("Row {row} is paid."),
     State.RETURNED: mark("Row {row} was paid, but the money came back. Pay it in a new sheet, under a new order id."),
-    State.REPLACED: mark("Row {row} was replaced by an amended row of a later sheet."),
+    State.REPLACED: mark("Row {row} was replaced by an amended row in a later sheet."),
 }
 
 
@@ -246,8 +246,8 @@ def require_people_not_forgotten(journal: JournalReader, batch: BatchRecord) -> 
     if (first_forgetting := journal.first_forgetting(batch.number)) is not None:
         raise PeopleForgotten(
             say(
-                "People in batch {batch} were forgotten by {by} at {at}. Its sheet, and their names and numbers, were "
-                "deleted.",
+                "People in batch {batch} were forgotten by {by} at {at}. The batch's sheet and the people's names and "
+                "numbers were deleted.",
                 batch=batch.batch,
                 at=first_forgetting.at,
                 by=format_decider(first_forgetting.by),

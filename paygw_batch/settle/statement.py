@@ -64,7 +64,7 @@ _PROOF_MESSAGES = {
         "The statement counts as the gateway's word, because it is in the gateway's transfer folder."
     ),
     StatementProof.NOT_CONFIGURED: mark(
-        "The statement counts as a person's word, because no proof of statements is configured."
+        "The statement counts as a person's word, because no way to prove statements is configured."
     ),
     StatementProof.NO_SIGNATURE: mark(
         "The statement counts as a person's word, because there is no signature next to it."
@@ -73,8 +73,8 @@ _PROOF_MESSAGES = {
         "The statement counts as a person's word, because it is not in the gateway's transfer folder."
     ),
     StatementProof.UNSAFE_FILE: mark(
-        "The statement counts as a person's word, because its file in the gateway's transfer folder is a link, has a "
-        "second name, does not belong to the folder's owner, or can be changed by others."
+        "The statement counts as a person's word, because its file in the gateway's transfer folder is a link, "
+        "has a second name, belongs to someone other than the folder's owner, or can be changed by others."
     ),
     StatementProof.UNSAFE_FOLDER: mark(
         "The statement counts as a person's word, because the gateway's transfer folder, or a folder above it, is a "
@@ -514,7 +514,7 @@ def statement_key(settings: Settings) -> PublicKey:
                 path=path,
                 owner=owner.name,
             ),
-            hint=say("The private part of this key must be held only by the gateway."),
+            hint=say("Only the gateway may hold the private part of this key."),
         )
     return key
 

@@ -140,7 +140,7 @@ def amount_advice(column: str, currency: str | None, decimals: int | None = None
         "again"
     )
     ambiguous_advice = build_message(
-        "could mean {whole} or {fraction}. Write the one you mean", whole=digits, fraction=fraction
+        "could mean {whole} or {fraction}. Enter the one you mean", whole=digits, fraction=fraction
     )
     return (
         pl.when(text.str.contains(_DATE))
@@ -148,11 +148,11 @@ def amount_advice(column: str, currency: str | None, decimals: int | None = None
         .when(text.str.contains(_NEGATIVE))
         .then(pl.lit(say("is negative. Enter the amount to pay, without a minus sign or brackets")))
         .when(text.str.contains(_TOO_LONG))
-        .then(pl.lit(say("has more than 15 digits, which is too large for an amount")))
+        .then(pl.lit(say("has more than 15 digits, which is too many for an amount")))
         .when(bare.str.contains(_AMBIGUOUS) & (decimals != 0))
         .then(ambiguous_advice)
         .when(correction.is_not_null())
-        .then(build_message("is not a plain number. Write {text}", text=correction))
+        .then(build_message("is not a plain number. Enter {text}", text=correction))
         .otherwise(
             pl.lit(
                 say("is not a plain number. Use digits only, such as 1000")

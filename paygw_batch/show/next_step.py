@@ -102,13 +102,15 @@ def overdue_cutoff(now: datetime) -> str:
 def describe_hold(hold: Hold) -> str:
     if hold.source is EvidenceSource.WITNESS:
         return say(
-            "Held: its order was sent, but the journal lost the record of it (evidence {number}). No run will send it.",
+            "Held: its order was sent, but the journal has lost the record of this (evidence {number}). No run will "
+            "send it.",
             number=hold.number,
         )
     values = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}
     if hold.said == OutcomeKind.PAID:
         return say(
-            "Held: the {source} of {time} says that it is paid (evidence {number}). No run will send it.", **values
+            "Held: the {source} of {time} says that this row is paid (evidence {number}). No run will send it.",
+            **values,
         )
     if hold.said == OutcomeKind.REJECTED:
         return say(
@@ -118,7 +120,8 @@ def describe_hold(hold: Hold) -> str:
             **values,
         )
     return say(
-        "Held: the {source} of {time} says that the gateway already has it (evidence {number}). No run will send it.",
+        "Held: the {source} of {time} says that the gateway already has this row (evidence {number}). No run will send "
+        "it.",
         **values,
     )
 
@@ -152,30 +155,33 @@ def describe_step(step: NextStep) -> str:
 
 _STEP_SENTENCES: Mapping[RowStep, str] = {
     RowStep.RESOLVE_HELD: mark(
-        "{held}Do not {verb} it by other means. Ask the gateway what happened to order {orders}, {resolve} paid, "
-        "rejected (`retry` can then send it again) or, if the gateway never received it, not-received{later}."
+        "{held}Do not {verb} this row in any other way. Ask the gateway what happened to order {orders}, {resolve} "
+        "paid, rejected (`retry` can then send it again) or, if the gateway never received it, not-received{later}."
     ),
     RowStep.RESOLVE_DOUBT: mark(
-        "Do not {verb} it by other means. Ask the gateway what happened to order {orders}, sent at "
+        "Do not {verb} this row in any other way. Ask the gateway what happened to order {orders}, sent at "
         "{intended_at}, {resolve} paid, rejected or, if the gateway never received it, not-received{later}."
     ),
     RowStep.RESOLVE_ACCEPTED: mark(
-        "The gateway accepted it at {intended_at} and has not given a final answer. Ask about order {orders}, "
+        "The gateway accepted this row at {intended_at}, but has not given a final answer. Ask about order {orders}, "
         "{resolve} paid or rejected."
     ),
     RowStep.WAIT_FOR_RUN: mark(
-        "A run is sending it. If no run is active, run `paygw-batch resume {batch}` to mark it as in doubt."
+        "A run is sending this row. If no run is active, run `paygw-batch resume {batch}` to mark the row as in doubt."
     ),
     RowStep.RETRY_AFTER_PERSON: mark(
-        "A person, not the gateway, reported it as rejected. It may have been paid anyway. Check with the gateway. "
-        "Then run `paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with --amend{later}."
+        "A person, not the gateway, reported this row as rejected. It may have been paid anyway. Check with the "
+        "gateway. Then run `paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with "
+        "--amend{later}."
     ),
     RowStep.RETRY: mark(
-        "The gateway's answer is final: no payment was made. If it can succeed now, run `paygw-batch retry {batch} "
-        "--row {row}`. If the sheet was wrong, correct the row and submit the sheet with --amend."
+        "The gateway's answer is final: no payment was made. If the payment can succeed now, run `paygw-batch retry "
+        "{batch} --row {row}`. If the sheet was wrong, correct the row and submit the sheet with --amend."
     ),
-    RowStep.SEND: mark("To send it, run `paygw-batch resume {batch}`.{again}"),
-    RowStep.PAY_AGAIN: mark("The money came back. Find out why, and {verb} it in a new sheet, under another order id."),
+    RowStep.SEND: mark("To send this row, run `paygw-batch resume {batch}`.{again}"),
+    RowStep.PAY_AGAIN: mark(
+        "The money came back. Find out why, and {verb} this row in a new sheet, under another order id."
+    ),
 }
 
 
@@ -192,9 +198,10 @@ def batch_steps(
     if contradictions:
         yield say_count(
             contradictions,
-            "The journal has {count} contradicting message: `paygw-batch status` shows it, and which rows it holds.",
-            "The journal has {count} contradicting messages: `paygw-batch status` shows them, and which rows they "
-            "hold.",
+            "{count} message contradicts the journal. To see this message and the rows that it holds, run `paygw-batch "
+            "status`.",
+            "{count} messages contradict the journal. To see these messages and the rows that they hold, run "
+            "`paygw-batch status`.",
         )
     if waiting:
         yield say_count(
@@ -226,8 +233,8 @@ def state_step(state: str, batch: BatchRecord, operation: Operation, *, first_ro
         case State.IN_DOUBT:
             return StateStep(
                 say(
-                    "The gateway may have carried them out. Do not {verb} them by other means. The first command "
-                    "writes the questions for the gateway. The second records the answers.",
+                    "The gateway may have carried out these orders. Do not {verb} them in any other way. The first "
+                    "command writes the questions for the gateway. The second records the answers.",
                     verb=say(operation.verb),
                 ),
                 (
@@ -238,9 +245,9 @@ def state_step(state: str, batch: BatchRecord, operation: Operation, *, first_ro
         case State.REJECTED:
             return StateStep(
                 say(
-                    "The gateway's answer is final. If they can succeed now, run the first command to send all of "
-                    "them again, or the second to send one. If the sheet was wrong, correct their rows in it, and run "
-                    "the third."
+                    "The gateway's answer is final. If the payments can succeed now, run the first command to send all "
+                    "of them again, or the second to send one. If the sheet was wrong, correct these rows and run the "
+                    "third."
                 ),
                 (
                     f"paygw-batch retry {batch.batch}",
@@ -251,7 +258,8 @@ def state_step(state: str, batch: BatchRecord, operation: Operation, *, first_ro
         case State.RETURNED:
             return StateStep(
                 say(
-                    "The money came back. Find out why, and {verb} these rows in a new sheet, under other order ids.",
+                    "The money came back. Find out why, and {verb} these rows in a new sheet, under different order "
+                    "ids.",
                     verb=say(operation.verb),
                 )
             )
@@ -261,13 +269,15 @@ def state_step(state: str, batch: BatchRecord, operation: Operation, *, first_ro
             option = "" if operation.command == "submit" else f"--{operation.command} "
             return StateStep(
                 say(
-                    "They have defects, so they were not sent. This command writes them to a file. Correct that file "
-                    "and submit it."
+                    "These rows have defects, so they were not sent. This command writes them to a file. Correct that "
+                    "file and submit it."
                 ),
                 (f"paygw-batch validate {option}{sheet} --rejects mended.xlsx",),
             )
         case _:
-            return StateStep(say("The gateway may already have them. A person must say what happened to each."))
+            return StateStep(
+                say("The gateway may already have these orders. A person must record what happened to each.")
+            )
 
 
 def next_steps(

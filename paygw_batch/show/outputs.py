@@ -160,9 +160,9 @@ class OutputGuard:
         description = say("a file in the program's own directory")
         yield ProtectedFile(description, state_directory(), is_directory=True, exceptions=exceptions)
         yield ProtectedFile(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))
-        yield ProtectedFile(say("a key of the sandbox"), journal.with_name("sandbox-gateway"), has_neighbours=True)
-        yield ProtectedFile(say("a record of the sandbox"), journal.with_name("sandbox-record"), has_neighbours=True)
-        yield ProtectedFile(say("a record of the sandbox"), journal.with_name("sandbox-callbacks.csv"))
+        yield ProtectedFile(say("a sandbox key"), journal.with_name("sandbox-gateway"), has_neighbours=True)
+        yield ProtectedFile(say("a sandbox record"), journal.with_name("sandbox-record"), has_neighbours=True)
+        yield ProtectedFile(say("a sandbox record"), journal.with_name("sandbox-callbacks.csv"))
         if self.config is not None:
             yield ProtectedFile(say("the configuration file"), self.config)
         for name in Settings.model_fields:

@@ -260,7 +260,7 @@ def _intro_sentences(batch: BatchRecord, history: Sequence[HistoryEntry], reader
     )
     approvals = [render_record(action.said) for action in history if action.kind == _APPROVED]
     approval = "; ".join(f"{message[:1].upper()}{message[1:]}" for message in approvals)
-    plan = say("Its plan: {approved}.", approved=approval) if approval else say("No plan was approved for it.")
+    plan = say("Its plan: {approved}.", approved=approval) if approval else say("No plan was approved for this batch.")
     return [opening, plan]
 
 

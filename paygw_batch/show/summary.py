@@ -126,7 +126,7 @@ class RunFailed(PaygwError):
                 "This run sent {count:,} row before it ended.",
                 "This run sent {count:,} rows before it ended.",
             )
-            rerun_text = say("You can safely run the same command again: it pays no row twice.")
+            rerun_text = say("You can safely run the same command again: it never pays a row twice.")
             message = " ".join(filter(None, (message, count_text, run_summary.message, rerun_text)))
         super().__init__(message)
         extra = {**run_summary.extra, **error_result.extra}

@@ -69,7 +69,7 @@ def build_workbook(
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
     if frame.height > MAX_ROWS:
-        message = say("A workbook holds at most {rows} rows.", rows=MAX_ROWS)
+        message = say("A workbook can hold at most {rows} rows.", rows=MAX_ROWS)
         raise OutputError(message, hint=say("Write a .csv or .parquet file instead."))
     file = io.BytesIO()
     with Workbook(file, workbook_options()) as workbook:

@@ -332,7 +332,7 @@ class BackgroundRun(Generic[T]):
 
     def _start(self) -> None:
         if self._stop_on and threading.current_thread() is not threading.main_thread():
-            raise UsageError(say("Signals can be handled only in the main thread."), hint=say("Omit stop_on."))
+            raise UsageError(say("Signals can be handled only in the main thread."), hint=say("Leave out stop_on."))
         self._thread.start()
 
         def stop_run(_signal: int, _frame: FrameType | None) -> None:
@@ -343,7 +343,7 @@ class BackgroundRun(Generic[T]):
     def _require_entered(self) -> None:
         """Raise `UsageError` if the run was never entered, because waiting for it would never end."""
         if self._thread.ident is None:
-            raise UsageError(say("The run has not started."), hint=say("Enter it in a with block first."))
+            raise UsageError(say("The run has not started."), hint=say("Use it in a with block first."))
 
     def _exit_if_failed(self) -> Self:
         if self._failure is not None:

@@ -29,8 +29,8 @@ CONFLICT = "client_orderid.conflict"
 _HELD, _AMEND_READY, _AMEND_REJECTED, _WORKSHEET = "held", "amend ready", "amend rejected", "worksheet"
 _RESTORE = mark("Restore this row.")
 _SETTLE = mark(
-    "The earlier payment may have been made. Settle it first: the status of its batch shows how. Until then, don't pay "
-    "this row in any other way, such as under another id or in another payment run."
+    "The earlier payment may have been made. Settle it first: the status of its batch shows how. Until then, do not "
+    "pay this row in any other way, such as under another id or in another payment run."
 )
 _REMEDIES: Mapping[str, str] = MappingProxyType(
     {
@@ -41,10 +41,10 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
         State.IN_DOUBT: _SETTLE,
         _HELD: _SETTLE,
         State.READY: mark(
-            "The earlier payment will still be sent as it was, and this row can't replace it. Restore this row."
+            "The earlier payment will still be sent as it was, and this row cannot replace it. Restore this row."
         ),
         State.REJECTED: mark(
-            "The earlier payment can be sent again as it was, but this row can't replace it. Restore this row."
+            "The earlier payment can be sent again as it was, but this row cannot replace it. Restore this row."
         ),
         State.RETURNED: mark("The money came back. Restore this row, and pay the person in a separate payment."),
         _AMEND_READY: mark(
@@ -145,8 +145,8 @@ class _Conflict:
             return ()
         text = say(
             "A person, not the gateway, reported the earlier payment as rejected. It was sent at {time} and could "
-            "still be paid. This row can replace it from {opens} ({quarantine}). Until then, don't pay it in any other "
-            "way.",
+            "still be paid. This row can replace it from {opens} ({quarantine}). Until then, do not pay it in any "
+            "other way.",
             time=clash.quarantined_since,
             opens=timestamp(quarantine.ends_at(clash.quarantined_since)),
             quarantine=quarantine,
@@ -166,14 +166,14 @@ class _Conflict:
         more = Decimal(new.amount) - Decimal(earlier.amount)
         if case in _MAY_PAY_MORE and more > 0 and earlier.currency == new.currency:
             template = (
-                mark("To pay {currency} {more} more, add a row for that amount with its own id.")
+                mark("To pay {currency} {more} more, add a row for this amount with its own id.")
                 if self.has_own_id
                 else mark("To pay {currency} {more} more, pay that amount in a separate payment run.")
             )
             yield say(template, currency=new.currency, more=format_amount(f"{more:f}"))
         person, other = (build_payee(payment.form, payment.fields).person for payment in (new, earlier))
         if self.has_own_id and all(mine != theirs for mine, theirs in zip(person, other, strict=True)):
-            yield say("Only if this row pays another person altogether, give it its own id instead.")
+            yield say("Give this row its own id only if it pays a different person.")
 
 
 def conflict_defects(

@@ -110,7 +110,7 @@ def repeat_question(batches: Iterable[RepeatedBatch], row_count: int) -> OpenQue
         ),
         hint=say("Nothing was sent. If you want to pay every row again, run the command again with --repeats-meant."),
         option="--repeats-meant",
-        question=say("Do you want to repeat {sheet_name} of {opened_at} with this sheet?", **values),
+        question=say("Do you want to repeat {sheet_name} from {opened_at} with this sheet?", **values),
     )
 
 
@@ -274,7 +274,7 @@ class UsedReference:
                 options=options,
             ),
             option="--new-payee",
-            question=say("Are these people new, and do you want to pay them too?"),
+            question=say("Do you want to pay these new people too?"),
             names=names,
             people=people,
         )
@@ -344,7 +344,7 @@ def repeated_payee_question(payments: pl.DataFrame, due: Collection[int]) -> Ope
         rows = ", ".join(str(line["row"]) for line in lines)
         amounts = ", ".join(f"{line['currency']} {line['amount']}" for line in lines)
         message = say(
-            "{name} is in rows {rows} ({amounts}). Are these several payments, or was one pasted twice?",
+            "{name} is in rows {rows} ({amounts}). Check that no row was pasted twice.",
             name=" / ".join(dict.fromkeys(line["name"] for line in lines)),
             rows=rows,
             amounts=amounts,

@@ -253,7 +253,7 @@ def _reject_respelled_reference(validated: Validated, journal: JournalReader) ->
             opened_at=newest.opened_at[:10],
         ),
         hint=say(
-            "Nothing was sent. For the same payment run, write --reference {reference}. For another one, choose a "
+            "Nothing was sent. For the same payment run, use --reference {reference}. For another one, choose a "
             "reference that differs in more than spelling.",
             reference=newest.reference,
         ),
@@ -347,7 +347,7 @@ def _respelled_id_defects(comparison: SheetComparison) -> pl.DataFrame:
         own_id = comparison.own_ids[spelling.row]
         message = say(
             "{own_id} differs only in spelling from {order_id}, which was used on {opened_at} (batch {batch}). If it "
-            "is the same payment, write {order_id}. If not, give this one an id that differs in more than case, width "
+            "is the same payment, enter {order_id}. If not, give this one an id that differs in more than case, width "
             "or hyphens.",
             own_id=own_id,
             order_id=spelling.order_id,
@@ -367,7 +367,7 @@ def _damaged_id_defects(comparison: SheetComparison, validated: Validated) -> pl
     for row, own_id, name, currency, amount in (line for frame in frames for line in frame.iter_rows()):
         message = say(
             "{own_id} may be {order_id}, changed by a spreadsheet. Batch {batch} of {opened_at} pays {name} {currency} "
-            "{amount} under {order_id}. If this is the same payment, write {order_id}. If not, give it a clearly "
+            "{amount} under {order_id}. If this is the same payment, enter {order_id}. If not, give it a clearly "
             "different id.",
             own_id=own_id,
             order_id=by_row[row].client_orderid,

@@ -70,10 +70,10 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """The name of each kind of change, in the singular and plural."""
 _SENT_HEADINGS: Mapping[str, str] = MappingProxyType(
     {
-        "in_doubt": mark("In doubt: may have been paid, and not sent now ({count:,})"),
-        "rejected": mark("Rejected before, and not sent again ({count:,})"),
-        "returned": mark("Paid before, but the money came back, and not sent again ({count:,})"),
-        "": mark("Already paid or with the gateway, and not sent again ({count:,})"),
+        "in_doubt": mark("In doubt (may have been paid), not sent now ({count:,})"),
+        "rejected": mark("Rejected before, not sent again ({count:,})"),
+        "returned": mark("Returned (the money came back), not sent again ({count:,})"),
+        "": mark("Already paid or with the gateway, not sent again ({count:,})"),
     }
 )
 """The heading for rows sent before, by the `value` of their findings."""
@@ -236,10 +236,8 @@ def worksheets_text(document: PlanDocument) -> str:
         for other in document.select_findings(OTHER_WORKSHEET)
     ]
     if not others:
-        return say("This pays the worksheet {name!r}.", name=sheet.value)
-    return say(
-        "This pays the worksheet {name!r}. It does not pay: {others}.", name=sheet.value, others=", ".join(others)
-    )
+        return say("This plan pays the worksheet {name!r}.", name=sheet.value)
+    return say("This plan pays only the worksheet {name!r}, not: {others}.", name=sheet.value, others=", ".join(others))
 
 
 def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
@@ -435,7 +433,7 @@ def _warning_lines(groups: Sequence[WarningGroup]) -> Iterator[str]:
             yield f"  {warning_line(finding)}"
         if group.count > len(group.examples):
             unlisted_count = group.count - len(group.examples)
-            yield "  " + say("... and {count:,} more, in the plan.", count=unlisted_count)
+            yield "  " + say("... and {count:,} more in the plan.", count=unlisted_count)
 
 
 def warning_line(finding: PlanFinding) -> str:
@@ -468,7 +466,7 @@ def people_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def _known_since_text(payee: ListedPayee) -> str:
-    return say("known since {at}", at=payee.known_since) if payee.known_since else say("new account")
+    return say("first paid on {at}", at=payee.known_since) if payee.known_since else say("new account")
 
 
 def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) -> str:

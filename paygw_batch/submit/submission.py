@@ -277,7 +277,7 @@ def require_current_findings(document: PlanDocument, submission: Submission, jou
     has_batch = not document.against or journal.batch(document.against) is not None
     if document.language not in languages() or not has_batch:
         raise ApprovalError(
-            say("The plan contains a language or a batch that this program does not know."),
+            say("The plan refers to an unknown language or batch."),
             hint=f"{say(document.nothing_done)} {say(document.renewal_hint)}",
         )
     is_current_language = document.language == language()
@@ -384,12 +384,12 @@ def _change_findings(
     if extra_batch is not None and extra_batch.operation != validated.sheet.operation:
         raise UsageError(
             say(
-                "--against {against}: one of the two runs pays people, and the other collects.",
+                "--against {against}: that batch and this sheet must both be payouts, or both be collections.",
                 against=against,
             )
         )
     if extra_batch is not None and extra_batch not in past:
-        raise UsageError(say("--against {against} names this sheet's own batch.", against=against))
+        raise UsageError(say("--against {against} is this sheet's own batch.", against=against))
     if not past:
         return [PlanFinding(row=0, code=FIRST_RUN)]
     sent = {row.row for row in plan.sent_before}

@@ -175,7 +175,7 @@ def find_unfinished_batch(journal: JournalReader) -> BatchRecord:
         return batches[-1]
     if not unfinished:
         raise UsageError(
-            say("The journal has no batch yet."),
+            say("The journal has no batches yet."),
             hint=say("To start one, run `paygw-batch submit SHEET`."),
             for_terminal=True,
         )

@@ -136,7 +136,7 @@ class ClaimedSheet:
             say("{name!r} was refused. None of its rows were sent in this run.", name=self.name),
             summary.message,
             *([options] if summary.option else []),
-            say("Correct the sheet, then drop it again under any name. Rows that were paid are not paid again."),
+            say("Correct the sheet, then drop it again under any name. Rows that were paid will not be paid again."),
         ]
         return "\n\n".join(parts) + "\n"
 

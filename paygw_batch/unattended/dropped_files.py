@@ -168,7 +168,7 @@ def _stray_error(stray: str, sheet: str) -> PaygwError:
     if not _is_plan(stray):
         names["note"] = f"{sheet}{NOTE_SUFFIX}"
         return SheetError(
-            say("{stray} looks like the cover note of {sheet}, but this note must be called {note}.", **names),
+            say("{stray} looks like the cover note for {sheet}, but that note must be called {note}.", **names),
             hint=say("Nothing was sent. Rename or remove the note, then drop both files again."),
         )
     names["note"] = f"{sheet.rpartition('.')[0]}{PLAN_SUFFIX}"
@@ -191,7 +191,7 @@ def _untouched_reason(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
         kind = say("a plan") if _is_plan(name) else say("a cover note")
         return say("{name} is {kind}, but there is no sheet for it in this folder.", name=name, kind=kind)
     if entry.is_file:
-        return say("{name} is a report of this program, not a sheet, so it was not touched.", name=name)
+        return say("{name} is a report from this program, not a sheet, so it was not touched.", name=name)
     if entry.is_folder:
         return say("{name} is a folder. The files in it were not touched.", name=name)
     return say("{name} is a link or a device, not a file, so it was not touched.", name=name)

@@ -148,7 +148,7 @@ def test_maker_cannot_approve_with_any_key(made: Callable[[], SignedDocument], k
     own = document.model_copy(update={"approvals": [forge_approval(key, document)]})
     assert not is_valid(own)
     (problem,) = verify_signatures(own, policy(), NOW).problems
-    assert problem == f"the approval by ada is from the maker of the {document.noun}"
+    assert problem == f"the approval by ada is from the {document.noun}'s maker"
     assert not is_valid(approve(own, CLEO, policy(2), NOW), needed=2)
     with pytest.raises(ApprovalError, match="ada made this"):
         approve(document, key, policy(), NOW)

@@ -212,7 +212,7 @@ def test_status_and_messages_are_about_collections(program: Program) -> None:
     assert {"payin", "payout"} <= set(program.run("status").stdout.split())
     status = program.json("status", sheet)
     (row,) = status["in_doubt"]
-    assert (status["operation"], row["next"].startswith("Do not collect it by other means.")) == ("payin", True)
+    assert (status["operation"], row["next"].startswith("Do not collect this row in any other way.")) == ("payin", True)
     assert "c.csv, payin, 2 rows," in program.run("status", sheet).stdout
 
 

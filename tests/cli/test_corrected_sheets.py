@@ -266,9 +266,9 @@ def test_plan_says_state_of_sent_rows(company: Program) -> None:
     assert [(one["code"], one["row"]) for one in plan["findings"] if one["code"] == "payee.new"] == [("payee.new", 6)]
     shown = company.run("approve", plan_file(company)).stdout
     for heading, names in (
-        ("In doubt: may have been paid, and not sent now (1)", PEOPLE[1:2]),
-        ("Rejected before, and not sent again (1)", PEOPLE[:1]),
-        ("Already paid or with the gateway, and not sent again (2)", PEOPLE[2:4]),
+        ("In doubt (may have been paid), not sent now (1)", PEOPLE[1:2]),
+        ("Rejected before, not sent again (1)", PEOPLE[:1]),
+        ("Already paid or with the gateway, not sent again (2)", PEOPLE[2:4]),
     ):
         assert heading in page.read_text()
         after = shown.partition(f"{heading}:\n")[2].splitlines()

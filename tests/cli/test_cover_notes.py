@@ -61,7 +61,7 @@ def test_invalid_note_refuses_whole_sheet(program: Program, folder: Path) -> Non
         ("expect_rows = 4\n", "You expected 4 rows, but the sheet has 3."),
         ('[expect_total]\nKES = "1.00"\n', "You expected KES 1.00"),
         ('[expect_total]\nUGX = "100"\n', "the sheet has no rows in UGX"),
-        ("[expect_total]\nKES = 4501.50\n", "write the amount in quotes"),
+        ("[expect_total]\nKES = 4501.50\n", "write the amount in quotation marks"),
         ('[expect_total]\nKES = "1e3"\n', "is not an amount"),
         ('[expect_total]\nkes = "4501.50"\n', "expect_total"),
         ('work_sheet = "x"\n', "work_sheet is not a known key"),

@@ -61,7 +61,7 @@ def resume_batch(program: Program) -> dict[str, dict[str, str]]:
 def test_completed_question_list_settles_rows(doubtful: Program) -> None:
     """The list has no names, and the row that was not received is sent again as a possible duplicate."""
     shown = doubtful.run("status", doubtful.home / "payroll.csv").stdout
-    for part in ("Do not pay them by other means", "retry 051ffdb5ed07da9c --row 6", "statement 051ffdb5ed07da9c"):
+    for part in ("Do not pay them in any other way", "retry 051ffdb5ed07da9c --row 6", "statement 051ffdb5ed07da9c"):
         assert part in shown
     assert shown.index("order TAKEN-1") < shown.index("Row 6, rejected (9001)")
     disable_quarantine(doubtful)
@@ -131,7 +131,7 @@ def test_statement_with_mismatched_line_is_not_applied(doubtful: Program) -> Non
     for arguments in ((file,), (file, "--yes")):
         summary = resolve(doubtful, "statement", *arguments)
         assert (summary["exit_code"], summary["resolved"]) == (3, 0)
-        assert "The payee may have the money" in summary["differences"][-1]["message"]
+        assert "The payee may have been paid" in summary["differences"][-1]["message"]
     assert doubtful.states() == before
 
 

@@ -185,7 +185,7 @@ def test_carry_out_refuses_options_of_other_orders(program: Program) -> None:
     wrong_options = (("--out", "x.csv"), ("--out", "x.csv", "--for-excel"), ("--force",), ("--statement", "x.csv"))
     for wrong in (("--batch", other), *wrong_options):
         refused = carry_out(program, *wrong)
-        assert (refused["exit_code"], "The order is about batch" in refused["message"]) == (2, "--batch" in wrong)
+        assert (refused["exit_code"], "The order is for batch" in refused["message"]) == (2, "--batch" in wrong)
     assert program.states() == AS_BEFORE
     assert carry_out(program, "--batch", program.home / "payroll.csv")["resolved"] == 1
     write_approved_order(program, "release", "--row", "6", "--evidence", EVIDENCE)

@@ -83,7 +83,7 @@ def test_country_file_limits_length_of_text_field(program: Program, data_copy: P
     with (data_copy / "countries" / "KE.toml").open("a", encoding="utf-8") as country:
         country.write(f"max_characters = {{ {FIELD} = 9 }}\n")
     (defect,) = program.json("validate", write_sheet(program, "Kilimani E"))["defect_list"]
-    assert defect["message"] == "Kilimani E: write at most 9 characters, on one line, without tabs."
+    assert defect["message"] == "Kilimani E: enter at most 9 characters, on one line, without tabs."
     assert program.json("validate", write_sheet(program, "Kilimani"))["defect_list"] == []
     program.json("template", "KE", "--out", program.home / "new.xlsx")
     (row,) = help_examples(program.home / "new.xlsx")

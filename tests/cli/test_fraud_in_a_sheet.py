@@ -79,7 +79,7 @@ def test_plan_and_approve_show_fraud_on_first_screen(paid: Program) -> None:
         assert old.index("254712345031") == at, "one above the other"
         assert "Check this first: 1 changed account, 1 amount differs, 1 new person, 1 person missing." in screen
         assert "phone.zero_restored: 30" in shown
-        assert shown.count("seems to have dropped a zero") == 6  # three examples of each finding
+        assert shown.count("seems to have dropped a leading zero") == 6  # three examples of each finding
 
 
 def test_signature_covers_plan_findings(paid: Program) -> None:

@@ -88,10 +88,7 @@ def test_operator_terms_add_fields_and_defaults(program: Program) -> None:
 
 def test_doctor_and_validate_report_default_values(program: Program) -> None:
     checks = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}
-    assert (
-        checks["country TZ"]
-        == 'values that are sent if the sheet gives none: ipaddress = "127.0.0.1", order_desc = "Payout"'
-    )
+    assert checks["country TZ"] == 'values sent if the sheet has none: ipaddress = "127.0.0.1", order_desc = "Payout"'
     sheet = program.sheet([f"{ROW},a@example.com,Wages"], heading=f"{TANZANIAN},receiver_email,order_desc")
     output = " ".join(program.run("validate", sheet).output.split())
     assert 'TZ: these values are missing from the sheet and are filled in: ipaddress = "127.0.0.1".' in output

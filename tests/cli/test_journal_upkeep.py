@@ -95,6 +95,6 @@ def test_older_database_copy_requires_accepting_loss(cluster: ClusterProgram, po
     assert cluster.json("journal", "roll-call")["missing"] == []
     assert cluster.run("submit", sheet).exit_code == 5
     (written,) = cluster.home.glob("payroll.reconciliation.csv")
-    assert written.read_text().count("was sent, but the journal lost the record of it") == 3
+    assert written.read_text().count("was sent, but the journal has lost the record of this") == 3
     assert len(cluster.record()) == sent, "no order that left is paid again"
     assert cluster.json("verify")["exit_code"] in {0, 5}

@@ -20,7 +20,7 @@ OPTIONS = ("--column-profile", "payroll-english", "--reference", "payroll-2026-1
 def test_common_payroll_is_paid_without_configuration(program: Program) -> None:
     sheet = program.sheet(PEOPLE, heading=ONE_NUMBER)
     result = program.run("submit", sheet, *OPTIONS)
-    assert (result.exit_code, "a mobile wallet at the phone number: Kenya" in result.stdout) == (0, True)
+    assert (result.exit_code, "the mobile wallet with the row's phone number: Kenya" in result.stdout) == (0, True)
     assert [line["account_number"] for line in program.record()] == ["254712345678", "254722345679"]
     assert program.json("submit", sheet, *OPTIONS)["sent_this_run"] == 0
 

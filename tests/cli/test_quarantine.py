@@ -85,7 +85,7 @@ def test_rejection_by_person_waits_for_quarantine(program: Program, how: str) ->
     assert program.run("plan", write_amended_sheet(program), "--amend", "--out", program.home / "p.json").exit_code != 0
     assert [line["committed"] for line in program.record()] == ["yes"]
     assert MARK in reconciliation_line(program, batch)["message"]
-    assert "A person, not the gateway, reported it as rejected" in program.run("status", batch).stdout
+    assert "A person, not the gateway, reported this row as rejected" in program.run("status", batch).stdout
 
 
 @pytest.mark.parametrize("way", ["retry", "amend"])

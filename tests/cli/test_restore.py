@@ -151,7 +151,7 @@ def test_restore_on_another_host_never_pays_twice(office: Office) -> None:
     status = program.json("status", before)
     (row,) = status["needs_person"]
     assert (status["exit_code"], row["state"], row["held_orders"]) == (5, "rejected", ["BEFORE-2-r2"])
-    assert "Do not pay it by other means" in row["next"]
+    assert "Do not pay this row in any other way" in row["next"]
     corrected = program.sheet(kenyan_rows(2, prefix="BEFORE", amount="901"), name="corrected.csv")
     assert "Settle it first" in " ".join(program.run("submit", corrected, "--amend").stdout.split())
     assert program.json("retry", before)["states"] == {"paid": 1, "ready": 1}

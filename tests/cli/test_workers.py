@@ -246,7 +246,7 @@ def test_operator_stops_batch_until_next_start(hosts: Hosts) -> None:
         assert following.stderr is not None
         while "Envoi" not in (line := following.stderr.readline()):
             assert following.poll() is None, line
-        assert "Workers do not start any more rows" in hosts.office.run("workers", "--stop", batch).stdout
+        assert "Workers will not start any more rows" in hosts.office.run("workers", "--stop", batch).stdout
         assert hosts.ask("SELECT stop_reason FROM paygw.run") == [(STOPPED_BY_PERSON,)]
     assert "Une personne a arrêté l'exécution." in require_exit_code(following, 6)
     require_exit_code(worker, 6)

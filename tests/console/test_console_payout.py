@@ -56,7 +56,7 @@ def test_payout_shows_decisions_counts_and_rows_by_state(house: House) -> None:
     only = ben.get(f"/payouts/{batch}?state=rejected").text
     assert ("Jane 2" in only, "Jane 1" in only) == (True, False)
     doubt = ben.get(f"/payouts/{batch}/rows/4").text
-    for text in ("Do not pay this another way", "<strong>In doubt</strong>", "254712345003"):
+    for text in ("Do not pay this row in any other way", "<strong>In doubt</strong>", "254712345003"):
         assert text in doubt
     assert "No payment was made" in ben.get(f"/payouts/{batch}/rows/3").text
     for missing in (f"/payouts/{batch}/rows/77", "/payouts/ffffffffffffffff"):

@@ -24,9 +24,9 @@ def correct_cell(ada: Person, place: str, row: str, column: str, text: str, **mo
 def test_focus_moves_to_next_or_restored_cell(ada: Person) -> None:
     place = upload_sheet(ada, sheet(4, {1: {"amount": "x"}, 3: {"currency": "USD"}}))
     page = correct_cell(ada, place, "2", "amount", "5.00")
-    assert ("Row 2, Amount: changed to 5.00." in page, FOCUS.findall(page)) == (True, ["Currency of row 4"])
+    assert ("Row 2, Amount: changed to 5.00." in page, FOCUS.findall(page)) == (True, ["Currency in row 4"])
     page = correct_cell(ada, place, "2", "amount", "x", shown="5.00", kind="mended")
-    assert ("Row 2, Amount: restored from your file." in page, FOCUS.findall(page)) == (True, ["Amount of row 2"])
+    assert ("Row 2, Amount: restored from your file." in page, FOCUS.findall(page)) == (True, ["Amount in row 2"])
     correct_cell(ada, place, "2", "amount", "5.00")
     page = correct_cell(ada, place, "4", "currency", "KES")
     assert ("Every row can be paid" in page, "autofocus>Check what will be paid</a>" in page) == (True, True)

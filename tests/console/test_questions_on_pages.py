@@ -52,7 +52,7 @@ def test_each_chosen_worksheet_becomes_a_payout(house: House) -> None:
     drafts = re.findall(r'href="(/sheets/\w+)(?:/plan)?"><bdi>pay.xlsx \[(\w+)\]', ada.get("/").text)
     assert {title for _, title in drafts} == {"October", "December"}
     plans = {title: unescape(ada.get(f"{place}/plan").text) for place, title in drafts}
-    pays = "This pays the worksheet '{}'. It does not pay: 'Cover', '{}' (1 row), '{}' (1 row)."
+    pays = "This plan pays only the worksheet '{}', not: 'Cover', '{}' (1 row), '{}' (1 row)."
     assert pays.format("October", "November", "December") in plans["October"]
     assert pays.format("December", "October", "November") in plans["December"]
     ben = house.person(APPROVER)
@@ -89,7 +89,7 @@ def test_choosing_worksheets_prepares_each_once(house: House) -> None:
 def test_single_matching_worksheet_is_suggested(house: House) -> None:
     ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October"))
     assert ("<bdi>pay.xlsx [October]</bdi>" in page, "1 of 1 row can be paid" in page) == (True, True)
-    assert "This pays the worksheet 'October'. It does not pay: 'Cover'." in unescape(ada.get(f"{path}/plan").text)
+    assert "This plan pays only the worksheet 'October', not: 'Cover'." in unescape(ada.get(f"{path}/plan").text)
 
 
 def test_unknown_headings_question_lists_missing_columns(house: House) -> None:

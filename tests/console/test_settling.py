@@ -80,7 +80,7 @@ def test_not_received_is_offered_only_after_quarantine(
     batch = pay_rows(house, "9008.00")
     page = ada.get(f"/payouts/{batch}/rows/2/settle").text
     assert re.search(r'value="not-received" required disabled>.*?Available after \d+ \w+ \d{4}, \d\d:\d\d UTC', page)
-    assert re.search(r"No payment was made. You can retry it after \d+ \w+ \d{4}, \d\d:\d\d UTC", page)
+    assert re.search(r"No payment was made. You can retry the row after \d+ \w+ \d{4}, \d\d:\d\d UTC", page)
     assert "you can settle it as not received" in settle(ada, batch, 2, "not-received")[1]
     shifted_clock(monkeypatch)(timedelta(hours=25))
     assert "disabled" not in ada.get(f"/payouts/{batch}/rows/2/settle").text
@@ -277,7 +277,7 @@ def test_statement_preview_is_shown_and_applied_once(house: House, ada: Person, 
     for count, what in ((1, "It was paid"), (2, "do not match"), (1, "agree with the journal"), (1, "not decided yet")):
         assert f"<b>{count}</b>{what}" in page
     assert "<b>3</b>stay in doubt" in page
-    assert "Row 6 is rejected in the journal and paid in the statement." in differs
+    assert "Row 6 is rejected in the journal, but paid in the statement." in differs
     assert "The journal has no order X-9" in differs
     assert "P-3" in silent
     for shown in (page, silent):  # Both show person and amount with the order id.

@@ -183,7 +183,7 @@ def test_outputs_count_each_row_once(batch: Batch) -> None:
 def test_printed_page_hides_error_codes_and_logins(tmp_path: Path) -> None:
     batch = Batch(House(create_sandbox(tmp_path)))
     printed = page(batch, "/reconciliation.html")
-    assert "No one knows what happened to the request: it may have been paid." in printed
+    assert "No one knows what happened to the request. The row may have been paid." in printed
     assert ("reply.not_json" in printed, "reply.not_json" in report(batch)) == (False, True)
     words = ("--as", "paid", "--evidence", "ticket 1", "--by", "Grace Njeri")
     batch.program.json("resolve", "row", batch.batch, "6", *words)

@@ -82,10 +82,10 @@ AT = "2026-11-22T08:00:00.000Z"
 UNKNOWN, NOT_SENT, PAID = OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT, OutcomeKind.PAID
 AFTER_DOUBT, AFTER_REJECTION = Concluded(Outcome(UNKNOWN)), Concluded(Outcome(OutcomeKind.REJECTED))
 SENTENCES: dict[str, list[Fact]] = {
-    "Personne ne sait ce qu'est devenue la demande (read.timeout)\u00a0: elle a peut-être été payée.": [
+    "Personne ne sait ce qu'est devenue la demande (read.timeout). La ligne a peut-être été payée.": [
         Concluded(Outcome(UNKNOWN, cause="read.timeout"))
     ],
-    "Personne ne sait ce qu'est devenue la demande\u00a0: elle a peut-être été payée.": [AFTER_DOUBT],
+    "Personne ne sait ce qu'est devenue la demande. La ligne a peut-être été payée.": [AFTER_DOUBT],
     "Rien n'a été envoyé (connect.refused).": [Concluded(Outcome(NOT_SENT, cause="connect.refused"))],
     "Rien n'a été envoyé.": [Concluded(Outcome(NOT_SENT))],
     "L'exécution s'est terminée avant d'enregistrer une réponse. La demande a peut-être été envoyée.": [Interrupted()],

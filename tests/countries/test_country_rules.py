@@ -248,7 +248,7 @@ def test_country_file_changes_fields_of_its_forms(data: Path) -> None:
     path.write_text(path.read_text(encoding="utf-8") + "max_characters = { order_desc = 5 }\n", encoding="utf-8")
     assert load_rules("payout", {}, data=data)["TZ"].max_characters == {"order_desc": 5}
     for terms in (OperatorTerms(order_desc="Salary"), OperatorTerms(defaults={"order_desc": "Salary"})):
-        with pytest.raises(ConfigurationError, match="Salary: write at most 5 characters"):
+        with pytest.raises(ConfigurationError, match="Salary: enter at most 5 characters"):
             load_rules("payout", {"TZ": terms}, data=data)
     path = data / "countries/CI.toml"
     path.write_text(path.read_text(encoding="utf-8") + 'fields = { phone = "never" }\n', encoding="utf-8")

@@ -44,7 +44,7 @@ def classify_fault(kind: FaultKind, *, left: bool, written: int = 0) -> Verdict:
 
 UNTRUSTWORTHY = {
     FaultKind.TLS_UNTRUSTED: "The gateway's certificate is not trusted.",
-    FaultKind.EARLY_REPLY: "The gateway replied before we sent a request, so its replies can't be trusted.",
+    FaultKind.EARLY_REPLY: "The gateway replied before we sent a request, so its replies cannot be trusted.",
 }
 
 

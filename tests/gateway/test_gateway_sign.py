@@ -127,7 +127,7 @@ def test_key_loads_from_either_pem_form(key_file: KeyFile, rsa_key: rsa.RSAPriva
         assert loaded.public.bits == 2048
     with pytest.raises(ConfigurationError, match="no passphrase"):
         load_private_key(key_file(protected))
-    with pytest.raises(ConfigurationError, match="passphrase does not open") as caught:
+    with pytest.raises(ConfigurationError, match="The passphrase for the private key") as caught:
         load_private_key(key_file(protected), b"let me in")
     assert "let me in" not in str(caught.value)
 

@@ -112,8 +112,8 @@ def test_damaged_host_id_is_not_recreated(place: Path, content: str) -> None:
         load_host_id(place)
     assert raised.value.message == f"{path} is damaged: this host's id is missing from it."
     assert raised.value.hint == (
-        "Nothing was sent. Remove the file. This host then counts as a new one, and the old one is missing from the "
-        "roll-call."
+        "Nothing was sent. Remove the file. This host will then count as a new one, and the old one will be missing "
+        "from the roll-call."
     )
     assert path.read_text() == content
 

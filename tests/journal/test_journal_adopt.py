@@ -134,7 +134,7 @@ def test_missing_or_empty_journal_cannot_be_adopted(place: Path, spoil: Callable
     path = journal_path(place)
     spoil(path)
     found = error_message(lambda: open_adoption(place), JournalMissing)
-    assert found == (sentence.format(path), "Give its path with --journal.")
+    assert found == (sentence.format(path), "Specify its path with --journal.")
 
 
 def test_adoption_remembers_renamed_endpoint(place: Path) -> None:

@@ -465,10 +465,10 @@ def test_unknown_journal_is_refused_until_adopted(place: Path, facts: int) -> No
     before = all_files(place)
     with closing(read_journal_at(place)) as reader:
         (note,) = reader.notes
-    assert "has never seen the journal" in note
+    assert "does not list the journal" in note
     with pytest.raises(JournalNotAdopted):
         file_location(place).open_to_read(must_be_known=True)
-    with pytest.raises(JournalNotAdopted, match="has never seen the journal") as raised:
+    with pytest.raises(JournalNotAdopted, match="does not list the journal") as raised:
         open_journal_at(place)
     assert "paygw-batch journal adopt" in raised.value.hint
     assert all_files(place) == before

@@ -91,11 +91,11 @@ FOUND: dict[str, list[str]] = {
         "UPDATE contradiction SET state = 'ready'",
     ],
     "Fact 2 does not fit the state of instruction 1.": ["INSERT INTO contradiction VALUES (2, 'ready')"],
-    "The personal data in fact 7 of the journal was changed.": update(
+    "Personal data in fact 7 of the journal was changed.": update(
         "said", "text IS NOT NULL", "text = 'no such account'", "salt = zeroblob(16)"
     ),
-    "The personal data in fact 7 of the journal was removed.": ["DELETE FROM said WHERE text IS NOT NULL"],
-    "The state machine of the journal was altered.": [
+    "Personal data in fact 7 of the journal was removed.": ["DELETE FROM said WHERE text IS NOT NULL"],
+    "The journal's state machine was altered.": [
         "UPDATE move SET after = 'ready' WHERE before = 'in_flight' AND kind = 'unknown'",
         "INSERT INTO move VALUES ('paid', 'not_sent', 'ready', 0, 0, 0, 0)",
     ],
@@ -135,7 +135,7 @@ FOUND: dict[str, list[str]] = {
     DIFFERS.format("b2", "pages"): ["DELETE FROM page WHERE batch = 2"],
     DIFFERS.format("b2", "known_sha256"): ["UPDATE known SET instruction = 4"],
     DIFFERS.format("b2", "known"): ["DELETE FROM known"],
-    "The batches of the journal do not match the facts that opened them.": [
+    "The journal's batches do not match the facts that opened them.": [
         (
             "INSERT INTO batch SELECT 4, 'b4', operation, sheet_name, sheet_sha256, rows, defects, opened_at, "
             "sheet_path FROM batch WHERE number = 1"
@@ -174,7 +174,7 @@ FOUND: dict[str, list[str]] = {
         "UPDATE reply SET head = x'7b7d'",
         "UPDATE reply SET instruction = 2",
     ],
-    "A reply that a fact refers to is not in the journal.": ["DELETE FROM reply"],
+    "A reply is missing from the journal, although a fact refers to it.": ["DELETE FROM reply"],
     "The index of payees does not match the instructions.": [
         (
             "INSERT INTO payment_words (payment_words, rowid, words) SELECT 'delete', number, words FROM "
@@ -188,7 +188,7 @@ FOUND: dict[str, list[str]] = {
         "UPDATE order_id_spelling SET spelling = 'jose-1'",
         "INSERT INTO order_id_spelling VALUES ('payout', 'x', 'X')",
     ],
-    "The references of batches do not match their order ids.": [
+    "The batches' references do not match their order ids.": [
         "DELETE FROM batch_reference",
         "UPDATE batch_reference SET reference = 'jose'",
     ],

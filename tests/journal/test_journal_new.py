@@ -303,7 +303,7 @@ EXPOSED, OPEN_DIRECTORY = "Other users can read or change", "Other users can wri
 @pytest.mark.parametrize(
     ("spoil", "sentence", "hint"),
     [
-        (replace_by_link, "is a symbolic link", "Give the path of the file itself."),
+        (replace_by_link, "is a symbolic link", "Specify the path of the file itself."),
         (lambda path: path.with_name("2").hardlink_to(path), "has a second name", "Remove the other name."),
         (lambda path: (path.unlink(), path.mkdir(mode=0o700)), "is not a file", ""),
         (lambda path: path.chmod(0o640), EXPOSED, "chmod 600 {path}"),

@@ -117,7 +117,7 @@ def test_all_wrong_settings_are_reported_together(tmp_path: Path) -> None:
         ('[submission]\nconnections = "pooled"\n', "connections"),
         *((f"[submission]\nconcurrency = {value}\n", "concurrency") for value in ("0", '"16"')),
         *((f'[outcomes]\napproved = "{value}"\n', "outcomes.approved") for value in ("maybe", "unknown")),
-        ("[countries.KE.payout]\nmin_amount = 10.5\n", "in quotes"),
+        ("[countries.KE.payout]\nmin_amount = 10.5\n", "in quotation marks"),
         *((f'[countries.KE.payout]\nmin_amount = "{value}"\n', "not an amount") for value in ("ten", "NaN")),
         ("[submission]\nconcurency = 3\n", "submission.concurency is not a known key. Did you mean concurrency?"),
         ('[countries.KE.payout]\npurpse = "x"\n', "countries.KE.payout.purpse"),

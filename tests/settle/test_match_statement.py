@@ -35,7 +35,7 @@ NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
 SHA = "0123456789abcdef" * 4
 EVIDENCE = "Statement day.csv (SHA-256 0123456789abcdef), line 2: "
 VAGUE = "ORD-2 was sent more than once, most recently at 2026-11-21"
-ASK = "The payee may have the money. Do not send it again. Ask the gateway."
+ASK = "The payee may have been paid. Do not send the payment again. Ask the gateway."
 
 
 def line(order_id: str = "ORD-2", status: str | None = "approved", number: int = 2, **changes: str) -> StatementLine:
@@ -179,7 +179,7 @@ def test_resolving_as_not_received_waits_for_quarantine(proof: StatementProof) -
     assert not early.settlements
     assert len(reader(journal, now=opens).match(answer).settlements) == 1
     wrong = only_difference(sent_journal(OutcomeKind.ACCEPTED), line(answer="not-received"))
-    assert wrong == "Row 2 is with the gateway in the journal and not received in the statement."
+    assert wrong == "Row 2 is with the gateway in the journal, but not received in the statement."
 
 
 def test_unlisted_status_settles_nothing() -> None:
@@ -324,7 +324,7 @@ def test_gateway_clock_may_differ() -> None:
 
 
 # Rows that are settled already
-IN_JOURNAL = "Row 2 is {0} in the journal and {1} in the statement.".format
+IN_JOURNAL = "Row 2 is {0} in the journal, but {1} in the statement.".format
 
 
 @pytest.mark.parametrize(
@@ -429,9 +429,9 @@ def test_line_of_other_or_unknown_order_holds_row() -> None:
     [
         ("0001", "1", "did a spreadsheet drop the zeros?"),
         ("PAY-007", "PAY-7", "did a spreadsheet drop the zeros?"),
-        ("1001", "1001.0", "did a program change the id?"),
-        ("PAY-1", "pay/1", "did a program change the id?"),
-        ("12000", "12,000", "did a program change the id?"),
+        ("1001", "1001.0", "did software change the id?"),
+        ("PAY-1", "pay/1", "did software change the id?"),
+        ("12000", "12,000", "did software change the id?"),
     ],
 )
 def test_altered_id_suggests_order_with_same_amount(ours: str, theirs: str, question: str) -> None:

@@ -305,7 +305,7 @@ def test_refused_enquiry_is_reported_once_and_pauses_others() -> None:
     ("error", "sentence"),
     [
         (JournalError("It is damaged."), "It is damaged."),
-        (ValueError("Jane Wanjiku"), "about an unproven notification: unexpected error (ValueError)."),
+        (ValueError("Jane Wanjiku"), "about an unverified notification: unexpected error (ValueError)."),
     ],
 )
 def test_failed_lookup_is_reported_once_and_retried(error: Exception, sentence: str) -> None:

@@ -271,7 +271,7 @@ def test_unlisted_problems_are_coloured(annotator: Annotator, monkeypatch: pytes
     book = openpyxl.load_workbook(path)
     assert sum(cell.comment is not None for row in book.worksheets[0].iter_rows() for cell in row) == 2
     first_column = [row[0].value for row in book["Problems"].iter_rows()]
-    assert "Only the first 3 of 5 are listed. The others are coloured too." in first_column
+    assert "Only the first 3 of 5 problems are listed, but the cells of all of them are coloured." in first_column
     assert sum(isinstance(value, int) for value in first_column) == 3
 
 
@@ -424,7 +424,7 @@ def test_sheet_of_many_cells_gets_no_marks(annotator: Annotator, monkeypatch: py
     source, path = annotator.folder / "bad.csv", annotator.folder / "r.xlsx"
     source.write_text(BAD_CSV)
     written = write_rejects(validate(read_sheet(source, ReadOptions()), annotator.rules), source, ReadOptions(), path)
-    assert written.notes == ("r.xlsx is not marked: it has more than 10 cells.",)
+    assert written.notes == ("r.xlsx was not marked, because it has more than 10 cells.",)
     assert read_sheet(path, ReadOptions()).frame.height == 2
     monkeypatch.setattr(rejects, "MAX_MARKED_CELLS", 5)
     (annotator.folder / "good.csv").write_text(f"{HEADER}\n{GOOD}\n")

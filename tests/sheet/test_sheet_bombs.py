@@ -181,7 +181,7 @@ def test_memory_stays_bounded_at_limits(tmp_path: Path, bomb: Callable[[int], Pa
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_unusual_workbook_compression_is_refused(tmp_path: Path, compression: int) -> None:
     path = write_workbook(workbook(), tmp_path / "odd.xlsx", compression=compression)
-    with pytest.raises(SheetError, match="compressed in a way that no spreadsheet uses"):
+    with pytest.raises(SheetError, match="compressed with a method that no spreadsheet program uses"):
         read_sheet(path, ReadOptions())
 
 

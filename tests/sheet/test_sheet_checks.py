@@ -259,8 +259,8 @@ def test_missing_values_are_derived_and_contradictions_refused(rules: Rules) -> 
     [
         (None, "country.missing", "missing"),
         *(("XX", "country.unknown", "Use one of BF, BN, CI"), ("BJ", "country.unknown", "BN")),
-        *(("Kenya", "country.unknown", "write KE"), ("Kenia", "country.unknown", "If you mean Kenya, write KE")),
-        ("Sénégale", "country.unknown", "If you mean Senegal, write SN"),
+        *(("Kenya", "country.unknown", "enter KE"), ("Kenia", "country.unknown", "If you mean Kenya, enter KE")),
+        ("Sénégale", "country.unknown", "If you mean Senegal, enter SN"),
     ],
 )
 def test_unusable_country_gets_matching_defect(rules: Rules, country: str | None, code: str, sentence: str) -> None:

@@ -34,7 +34,7 @@ def test_kenyan_number_is_recognised_in_every_spelling(rules: Rules, written: st
     ("written", "code", "sentence"),
     [
         ("0712345", "phone.format", "0712345 has 7 digits, but a Kenyan mobile number has 10, as in 0712 123 456."),
-        ("254412345678", "phone.format", "254412345678 is not a Kenyan mobile number. An example is +2547"),
+        ("254412345678", "phone.format", "254412345678 is not a Kenyan mobile number, such as +2547"),
         ("+2540712345678", "phone.format", "has 13 digits, but a Kenyan mobile number has 12 and starts with 254."),
         ("2.54712E+11", "phone.exponent", "the spreadsheet dropped digits of this number"),
         ("2.5471234568E+11", "phone.exponent", "the spreadsheet dropped digits of this number"),
@@ -171,7 +171,7 @@ def test_former_number_is_defect_unless_configured(rules: Rules, country: str, w
     new = {"account_number": f"{code}{national}", "phone": f"+{code}{national}"}
     result = validate(build_sheet(row | old), rules).defects
     assert result.select("code", "correction").rows() == [(f"{name}.renumbered", new[name]) for name in new]
-    assert result["message"][0].endswith(f"changed its numbering plan. Write {code}{national}.")
+    assert result["message"][0].endswith(f"changed its numbering plan. Enter {code}{national}.")
     assert codes(validate(build_sheet(row | new), rules).defects) == []
     rules = load_rules("payout", {country: OperatorTerms(form="account", purpose="X", former_numbers=True)})
     former = re.sub("[^0-9]", "", written)[-8:]
@@ -221,11 +221,16 @@ def test_configuration_can_add_number_range(rules: Rules) -> None:
     ("country", "decimals", "amount", "sentence"),
     [
         ("KE", 0, "1500", None),
-        ("KE", 0, "1500.00", "the gateway accepts only whole amounts in KES. Write 1500."),
-        ("KE", 0, "1500.50", "the gateway accepts only whole amounts in KES. If it can be rounded, write 1501."),
+        ("KE", 0, "1500.00", "the gateway accepts only whole amounts in KES. Enter 1500."),
+        (
+            "KE",
+            0,
+            "1500.50",
+            "the gateway accepts only whole amounts in KES. If the amount can be rounded, enter 1501.",
+        ),
         ("KE", 1, "1500.5", None),
-        ("KE", 1, "1500.50", "the gateway accepts fewer decimal places than KES uses. Write 1500.5."),
-        ("UG", 0, "1500.00", "UGX has no decimal places. Write 1500."),
+        ("KE", 1, "1500.50", "the gateway accepts fewer decimal places than KES uses. Enter 1500.5."),
+        ("UG", 0, "1500.00", "UGX has no decimal places. Enter 1500."),
     ],
 )
 def test_operator_may_accept_fewer_decimals(country: str, decimals: int, amount: str, sentence: str | None) -> None:

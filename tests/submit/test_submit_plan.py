@@ -123,7 +123,7 @@ def test_reused_id_defect_shows_batch_and_date(journal: SqliteJournal, tmp_path:
             OutcomeKind.UNKNOWN,
             Resolution.NOT_RECEIVED,
             "150",
-            "will still be sent as it was, and this row can't replace",
+            "will still be sent as it was, and this row cannot replace",
         ),
         (OutcomeKind.UNKNOWN, Resolution.REJECTED, "150", "This row can replace it from"),
         (OutcomeKind.REJECTED, None, "150", "or amend the earlier payment"),
@@ -152,7 +152,7 @@ def test_conflict_remedy_follows_earlier_payment(
     (message,) = again.validated.defects["message"]
     assert f"amount was 100 and is now {amount}." in message
     assert remedy in message
-    assert message.count("own id") == message.count(" more, add a row for that amount")
+    assert message.count("own id") == message.count(" more, add a row for this amount")
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.REJECTED, None])
@@ -175,7 +175,7 @@ def test_only_another_person_gets_own_id(journal: SqliteJournal, who: str, *, is
     submit(plan(validate(build_sheet(cells), RULES), journal), journal)
     cells |= {"account_name": name, "account_number": f"254712345{digits}"}
     (message,) = plan(validate(build_sheet(cells), RULES), journal).validated.defects["message"]
-    assert message.endswith("Only if this row pays another person altogether, give it its own id instead.") is is_other
+    assert message.endswith("Give this row its own id only if it pays a different person.") is is_other
 
 
 def test_amended_payment_is_sent_as_next_attempt(journal: SqliteJournal, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_recent_look_alike_warning_shows_both_ids(
 
 
 def test_resume_needs_choice_among_unfinished_batches(journal: SqliteJournal, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no batch yet"):
+    with pytest.raises(UsageError, match="no batches yet"):
         find_unfinished_batch(journal)
     finished = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     assert find_unfinished_batch(journal) == finished

@@ -98,7 +98,7 @@ from paygw_batch.submit.submit_sheet import refusal_summary, release_by_order
 @profile_option
 @skip_invalid_option
 @choices_options
-@click.option("--against", metavar="BATCH", help="Also compare with this batch, in addition to the usual comparison.")
+@click.option("--against", metavar="BATCH", help="Also compare the sheet with this batch.")
 @collect_option
 @plan_page_option
 @force_option
@@ -202,7 +202,7 @@ def approve_command(
 ) -> None:
     """Show a plan or an order (DOCUMENT), and approve it with --key.
 
-    The approval is added to the file. If the journal is in a database, you can give a plan's code instead.
+    The approval is added to the file. If the journal is in a database, you can use a plan's code instead.
     """
     screen, settings = Screen(invocation), settings_for(invocation)
     output_guard(invocation, settings, force=force).check(
@@ -259,7 +259,9 @@ def _choose_plan_view(
     """Return the plan to show, and say which it is: the maker's or, with `source`, the approver's own."""
     if source is None:
         name = owner_name(plan.maker, policy.people)
-        screen.say(say("This is the plan as signed by {name}, its maker. For your view, add --sheet SHEET.", name=name))
+        screen.say(
+            say("This is the plan as signed by {name}, its maker. To see your own view, add --sheet SHEET.", name=name)
+        )
         return plan
     content = plan.content
     choices = Choices(skip_invalid=content.invalid > 0, amend=content.amended > 0, strict=strict, repeats_meant=True)
@@ -312,7 +314,7 @@ _COMMAND = "carry-out"
 
 @click.command(_COMMAND, cls=HelpCommand)
 @click.argument("file", metavar="ORDER", type=PathType())
-@click.option("--batch", shell_complete=complete_batches, help="Refuse ORDER unless it is about this batch.")
+@click.option("--batch", shell_complete=complete_batches, help="Refuse ORDER unless it is for this batch.")
 @click.option(
     "--statement",
     type=PathType(),
@@ -337,7 +339,7 @@ def carry_out_command(
     """Carry out ORDER, which another person approved: settle rows, send rows again, or forget people.
 
     An order can be carried out only once. If it is based on a statement from the gateway, the statement is read and its
-    proof checked again. If it releases rows, other rows that are ready are sent with them.
+    proof is checked again. If it releases rows, other rows that are ready are sent with them.
     """
     screen, actor, settings = Screen(invocation), identify_person(by), settings_for(invocation)
     require_csv(results.out, for_excel=results.for_excel)
@@ -386,5 +388,5 @@ def _reject_options(order: RowOrder | ForgetOrder, options: Mapping[str, object]
 
 def _require_order_batch(settings: Settings, journal: JournalReader, order: RowOrder, batch: str | None) -> BatchRecord:
     if batch is not None and find_batch(journal, batch).batch != order.batch:
-        raise UsageError(say("The order is about batch {batch}, not {other}.", batch=order.batch, other=batch))
+        raise UsageError(say("The order is for batch {batch}, not {other}.", batch=order.batch, other=batch))
     return find_order_batch(order, journal, settings.endpoint())

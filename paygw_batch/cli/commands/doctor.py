@@ -200,7 +200,7 @@ def _check_each_country(name: str, rules: Rules) -> Iterator[HealthCheck]:
         elif rule.form is None:
             yield HealthCheck(name, Health.WARNING, say(rule.unusable), subject=code)
         elif values := format_defaults(rule):
-            message = say("values that are sent if the sheet gives none: {values}", values=values)
+            message = say("values sent if the sheet has none: {values}", values=values)
             yield HealthCheck(name, Health.GOOD, message, subject=code)
 
 
@@ -349,7 +349,9 @@ def _check_custody(custody: Custody, where: str) -> HealthCheck:
         message = say("{where}. The key can be exported. Create one that cannot be exported.", where=where)
         return HealthCheck(_KEY_LOCATION, Health.WARNING, message)
     if custody.was_stored_elsewhere:
-        message = say("{where}. The key cannot be exported. It was not created there: a copy may exist.", where=where)
+        message = say(
+            "{where}. The key cannot be exported. It was not created there, so a copy may exist.", where=where
+        )
         return HealthCheck(_KEY_LOCATION, Health.WARNING, message)
     return HealthCheck(_KEY_LOCATION, Health.GOOD, say("{where}. The key cannot be exported.", where=where))
 

@@ -42,8 +42,8 @@ _TIME_LABELS = mark_all("sent {time}", "last update {time}")
 def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | None, force: bool) -> None:
     """Find payments in all batches. TEXT is a payee's name, an account or phone number, or an order id.
 
-    A number can have a plus sign, a leading zero or spaces. For a name, the first letters of one
-    or more of its words are enough.
+    You can type a number with a plus sign, a leading zero or spaces. For a name, the first letters of one or more of
+    its words are enough.
     """
     screen, settings = Screen(invocation, is_read_only=True), settings_for(invocation)
     output_guard(invocation, settings, force=force).check(RequestedOutput("--advice", advice, OutputKind.REMITTANCE))
@@ -81,7 +81,9 @@ def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | No
         raise UsageError(message, hint=say("Search for the number or the order id instead."))
     if payouts := paid_payouts(payments):
         return render_advices([payouts], payer)
-    message = say("No remittance advice was written: no payment that matches {typed!r} is paid.", typed=query)
+    message = say(
+        "No remittance advice was written: none of the payments that match {typed!r} has been paid.", typed=query
+    )
     raise UsageError(message, hint="")
 
 

@@ -27,7 +27,7 @@ person_option = click.option(
 @before_option
 @person_option
 @click.option("--dry-run", is_flag=True, help="Show who would be forgotten, without changing anything (default).")
-@click.option("--yes", is_flag=True, help="Forget them now, without approval by another person.")
+@click.option("--yes", is_flag=True, help="Forget the people now, without approval by another person.")
 @click.option("--by", metavar="NAME", help="With --yes: your name, for the record.")
 @wait_option
 @click.pass_obj
@@ -52,7 +52,9 @@ def forget_command(
     if yes and dry_run:
         raise UsageError(say("Use either --dry-run or --yes, not both."))
     if yes and by is None:
-        raise UsageError(say("With --yes, give --by NAME. Forgetting is permanent. The journal records who decided."))
+        raise UsageError(
+            say("--yes also requires --by NAME. Forgetting is permanent. The journal records who decided.")
+        )
     output_guard(invocation, settings).check(reporting=yes)
     if yes:
         with hold_journal(settings, "forget", screen, wait=wait) as (journal, report):

@@ -77,8 +77,8 @@ def verify_command(invocation: Invocation) -> None:
     if contradiction_count:
         message += say_count(
             contradiction_count,
-            " It has {count:,} contradicting message. To see it, run `paygw-batch status`.",
-            " It has {count:,} contradicting messages. To see them, run `paygw-batch status`.",
+            " {count:,} message contradicts it. To see this message, run `paygw-batch status`.",
+            " {count:,} messages contradict it. To see these messages, run `paygw-batch status`.",
         )
     labels = {kind: say(label) for kind, label in _COUNT_LABELS.items()}
     lines = [(labels.get(kind) or state_label(kind), count) for kind, count in counts.items()]
@@ -95,8 +95,8 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
 
     A journal in PostgreSQL is copied by pg_dump, in the format that pg_restore reads.
 
-    The copy is a backup. Runs cannot send from it while the original exists, or if the original has been used since,
-    because rows could be paid twice.
+    The copy is a backup. To prevent double payments, runs cannot send from it while the original exists, or if the
+    original has been used since.
     """
     screen, settings = Screen(invocation), settings_for(invocation)
     output_guard(invocation, settings).check(RequestedOutput("FILE", file, OutputKind.NEW))
@@ -132,11 +132,17 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
 if TYPE_CHECKING:
     from paygw_batch.cluster.database_location import AcceptedLoss, DatabaseLocation, MissingHost
 
-_HOST_GONE_QUESTION = mark("Is this host permanently lost, and has it stopped sending?")
-_LOSS_QUESTION = mark("Is the newest data of the database permanently lost, and has everyone stopped sending from it?")
-_COPY_QUESTION = mark("Is this the newest remaining copy of the journal, and has everyone stopped using other copies?")
+_HOST_GONE_QUESTION = mark("Do you confirm that this host is permanently lost and has stopped sending?")
+_LOSS_QUESTION = mark(
+    "Do you confirm that the database's newest data is permanently lost, and that nothing is sending from it any more?"
+)
+_COPY_QUESTION = mark(
+    "Do you confirm that this is the newest remaining copy of the journal, and that no other copy is in use?"
+)
 _other_journal_option = click.option(
-    "--beside", metavar="JOURNAL_ID", help="Id of the merchant's newest other journal, to confirm that it has one."
+    "--beside",
+    metavar="JOURNAL_ID",
+    help="Id of the merchant's newest other journal, to confirm that you want a second one.",
 )
 
 _JOURNAL_LABELS = {
@@ -157,8 +163,8 @@ _JOURNAL_LABELS = {
 def journal_command() -> None:
     """Create a merchant's journal, move it to a database, or adopt a copy as the newest one.
 
-    A merchant has one journal per gateway, for all of its endpoints. A journal knows only the payments sent from it, so
-    with two journals the same sheet could be paid twice.
+    A merchant has one journal per gateway, for all of its endpoints. A journal contains only the payments sent from it,
+    so with two journals the same sheet could be paid twice.
     """
 
 
@@ -174,9 +180,9 @@ def _prepare_command(invocation: Invocation) -> tuple[Screen, Settings]:
 @click.option("--roles", is_flag=True, help="Also grant the database roles their permissions.")
 @click.pass_obj
 def create_journal(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
-    """Create the journal of the configured merchant, at [journal] path, at --journal or at its default location.
+    """Create the configured merchant's journal, at [journal] path, at --journal or at its default location.
 
-    This is refused if your state directory already lists a journal of the merchant, unless --beside names it. With
+    If your state directory already lists a journal of the merchant, name it with --beside to create another one. With
     --roles, an existing journal is kept and only the permissions are granted.
     """
     screen, settings = _prepare_command(invocation)
@@ -247,7 +253,7 @@ def move_to_database(invocation: Invocation, *, file: Path | None, by: str | Non
 def upgrade_tables(invocation: Invocation) -> None:
     """Upgrade the tables in PostgreSQL to this version of the program. The role in [journal] url must own them.
 
-    This is refused while a process uses the journal. Earlier versions of the program cannot use the journal afterwards.
+    No process may use the journal during the upgrade. Afterwards, earlier versions of the program cannot use it.
     """
     screen, settings = _prepare_command(invocation)
     database = require_database(
@@ -270,17 +276,17 @@ def upgrade_tables(invocation: Invocation) -> None:
     screen.finish(Summary(ExitCode.DONE, message, extra={"tables": {"before": old_version, "now": new_version}}))
 
 
-@journal_command.command("adopt", short_help="Adopt a copy of the journal as the newest.")
+@journal_command.command("adopt", short_help="Adopt a copy of the journal as the newest one.")
 @by_option
 @_other_journal_option
 @click.option("--yes", is_flag=True, help="Confirm, without a prompt, that this is the newest copy.")
 @click.pass_obj
 def adopt_journal(invocation: Invocation, *, by: str | None, beside: str | None, yes: bool) -> None:
-    """Adopt the configured journal as the newest copy, if your state directory has never seen it.
+    """Adopt the configured journal as the newest copy, if your state directory does not list it yet.
 
-    Also use it if the gateway has a new host name, or if the newest copy is permanently lost and you continue with an
-    older one. Exactly the rows that this computer sent since that copy was made are then in doubt. The journal is
-    replayed and shown first.
+    Use this command also if the gateway has a new host name, or if the newest copy is permanently lost and you continue
+    with an older one. Exactly the rows that this computer has sent since that copy was made are then in doubt. The
+    journal is first replayed and shown.
     """
     screen, settings = _prepare_command(invocation)
     actor = identify_person(by)
@@ -315,14 +321,14 @@ def _report_lost_rows(screen: Screen, rows: AcceptedRows) -> str:
         held_rows = _rows_with_verb(len(rows.held_orders))
         message += say("{rows} held, because decisions about such rows were lost too. ", rows=held_rows)
     for orders, title in (
-        (rows.held_orders, mark("Orders sent for rows that are held")),
-        (rows.unknown_orders, mark("Orders sent from a batch that the journal does not know")),
-        (rows.contradictions, mark("Orders sent from here that another attempt completed")),
+        (rows.held_orders, mark("Orders sent for rows that are now held")),
+        (rows.unknown_orders, mark("Orders sent from a batch that is not in the journal")),
+        (rows.contradictions, mark("Orders sent from here that were completed by another attempt")),
     ):
         if orders:
             screen.table("", (title,), [(order,) for order in orders])
     if rows.unknown_orders:
-        message += say("If a sheet names such an order again, its row is held until you `resolve` it. ")
+        message += say("If a sheet contains one of these orders again, its row is held until you `resolve` it. ")
     if rows.unknown_orders or rows.contradictions:
         message += say("Check the orders above with the gateway before you submit their sheets again. ")
     return message + say("Repeat any withdrawals made since then. ")
@@ -332,15 +338,15 @@ def _report_lost_rows(screen: Screen, rows: AcceptedRows) -> str:
 @click.option("--accept-loss", is_flag=True, help="Accept that the database has lost this host's last rows.")
 @by_option
 @click.option(
-    "--yes", is_flag=True, help="Confirm, without a prompt, that the newest data of the database is permanently lost."
+    "--yes", is_flag=True, help="Confirm, without a prompt, that the database's newest data is permanently lost."
 )
 @click.pass_obj
 def call_roll(invocation: Invocation, *, accept_loss: bool, by: str | None, yes: bool) -> None:
-    """Compare the payments that this host sent with the database, and list the hosts that have not done so.
+    """Compare this host's sent payments with the database, and list the hosts that have not done this yet.
 
-    Use it after a journal in PostgreSQL has been restored or its standby has taken over. Each host keeps a record of
-    the payments it sent. Nothing is sent until every host seen in the last 30 days has compared its record, with this
-    command or any other that writes.
+    Use this command after a journal in PostgreSQL has been restored or its standby has taken over. Each host keeps a
+    record of the payments it sent. Nothing is sent until every host seen in the last 30 days has compared its record,
+    with this command or any other that writes.
 
     Use --accept-loss on a host whose last commits are missing from the database. Exactly the rows that it sent in those
     commits are put in doubt, or held. To retire a host that is permanently lost, use `journal retire HOST`.
@@ -387,7 +393,7 @@ def _finish_roll_call(
         lines = [(host.name, host.host_id, host.seen_at) for host in missing_hosts]
         screen.table("", mark_all("missing host", "id", "last seen"), lines)
         hosts = say_count(len(missing_hosts), "{count:,} host is missing", "{count:,} hosts are missing")
-        error = OpenRollCall(message + say("Nothing is sent yet: {hosts} from the roll-call.", hosts=hosts))
+        error = OpenRollCall(message + say("Nothing can be sent yet: {hosts} from the roll-call.", hosts=hosts))
         if loss is None:
             raise error
         screen.finish(Summary(ExitCode.JOURNAL, f"{error.message} {error.hint}", extra=extra))
@@ -418,10 +424,11 @@ def _rows_with_verb(count: int) -> str:
 def retire_host(invocation: Invocation, *, host: str, by: str | None, yes: bool) -> None:
     """Retire HOST (its name or id), which is missing from the roll-call and will never return.
 
-    A host that still runs is refused, because it knows which rows it sent: use `journal roll-call --accept-loss` there.
-    The database may not have the last rows that HOST sent. So every row that it could have sent, ready or in flight, is
-    put in doubt. Check these rows against the gateway's statement, and settle them with `resolve`. The last batches
-    that HOST opened may also be missing. Look for their orders at the gateway before you submit their sheets again.
+    A host that is still running cannot be retired, because it knows which rows it sent. Run `journal roll-call
+    --accept-loss` there instead. The database may not have the last rows that HOST sent. So every row that it could
+    have sent, ready or in flight, is put in doubt. Check these rows against the gateway's statement, and settle them
+    with `resolve`. The last batches that HOST opened may also be missing. Look for their orders at the gateway before
+    you submit their sheets again.
     """
     screen, settings = _prepare_command(invocation)
     actor = identify_person(by)

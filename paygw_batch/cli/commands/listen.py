@@ -55,7 +55,7 @@ FAILURE_DELAY_S = 30.0
 def listen_command(invocation: Invocation, *, port: int | None) -> None:
     """Receive the gateway's notifications on loopback until interrupted, even during a run.
 
-    For TLS, put a proxy in front of it. Each notification is stored before the gateway gets a reply.
+    For TLS, put a proxy in front of the listener. Each notification is stored before the gateway gets a reply.
     """
     screen, settings = Screen(invocation), settings_for(invocation, {("notifications", "port"): port})
     output_guard(invocation, settings).check(reporting=True)
@@ -125,7 +125,7 @@ def _open_enquiry_gateway(settings: Settings) -> AbstractContextManager[GatewayA
 
 def _startup_notes(settings: Settings, *, has_check: bool) -> Iterator[str]:
     if _uses_enquiries(settings):
-        yield say("The gateway is asked about each unproven notification as soon as it arrives.")
+        yield say("The gateway is asked about each unverified notification as soon as it arrives.")
         return
     if settings.notifications.on_unproven is not None:
         yield say('on_unproven = "refresh" has no effect, because status_enquiry.profile is not set.')

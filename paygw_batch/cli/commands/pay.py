@@ -106,8 +106,8 @@ sheet_options = bundle_options(
     choices_options,
     click.option("--plan", type=PathType(), help="The approved plan. Default: SHEET.plan.json."),
     click.option("--first", type=WholeNumber(1), help="Send at most N rows, then stop (exit code 6)."),
-    click.option("--detach", is_flag=True, help="Let workers send the batch, and return immediately."),
-    click.option("--urgent", is_flag=True, help="Let workers send this batch before others."),
+    click.option("--detach", is_flag=True, help="Hand the batch over to workers, and return immediately."),
+    click.option("--urgent", is_flag=True, help="Let workers send this batch before other batches."),
     click.option("--dry-run", is_flag=True, help="Show what would be sent, without sending or writing anything."),
     click.option("--concurrency", type=WholeNumber(1, 1024), help="Maximum number of requests in flight."),
     click.option("--rate-per-s", type=Number(0), help="Maximum number of requests a second (0 for no limit)."),
@@ -241,9 +241,9 @@ def collect_command(invocation: Invocation, arguments: _SheetArguments) -> None:
 @click.pass_obj
 @result_options
 def resume_command(invocation: Invocation, *, batch: str | None, results: ResultOptions) -> None:
-    """Continue BATCH (its id, a prefix of it, or its sheet's path) using only the journal.
+    """Continue BATCH (its full or abbreviated id, or its sheet's path) using only the journal.
 
-    Without BATCH, it continues the only batch that has rows left to send.
+    Without BATCH, the command continues the only batch that has rows left to send.
     """
     screen = Screen(invocation)
     require_csv(results.out, for_excel=results.for_excel)
@@ -270,10 +270,10 @@ MAX_SHOWN_WAITING = 20
 def retry_command(
     invocation: Invocation, *, batch: str, rows: tuple[int, ...], by: str | None, results: ResultOptions
 ) -> None:
-    """Send the rejected rows of BATCH (its id, a prefix of it, or its sheet's path) again.
+    """Send the rejected rows of BATCH (its full or abbreviated id, or its sheet's path) again.
 
-    Like `resume`, it also sends other rows that are ready. Rows in doubt are never sent. If two people must decide, use
-    `order release`.
+    Like `resume`, this command also sends other rows that are ready. Rows in doubt are never sent. If two people must
+    decide, use `order release`.
     """
     screen = Screen(invocation)
     require_csv(results.out, for_excel=results.for_excel)
@@ -321,7 +321,7 @@ def reconcile_command(
     for_excel: bool,
     force: bool,
 ) -> None:
-    """Rewrite the reconciliation file of BATCH (its id, a prefix of it, or its sheet's path)."""
+    """Rewrite the reconciliation file of BATCH (its full or abbreviated id, or its sheet's path)."""
     screen = Screen(invocation)
     require_csv(out, for_excel=for_excel)
     settings = settings_for(invocation)

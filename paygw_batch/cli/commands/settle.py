@@ -93,11 +93,11 @@ from paygw_batch.submit.submit_sheet import releasable_rows
 @click.pass_obj
 @result_options
 def refresh_command(invocation: Invocation, *, batch: str | None, results: ResultOptions) -> None:
-    """Ask the gateway about the rows of BATCH that are accepted or in doubt, until each has a final answer.
+    """Ask the gateway about BATCH's rows that are accepted or in doubt, until each has a final answer.
 
-    Without BATCH, it asks once about these rows in every batch, and does not write a reconciliation.
+    Without BATCH, the command asks once about these rows in every batch, and does not write a reconciliation.
 
-    It needs a [status_enquiry] profile in the configuration. It never sends or releases rows.
+    The configuration must have a [status_enquiry] profile. No rows are sent or released.
     """
     screen, settings = Screen(invocation), settings_for(invocation)
     require_enquiry_profile(settings)
@@ -178,7 +178,7 @@ EVIDENCE_HELP = mark("Your evidence: who confirmed it, when, and the ticket.")
 def statement_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--again", is_flag=True, help="Allow a file that was already applied to this batch."),
-        click.option("--as-of", metavar="TIME", help="The time to use for lines of the statement that have none."),
+        click.option("--as-of", metavar="TIME", help="The time to use for statement lines that have none."),
         click.option("--matching-only", is_flag=True, help="Settle the lines that match, even if others do not."),
     ):
         command = option(command)
@@ -189,8 +189,8 @@ def statement_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def resolve_command() -> None:
     """Settle, with evidence, rows that are in doubt, held, or accepted without a final answer.
 
-    Rows are settled on a person's word, or by a statement from the gateway. If two people must decide, use
-    `order settle`.
+    Rows are settled on a person's word, or based on a statement from the gateway. If two people must decide, use `order
+    settle`.
     """
 
 
@@ -237,7 +237,7 @@ def resolve_rows(
     screen.finish(report.summary)
 
 
-@resolve_command.command("statement", short_help="Settle rows by a statement.")
+@resolve_command.command("statement", short_help="Settle rows based on a statement.")
 @click.argument("batch", shell_complete=complete_batches)
 @click.argument("file", type=PathType())
 @click.option("--yes", is_flag=True, help="Apply what the preview shows.")
@@ -258,7 +258,7 @@ def resolve_statement(
     wait: bool,
     **statement_choices: Any,
 ) -> None:
-    """Settle rows of BATCH by a statement: FILE, a CSV or .xlsx file with one order on each line.
+    """Settle rows of BATCH based on a statement: FILE, a CSV or .xlsx file with one order on each line.
 
     Without --yes, the statement is only compared with the journal. It counts as your word, unless [evidence] in the
     configuration says how to prove that it comes from the gateway.
@@ -454,16 +454,16 @@ def write_settle_order(
     key: Path,
     **statement_choices: Any,
 ) -> None:
-    """Write an order to settle rows of BATCH, either each ROW as you say or the rows in a statement.
+    """Write an order to settle rows of BATCH, on your word or based on a statement.
 
     With --as, a row settled as rejected or not received can be paid again only after quarantine_h. It stays marked as a
     possible duplicate.
     """
     screen = Screen(invocation)
     if statement is None and (resolution is None or evidence is None or not rows or any(statement_choices.values())):
-        raise UsageError(say("Give rows with --as and --evidence, or a statement with --statement."))
+        raise UsageError(say("Specify rows with --as and --evidence, or a statement with --statement."))
     if statement is not None and (rows or resolution):
-        raise UsageError(say("A statement already says which rows are settled, and how. Leave out ROW and --as."))
+        raise UsageError(say("The statement says which rows to settle and how. Leave out ROW and --as."))
     settings, maker_key = _load_settings_and_key(invocation, out, key, statement)
     with open_journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
@@ -492,7 +492,7 @@ def write_settle_order(
 def write_release_order(
     invocation: Invocation, *, batch: str, rows: tuple[int, ...], evidence: str, out: Path, key: Path
 ) -> None:
-    """Write an order to send rejected rows of BATCH again: those of --row, or all that can be sent now."""
+    """Write an order to send rejected rows of BATCH again: those given with --row, or all that can be sent now."""
     screen, evidence_line = Screen(invocation), require_line(evidence, "--evidence")
     settings, maker_key = _load_settings_and_key(invocation, out, key)
     with open_journal_to_read(settings) as journal:

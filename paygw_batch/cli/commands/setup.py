@@ -471,7 +471,7 @@ def show_settings(ctx: click.Context, invocation: Invocation) -> None:
     """Show every setting with its value and its origin: command line, environment, file or default.
 
     Secrets are never shown. The configuration contains only the names of the files and variables that hold them, and
-    these are not read.
+    the command does not read these.
     """
     screen, settings = Screen(invocation, is_read_only=True), settings_for(invocation)
     journal_origin = None

@@ -135,7 +135,7 @@ def _save_rejects(validated: Validated, invalid_count: int, source: SheetSource,
     screen.notes(result.notes)
     if result.is_workbook:
         return " " + say("Correct the red cells in {rejects}, then submit that workbook.", rejects=rejects)
-    return " " + say("They are in {rejects}. Correct them there and submit that file.", rejects=rejects)
+    return " " + say("The refused rows are in {rejects}. Correct them there and submit that file.", rejects=rejects)
 
 
 @click.command("template", cls=HelpCommand)

@@ -37,7 +37,7 @@ _BRIEF_STEPS = ("body", "authorization")
 @click.command("sign", cls=HelpCommand)
 @click.argument("sheet", type=PathType())
 @click.option("--explain", is_flag=True, help="Show every step, not only the body and the header.")
-@click.option("--row", type=WholeNumber(1), help="The row of the sheet. Default: the first row without a defect.")
+@click.option("--row", type=WholeNumber(1), help="The row to sign. Default: the first row without a defect.")
 @click.option("--nonce", metavar="TEXT", help="The nonce to sign. Default: zeros.")
 @click.option("--timestamp", "timestamp_s", type=WholeNumber(0), help="The timestamp to sign, in Unix seconds.")
 @click.option("--order-id", metavar="TEXT", help="The order id to send, if not the row's own (such as `ID-r2`).")
@@ -83,7 +83,9 @@ def sign_command(
     )
     notes = [say(CLEAR_DATA_WARNING)]
     if settings.uses_sandbox:
-        notes += [say("The built-in gateway uses a new port at each start. This is signed for {url}.", url=SANDBOX_URL)]
+        notes += [
+            say("The built-in gateway uses a new port at each start. This sample is signed for {url}.", url=SANDBOX_URL)
+        ]
     screen.notes(notes)
     order = {"row": entry.row, "order_id": entry.client_orderid, "url": explanation.url}
     screen.say(say("Row {row}, {order_id}: POST {url}, profile {profile}.", **order, profile=explanation.profile.value))

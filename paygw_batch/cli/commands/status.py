@@ -128,13 +128,15 @@ def status_command(
     watch: bool,
     force: bool,
 ) -> None:
-    """Show the rows of BATCH (its id, a prefix of it, or its sheet's path), or all batches."""
+    """Show the rows of BATCH (its full or abbreviated id, or its sheet's path), or all batches."""
     screen, settings = Screen(invocation, is_read_only=True), settings_for(invocation)
     if out is not None and not in_doubt:
         message = say("--out needs --in-doubt. To write every row, run `paygw-batch reconcile BATCH --out FILE`.")
         raise UsageError(message)
     if batch is None and (in_doubt or watch or history or row is not None):
-        raise UsageError(say("--in-doubt, --history, --row and --watch can be used only with a batch. Add its id."))
+        raise UsageError(
+            say("--in-doubt, --history, --row and --watch can be used only with a batch. Add the batch's id.")
+        )
     output, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), output_guard(invocation, settings, force=force)
     guard.check(output, inputs={say("the sheet"): None if batch is None else Path(batch)})
     if batch is not None and watch:
@@ -217,7 +219,9 @@ def _show_batch(
             (fact.row, fact.client_orderid, fact.state.value, fact.kind, fact.attempt, format_local_minute(fact.at))
             for fact in status.contradictions[:MAX_SHOWN_LINES]
         ]
-        screen.table(say("Contradicting messages (kept as evidence; they changed nothing)"), headings, lines)
+        screen.table(
+            say("Messages that contradict the journal (kept as evidence, without any effect)"), headings, lines
+        )
     waiting = _show_evidence(status, screen)
     entries = sorted(status.rows, key=lambda entry: entry.row.row)
     rows = [_row_as_json(entry, payments.get(entry.row.row)) for entry in entries]
@@ -307,7 +311,7 @@ def _show_all_batches(status: JournalStatus, screen: Screen, sort_key: str) -> S
     if batches:
         _show_batch_table(batches, screen)
         screen.table(
-            say("All batches, each row once"),
+            say("All batches, each row counted once"),
             mark_all("currency", "state", "sum"),
             [(currency, state, amount) for currency, sums in status.totals.items() for state, amount in sums.items()],
         )
@@ -401,14 +405,14 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
             taken_at, reported_status = format_local_minute(entry.taken_at), entry.said or "-"
             lines.append((entry.row, entry.client_orderid, entry.state.value, reported_status, reason, taken_at))
         screen.table(
-            say("Messages from the gateway that need a decision (they changed nothing)"),
+            say("Messages from the gateway that need a decision (they had no effect)"),
             mark_all("row", "order id", "state", "details", "reason for waiting", "time"),
             lines,
         )
         screen.say_omitted(len(unshown))
         template = mark(
-            "Ask the gateway whether they are true. Then record what happened to each row with `paygw-batch resolve "
-            "row {batch} N --evidence TEXT --as paid` (or rejected, or not-received)."
+            "Ask the gateway whether these messages are true. Then record what happened to each row with "
+            "`paygw-batch resolve row {batch} N --evidence TEXT --as paid` (or rejected, or not-received)."
         )
         screen.say(say(template, batch=status.record.batch))
     return [{name: value for name, value in asdict(entry).items() if name not in _OMITTED_FIELDS} for entry in messages]

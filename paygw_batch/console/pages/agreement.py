@@ -556,7 +556,9 @@ def require_sandbox_key(console: Console, member: Member) -> ApprovalKey:
     if key is None:
         raise ConfigurationError(
             say("{name} does not have a signing key.", name=member.name),
-            hint=say("In the sandbox, an administrator creates one. With a real gateway, people sign with a passkey."),
+            hint=say(
+                "In the sandbox, an administrator creates the key. With a real gateway, people sign with a passkey."
+            ),
             for_terminal=False,
         )
     return key

@@ -177,11 +177,11 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     Resolution.PAID: mark_all("It was paid", "It will not be sent again."),
     Resolution.REJECTED: mark_all(
         "It was rejected",
-        "No payment was made. You can retry it after {again}. It stays marked as a possible duplicate.",
+        "No payment was made. You can retry the row after {again}. It stays marked as a possible duplicate.",
     ),
     Resolution.NOT_RECEIVED: mark_all(
         "The gateway never received it",
-        "You can send it again after {again}. It will be marked as a possible duplicate.",
+        "You can send the row again after {again}. It will be marked as a possible duplicate.",
     ),
     RowAct.RELEASE: mark_all("Retried"),
 }
@@ -326,7 +326,9 @@ class OrderAgreement(Agreement[RowOrder]):
 
     def outdated_error(self, _stage: Stage | None = None) -> PageOutdated:
         if self.sent_back:
-            return PageOutdated(say("This order was sent back since this page was opened: {who}", who=self.sent_back))
+            return PageOutdated(
+                say("This order has been sent back since this page was opened: {who}", who=self.sent_back)
+            )
         return PageOutdated(say("This order has changed since this page was opened."))
 
     def write(self, document: RowOrder) -> None:
@@ -382,7 +384,7 @@ def store_draft(visit: Visit, draft: RowOrder) -> OrderFolder:
             if overlaps and folder.number not in shown_numbers:
                 name = folder.draft_record.by
                 raise PageOutdated(
-                    say("{name} has drafted an order about these rows since this page was opened.", name=name)
+                    say("{name} has drafted an order for these rows since this page was opened.", name=name)
                 )
         folder = OrderFolder(create_folder(orders_directory(visit)))
         write_document(draft, folder.path / "draft.json")

@@ -214,7 +214,7 @@ def pause_payout(visit: Visit) -> Response:
     batch, reference = _require_batch(visit), visit.form.get("run", "")
     run = pause_run(visit.console.runs, batch, reference)
     if run_reference(run) != reference:
-        raise PageOutdated(say("{name} continued this payout since this page was opened.", name=run.by))
+        raise PageOutdated(say("{name} has continued this payout since this page was opened.", name=run.by))
     return visit.redirect(f"/payouts/{batch}")
 
 
@@ -228,12 +228,12 @@ def continue_payout(visit: Visit) -> Response:
             if run is None:
                 raise PageOutdated
             if run.by != visit.member.name:
-                raise PageOutdated(say("{name} continued this payout since this page was opened.", name=run.by))
+                raise PageOutdated(say("{name} has continued this payout since this page was opened.", name=run.by))
             return visit.redirect(f"/payouts/{batch}")
         with open_payout(visit) as (journal, record):
             counts = followed_batch(console.settings, journal, record).counts
         if not counts.get("ready"):
-            raise PageOutdated(say("Every row of this payout was sent since this page was opened."))
+            raise PageOutdated(say("Every row of this payout has been sent since this page was opened."))
         make_directory(console.directory)
         command = [*console.program, "--json", "resume", batch, "--wait", "--force"]
         command += ["--out", str(runs / f"{batch}.reconciliation.csv")]
@@ -258,7 +258,7 @@ def _pace_sentence(visit: Visit, followed: FollowedBatch) -> str:
     else:
         time_text = say_count(round(remaining_s / 3600), "{count:,} hour", "{count:,} hours")
     rate_text = f"{rate:.0f}" if rate >= _MIN_WHOLE_RATE else f"{rate:.1f}"
-    return say("About {rate} rows a second. About {left} left.", rate=rate_text, left=time_text)
+    return say("About {rate} rows a second, with about {left} left.", rate=rate_text, left=time_text)
 
 
 def _bar_parts(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
@@ -327,19 +327,20 @@ def _row_events(visit: Visit, row_history: FollowedRowHistory) -> Iterator[Histo
 
 _STEP_TEXTS: Mapping[RowStep, tuple[str, ...]] = {
     RowStep.RESOLVE_HELD: (
-        mark("Do not pay this another way"),
+        mark("Do not pay this row in any other way"),
         HELD_FOR_OFFICERS,
         mark("Ask the gateway what happened to order {order}."),
     ),
     RowStep.RESOLVE_DOUBT: mark_all(
-        "Do not pay this another way",
+        "Do not pay this row in any other way",
         "A request was sent, but no clear answer came back. The row may have been paid.",
         "Ask the gateway what happened to order {order}.",
     ),
     RowStep.RESOLVE_ACCEPTED: mark_all("No final answer from the gateway yet", "Ask the gateway about order {order}."),
-    RowStep.WAIT_FOR_RUN: mark_all("On its way", "A run is sending it now, or has just ended."),
+    RowStep.WAIT_FOR_RUN: mark_all("On its way", "A run is sending this row now, or has just ended."),
     RowStep.RETRY_AFTER_PERSON: mark_all(
-        "Check before you retry", "A person, not the gateway, marked it as rejected. It may have been paid anyway."
+        "Check before you retry",
+        "A person, not the gateway, marked this row as rejected. It may have been paid anyway.",
     ),
     RowStep.RETRY: mark_all(
         "No payment was made",
@@ -347,7 +348,7 @@ _STEP_TEXTS: Mapping[RowStep, tuple[str, ...]] = {
     ),
     RowStep.SEND: mark_all("Not sent yet", "The next run will send it."),
     RowStep.PAY_AGAIN: mark_all(
-        "The money came back", "Find out why. Then pay it in a new sheet, under another order id."
+        "The money came back", "Find out why. Then pay the row in a new sheet, under another order id."
     ),
 }
 
@@ -356,7 +357,9 @@ def _build_step(step: NextStep) -> StepView:
     earlier_attempt = step.row.possible_duplicate_of
     heading, *sentences = (say(text, order=step.orders) for text in _STEP_TEXTS[step.kind])
     if step.hold is not None and step.row.state is State.REJECTED:
-        sentences.append(say("Then retry this row. It is not sent while it is held, and you can record what happened."))
+        sentences.append(
+            say("Then retry this row. It will not be sent while it is held, but you can record what happened.")
+        )
     is_urgent = step.kind not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}
     if step.kind is RowStep.SEND and earlier_attempt is not None:
         sentences.append(

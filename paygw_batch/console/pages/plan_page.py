@@ -161,10 +161,12 @@ class PlanAgreement(Agreement[PlanDocument]):
         if stage in {Stage.STARTING, Stage.DONE}:
             return PageOutdated(say(STARTED))
         if self.sent_back:
-            return PageOutdated(say("This payout was sent back since this page was opened: {who}", who=self.sent_back))
+            return PageOutdated(
+                say("This payout has been sent back since this page was opened: {who}", who=self.sent_back)
+            )
         if self.document is None:
             return PageOutdated(say("This payout has changed since this page was opened. It is not signed."))
-        return PageOutdated(say("This payout was changed and signed again since this page was opened."))
+        return PageOutdated(say("This payout has been changed and signed again since this page was opened."))
 
     def write(self, document: PlanDocument) -> None:
         super().write(document)

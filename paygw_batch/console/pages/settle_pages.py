@@ -94,7 +94,9 @@ def _describe_consequence(choice: SettleChoice) -> str:
 
 def _disabled_reason(visit: Visit, choice: SettleChoice) -> str:
     if choice.open_from:
-        return say("Available after {at}. Until then, the gateway may still pay it.", at=format_time(choice.open_from))
+        return say(
+            "Available after {at}. Until then, the gateway may still pay this row.", at=format_time(choice.open_from)
+        )
     return say(ASK_MAKER_MESSAGE) if choice.needs_two and not visit.may(Action.ORDER) else ""
 
 
@@ -119,7 +121,7 @@ def _require_same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRe
     if str(row_state.attempt) != visit.form.get("attempt"):
         raise PageOutdated(
             say(
-                "Row {row} was sent again since this page was opened: attempt {attempt}.",
+                "Row {row} has been sent again since this page was opened: attempt {attempt}.",
                 row=row,
                 attempt=row_state.attempt,
             )

@@ -192,7 +192,7 @@ _MESSAGES = {
     ),
     KeyProblem.KEY_MISSING: (
         mark("There is no private key {key}."),
-        mark("Correct gateway.private_key. `paygw-batch init` can create a key in a token."),
+        mark("Correct gateway.private_key. To create a key in a token, you can use `paygw-batch init`."),
     ),
     KeyProblem.SEVERAL_KEYS: (
         mark("{key} matches several private keys."),
@@ -210,27 +210,30 @@ _MESSAGES = {
     ),
     KeyProblem.NO_REGION: (
         mark("The region of {key} is not set, or does not exist."),
-        mark("Set AWS_REGION to the key's region, or write the key's ARN."),
+        mark("Set AWS_REGION to the key's region, or use the key's ARN."),
     ),
     KeyProblem.NO_CREDENTIALS: (
         mark("AWS rejected the credentials for {key}, or there are none."),
         mark("Give this account a role or credentials, as for any AWS program (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."),
     ),
-    KeyProblem.EXPIRED: (mark("The AWS credentials for {key} have expired."), mark("Sign in again, or renew them.")),
+    KeyProblem.EXPIRED: (
+        mark("The AWS credentials for {key} have expired."),
+        mark("Sign in to AWS again, or renew the credentials."),
+    ),
     KeyProblem.FORBIDDEN: (
         mark("These AWS credentials are not allowed to use {key} ({detail})."),
-        mark("Allow them kms:Sign, kms:GetPublicKey and kms:DescribeKey on the key."),
+        mark("Grant these credentials kms:Sign, kms:GetPublicKey and kms:DescribeKey on the key."),
     ),
     KeyProblem.DISABLED: (
         mark("{key} is disabled, or is scheduled for deletion."),
-        mark("Enable it in AWS, or choose another key."),
+        mark("Enable the key in AWS, or choose another one."),
     ),
     KeyProblem.UNREACHABLE: (
         mark("AWS cannot be reached for {key} ({detail})."),
         mark("Check the region and the network (AWS_REGION, AWS_ENDPOINT_URL_KMS, a proxy)."),
     ),
     KeyProblem.THROTTLED: (
-        mark("AWS stopped signing with {key} for now, because there were too many requests."),
+        mark("AWS temporarily refused to sign with {key}, because there were too many requests."),
         mark(
             "Wait, lower gateway.signing_concurrency, or ask AWS for a higher limit. Then run the same command again."
         ),
@@ -558,7 +561,7 @@ def _load_key(path: Path, pem: bytes, passphrase: bytes | None) -> object:
     if b"-----BEGIN " not in pem:
         raise ConfigurationError(
             say("The private key {path} is not PEM.", path=path),
-            hint=say("A PEM file contains a line -----BEGIN ... PRIVATE KEY-----."),
+            hint=say("A PEM file contains the line -----BEGIN ... PRIVATE KEY-----."),
         )
     try:
         return load_pem_private_key(pem, passphrase)
@@ -573,7 +576,7 @@ def _load_key(path: Path, pem: bytes, passphrase: bytes | None) -> object:
     except ValueError:
         if passphrase is not None and b"ENCRYPTED" in pem:
             raise ConfigurationError(
-                say("The passphrase does not open the private key {path}, or the file is damaged.", path=path)
+                say("The passphrase for the private key {path} is wrong, or the file is damaged.", path=path)
             ) from None
         raise ConfigurationError(say("The file {path} does not contain a readable private key.", path=path)) from None
     except UnsupportedAlgorithm:

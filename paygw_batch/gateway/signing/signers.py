@@ -229,7 +229,7 @@ def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
 def _start_process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = python_command("from paygw_batch.gateway.signing.process import main; main()")
     if command is None:
-        raise FileNotFoundError(errno.ENOENT, mark("this program does not run in plain Python"))
+        raise FileNotFoundError(errno.ENOENT, mark("no Python interpreter was found to start it"))
     # The processes get their own group, because an interrupt at the terminal is meant for the run, which finishes its
     # rows and then stops the processes. They do not get a new session: Linux gives each session an equal share of the
     # processor, and niceness matters only within a session. Standard error is discarded, because the run reports if a

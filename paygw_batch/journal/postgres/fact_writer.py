@@ -328,7 +328,7 @@ class FactWriter:
         self._guarded.disable_writes(say("the database is an older copy"))
         raise JournalTooOld(
             say("The database is an older copy: commits from this process are missing."),
-            hint=say("Nothing more was sent. Restore the newest data of the database before you continue."),
+            hint=say("Nothing more was sent. Restore the database's newest data before you continue."),
         )
 
     def _log_unsent(self, entries: Sequence[Entry]) -> None:

@@ -37,9 +37,9 @@ from paygw_batch.journal.sent_log import (
 from paygw_batch.language import mark, say
 
 _LOSS_HINT = mark(
-    "Nothing was sent. Restore the newest data of the database, because sending from this one could pay rows twice. "
-    "Only if it is permanently lost, run `paygw-batch journal roll-call --accept-loss` on this host. Rows that were "
-    "sent but are missing from the database are then put in doubt."
+    "Nothing was sent. Restore the database's newest data, because sending from this database could pay rows twice. "
+    "Run `paygw-batch journal roll-call --accept-loss` on this host only if the data is permanently lost. Rows that "
+    "were sent but are missing from the database are then put in doubt."
 )
 
 
@@ -103,8 +103,8 @@ class IncarnationFile:
             raise JournalTooOld(
                 say("This host has seen a newer timeline of the database than this one: a standby took over."),
                 hint=say(
-                    "Nothing was sent. Set [journal] url to the newest database. Only if it is permanently lost, "
-                    "remove {path}.",
+                    "Nothing was sent. Set [journal] url to the newest database. Remove {path} only if that database "
+                    "is permanently lost.",
                     path=self._path,
                 ),
             )
@@ -158,8 +158,8 @@ def load_host_id(folder: Path) -> str:
         raise JournalError(
             say("{path} is damaged: this host's id is missing from it.", path=path),
             hint=say(
-                "Nothing was sent. Remove the file. This host then counts as a new one, and the old one is missing "
-                "from the roll-call."
+                "Nothing was sent. Remove the file. This host will then count as a new one, and the old one will be "
+                "missing from the roll-call."
             ),
         )
     return host_id
@@ -239,7 +239,7 @@ class RollCall:
             raise OpenRollCall(
                 say(
                     "The database {place} was restored, or a standby took over. Nothing can be sent until every host "
-                    "has checked that its rows are there. Missing: {names}.",
+                    "has checked that its rows are there. Hosts that have not checked: {names}.",
                     place=self._server.place,
                     names=names,
                 )
@@ -278,9 +278,9 @@ class RollCall:
                     folder=self._folder,
                 ),
                 hint=say(
-                    "Nothing was sent. Restore the newest files of that record. Only if they are lost, run "
-                    "`paygw-batch journal roll-call --accept-loss` on this host. Rows that it could have sent are "
-                    "then in doubt."
+                    "Nothing was sent. Restore the newest files of that record. Run `paygw-batch journal roll-call "
+                    "--accept-loss` on this host only if they are lost. Rows that this host could have sent are then "
+                    "in doubt."
                 ),
             ) from None
 

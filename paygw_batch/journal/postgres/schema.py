@@ -167,7 +167,7 @@ def check_jobs(connection: Connection[Row], server: Server) -> str:
     version = jobs_version(connection)
     if version < newest_jobs_version():
         raise JournalOutdated(
-            say("The job tables in {place} are missing or outdated.", place=server.place),
+            say("The job tables in {place} are missing or out of date.", place=server.place),
             hint=say(
                 "Nothing was sent. Run `paygw-batch journal upgrade` with the login of the tables' owner in [journal] "
                 "url. Every host then needs this version."

@@ -46,7 +46,7 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     for strategy in ("seqscan", "hashjoin", "mergejoin"):  # other statements do not read whole tables
         fetch(connection, f"SET LOCAL enable_{strategy} = on")
     if set(fetch(connection, _ENABLED_TRIGGERS)) != _GUARDS or fetch(connection, _UNIQUE) != _EXPECTED_UNIQUE:
-        raise JournalCorrupt(say("The schema of the journal was altered: the triggers of its tables differ."))
+        raise JournalCorrupt(say("The journal's schema was altered: the triggers of its tables differ."))
     _check_chains(connection, identity)
     tables = postgres_tables(connection, identity)
     check_state_machine(tables)
@@ -73,7 +73,7 @@ def _check_chains(connection: Connection[Row], identity: Identity) -> None:
             current = next(groups, None)
         if [end.seq, end.hash] != expected_end:
             raise JournalCorrupt(
-                say("The chain of process {number} does not end where the journal says.", number=number)
+                say("The chain of process {number} does not end where the journal says that it should.", number=number)
             )
         if is_moved and set(moved_ends) != {(end.seq, end.hash)}:
             raise JournalCorrupt(say("The first chain does not belong to the file that was moved here."))

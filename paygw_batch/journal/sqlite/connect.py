@@ -159,7 +159,7 @@ def failure_reason(error: apsw.Error) -> str:
     if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
         return say("another process has written to it")
     if code & 0xFF == apsw.SQLITE_BUSY:
-        return say("another process is writing to it and does not finish")
+        return say("another process has not finished writing to it")
     return str(error)
 
 

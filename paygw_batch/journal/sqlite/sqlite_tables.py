@@ -315,7 +315,7 @@ def check_spellings(tables: Tables) -> None:
     if set(tables.run("spellings")) != expected:
         raise JournalCorrupt(say("The index of spellings does not match the order ids."))
     if tables.run("references") != list(_references(tables)):
-        raise JournalCorrupt(say("The references of batches do not match their order ids."))
+        raise JournalCorrupt(say("The batches' references do not match their order ids."))
 
 
 def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int, str]]:

@@ -43,7 +43,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "*.format": CodeMeaning(
             "{column} in the wrong format",
             "The value is not in the right format for {column}.",
-            "Correct it as the row's message says.",
+            "Correct it as described in the row's message.",
         ),
         "*.direction": CodeMeaning(
             "invisible character in {column}",
@@ -53,35 +53,35 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "*.formula_sign": CodeMeaning(
             "{column} begins like a formula",
             "The name begins with =, +, - or @, so a spreadsheet would run it as a formula.",
-            "Write only the name.",
+            "Enter only the name.",
         ),
         "*.lost_character": CodeMeaning(
             "lost character in {column}",
-            "A program could not read a character and replaced it.",
+            "A character was replaced, because software could not read it.",
             "Copy the text again from the original.",
         ),
         "*.country": CodeMeaning(
             "{column} from another country",
-            "The number does not belong to the country of the row.",
-            "Correct the number, or the country of the row.",
+            "The number does not belong to the row's country.",
+            "Correct the number or the row's country.",
         ),
         "*.renumbered": CodeMeaning(
             "{column} in another numbering plan",
-            "The country changed its numbering plan, and the number follows the plan that the gateway does not use.",
-            "Write the number given in the message.",
+            "The country has changed its numbering plan. The number follows the plan that the gateway does not use.",
+            "Enter the number given in the message.",
         ),
         "*.mismatch": CodeMeaning(
             "{column} contradicts the country",
-            "The value does not match the country of the row.",
-            "Write the value given in the message, or leave the cell empty.",
+            "The value does not match the row's country.",
+            "Enter the value given in the message, or leave the cell empty.",
         ),
         "purpose.mismatch": CodeMeaning(
             "{column} not set up",
-            "No payment channel in the country is set up under this word.",
-            "Write a word given in the message, leave the cell empty, or have the word set up.",
+            "This word does not name a payment channel that is set up for the country.",
+            "Enter one of the words given in the message, leave the cell empty, or have your word set up.",
         ),
         "*.not_used": CodeMeaning(
-            "{column} not used", "{column} is not used for the country of the row.", "Leave the cell empty."
+            "{column} not used", "{column} is not used for the row's country.", "Leave the cell empty."
         ),
         "*.float": CodeMeaning(
             "{column} stored as a binary fraction",
@@ -95,11 +95,12 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.digits": CodeMeaning(
             "too many digits in {column}",
-            "The number has more than 15 digits, but a spreadsheet or a binary fraction keeps only 15, so it is wrong.",
+            "The number has more than 15 digits. Spreadsheets and binary fractions store only 15, so the number "
+            "is wrong.",
             _RETYPE_NUMBER,
         ),
         "country.unknown": CodeMeaning(
-            "unknown country", "The value is not a supported country.", "Write the code of the country, such as KE."
+            "unknown country", "The value is not a supported country.", "Enter the country's code, such as KE."
         ),
         "country.unusable": CodeMeaning(
             "country not configured",
@@ -110,21 +111,21 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "amount.exponent": CodeMeaning(
             "amount in scientific notation",
             "The amount is written with an exponent.",
-            "Write the amount out in plain digits.",
+            "Enter the amount in plain digits.",
         ),
         "amount.cut_by_comma": CodeMeaning(
-            "amount cut at a comma",
+            "amount split at a comma",
             "The amount has a comma but no quotation marks: 1,500 is read as 1, and 500 has no heading.",
             "Put the amount in quotation marks, write it without the comma, or give each column a heading.",
         ),
         "amount.zero": CodeMeaning(
-            "amount of zero", "An amount must be greater than zero.", "Write the amount to pay."
+            "amount of zero", "An amount must be greater than zero.", "Enter the amount to pay."
         ),
         "amount.decimals": CodeMeaning(
             "too many decimal places",
             "The amount has more decimal places than the currency uses or the gateway accepts.",
-            "Write the amount with the number of decimal places given in the message. Round it only if that is the "
-            "amount to pay.",
+            "Enter the amount with the number of decimal places given in the message. Round it only if the "
+            "rounded amount is the one to pay.",
         ),
         "amount.minimum": CodeMeaning(
             "amount too small",
@@ -138,7 +139,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "client_orderid.duplicate": CodeMeaning(
             "order id used twice",
-            "Another row of the sheet has the same order id.",
+            "Another row has the same order id.",
             "Give each payment its own id, or remove the row that repeats another.",
         ),
         "client_orderid.look_alike": CodeMeaning(
@@ -150,8 +151,8 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "order id changed by a spreadsheet",
             "The same account is paid the same amount under a similar id. A spreadsheet or retyping may have "
             "changed the id, for example from 00001 to 1, or from 1001 to 1001.0.",
-            "If they are the same payment, write the id as it was, or delete one row. If not, give one a clearly "
-            "different id.",
+            "If they are the same payment, restore the original id, or delete one row. If not, give one a clearly"
+            " different id.",
         ),
         "client_orderid.conflict": CodeMeaning(
             "order id used for another payment",
@@ -190,7 +191,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "Check that the number was ported to this operator.",
         ),
         "*.digits": CodeMeaning(
-            "digits in place of a name", "The name has only digits.", "Check whether two columns are swapped."
+            "digits instead of a name", "The name has only digits.", "Check whether two columns are swapped."
         ),
         "*.other_digits": CodeMeaning(
             "{column} in digits of another script",
@@ -198,29 +199,30 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "Compare the converted value with the original.",
         ),
         "amount.cut_by_comma": CodeMeaning(
-            "amount perhaps cut at a comma",
-            "The amount and the value after it may be one amount: 1,500 is read as 1, and 500 as the next column.",
+            "amount possibly split at a comma",
+            "The amount and the value after it may be a single amount: 1,500 is read as 1, and 500 as the next column.",
             "If it is one amount, put it in quotation marks, or write it without the comma.",
         ),
         "*.emoji": CodeMeaning(
             "emoji in {column}",
             "The name contains an emoji, which the gateway may not accept.",
-            "Write the name in letters.",
+            "Enter the name in letters.",
         ),
         "*.damaged": CodeMeaning(
-            "{column} damaged by a program",
-            "The name contains characters or words inserted by software, such as AÃ¯cha for Aïcha, &#39; for ', ? or "
-            "nan.",
-            "Write the name as the person writes it.",
+            "{column} damaged by software",
+            "The name contains garbled letters, or characters or words added by software, such as AÃ¯cha for "
+            "Aïcha, &#39; for ', ? or nan.",
+            "Enter the name as the person writes it.",
         ),
         "*.placeholder": CodeMeaning(
             "no name in {column}",
-            "The value, such as `test` or `n/a`, is not a person's name.",
-            "Write the name of the person to pay.",
+            "The value is not a person's name, for example `test` or `n/a`.",
+            "Enter the name of the person to pay.",
         ),
         "*.two_meanings": CodeMeaning(
             "{column} with two meanings",
-            "The bank account could also be a mobile number, or the wallet does not match the row's phone number.",
+            "The bank account number could also be a mobile number, or the wallet number differs from the row's "
+            "phone number.",
             "Make sure that these accounts belong to the people named.",
         ),
         "account_name.two_names": CodeMeaning(
@@ -260,7 +262,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "If you want to pay every row again, run the command again with --repeats-meant.",
         ),
         "payee.twice": CodeMeaning(
-            "payee on several rows",
+            "payee in several rows",
             "A sheet without order ids pays someone in more than one row.",
             "Delete the repeated rows. If you want to pay all of them, run the command again with --repeats-meant.",
         ),

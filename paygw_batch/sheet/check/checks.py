@@ -125,14 +125,14 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
     code, nearest = pl.when(~is_confused).then(country_code(country, rules)), nearest_country(country, rules)
     value, name = shortened_value("country"), nearest.replace_strict(names, default=None, return_dtype=pl.String)
     similar = build_message(
-        "{value} is not a supported country. If you mean {name}, write {code}.", value=value, name=name, code=nearest
+        "{value} is not a supported country. If you mean {name}, enter {code}.", value=value, name=name, code=nearest
     )
     other = build_message("{value} is not a supported country. Use one of {known}.", value=value, known=codes)
     message = (
         pl.when(is_confused)
         .then(country.replace_strict(confused, default=None, return_dtype=pl.String))
         .when(code.is_not_null())
-        .then(build_message("{value}: write {code}.", value=value, code=code))
+        .then(build_message("{value}: enter {code}.", value=value, code=code))
         .when(nearest.is_not_null())
         .then(similar)
         .otherwise(other)
@@ -205,7 +205,7 @@ def _order_id_check(headings: Mapping[str, str]) -> ColumnCheck:
     text = pl.col(name)
     is_valid = ~text.str.contains(f"{_NOT_PRINTABLE}|{_ROUNDED_ID}|{_ERROR_MARK}|{_LOST_CHARACTER}")
     message = build_message(
-        "{value} is not a valid order id. Use at most {characters} printable characters, including ordinary spaces.",
+        "{value} is not a valid order id. Use at most {characters} printable characters. Ordinary spaces are allowed.",
         value=shortened_value(name),
         characters=ORDER_ID_CHARACTERS,
     )
@@ -230,7 +230,7 @@ def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], has_cou
         Reason(
             "amount.exponent",
             text.str.contains(AMOUNT_EXPONENT),
-            build_message("{value}: write the amount in digits only, without an exponent.", value=value),
+            build_message("{value}: enter the amount in digits only, without an exponent.", value=value),
         ),
         Reason("amount.format", ~plain, advice, pl.when(has_country).then(amount_correction(*arguments))),
     )
@@ -262,8 +262,8 @@ def _limit_reasons(rule: CountryRule) -> Iterator[Reason]:
 def _decimals_message(rule: CountryRule, rounded: pl.Expr) -> pl.Expr:
     decimals = rule.decimals
     is_exact = pl.col("amount").str.contains(rf"\.[0-9]{{{decimals}}}0+$")
-    exact_suggestion = build_message(". Write {text}", text=rounded)
-    rounded_suggestion = build_message(". If it can be rounded, write {text}", text=rounded)
+    exact_suggestion = build_message(". Enter {text}", text=rounded)
+    rounded_suggestion = build_message(". If the amount can be rounded, enter {text}", text=rounded)
     suggestion = pl.when(is_exact).then(exact_suggestion).otherwise(rounded_suggestion).fill_null("")
     parts = {"value": shortened_value("amount"), "currency": pl.lit(rule.currency), "suggestion": suggestion}
     if decimals < rule.minor_units:
@@ -277,7 +277,7 @@ def _decimals_message(rule: CountryRule, rounded: pl.Expr) -> pl.Expr:
 
 def _currency_check(rule: CountryRule) -> ColumnCheck:
     message = build_message(
-        "{value}: payments to {country} are in {currency}. Write {currency} or leave the cell empty.",
+        "{value}: payments to {country} are in {currency}. Enter {currency} or leave the cell empty.",
         value=shortened_value("currency"),
         country=say(rule.name),
         currency=rule.currency,
@@ -299,7 +299,7 @@ def _mismatch_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
         yield _mismatch_check("purpose", rule.purpose, message)
     for column in sorted(sheet_columns().country_codes):
         message = build_message(
-            "{value}: the country of this row is {code}. Write {code} or leave the cell empty.",
+            "{value}: the country of this row is {code}. Enter {code} or leave the cell empty.",
             value=shortened_value(column),
             code=rule.code,
         )
@@ -333,7 +333,7 @@ def _text_check(column: str, rule: CountryRule, *reasons: Reason, forbidden: str
     max_characters = rule.max_characters.get(column, TEXT_CHARACTERS)
     is_valid = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= max_characters)
     message = build_message(
-        "{value}: write at most {characters} characters, on one line, without tabs.",
+        "{value}: enter at most {characters} characters, on one line, without tabs.",
         value=shortened_value(column),
         characters=max_characters,
     )
@@ -360,7 +360,7 @@ def _name_check(column: str, rule: CountryRule, *, required: bool) -> ColumnChec
     """Return a check for names, which must not look like other names or start like formulas."""
     text, value = pl.col(column), shortened_value(column)
     bidi = build_message("{value} contains an invisible character that reverses text. Retype the name.", value=value)
-    formula = build_message("{value} begins like a formula. Write only the name.", value=value)
+    formula = build_message("{value} begins like a formula. Enter only the name.", value=value)
     reasons = (
         Reason(f"{column}.direction", text.str.contains(_REVERSES_TEXT), bidi),
         Reason(f"{column}.formula_sign", text.str.contains(_STARTS_A_FORMULA), formula),
@@ -401,12 +401,12 @@ def _renumbering_reasons(column: NumberColumn, rule: CountryRule) -> Iterator[Re
     number = column.converted_number
     message = build_message(
         mark(
-            "{value} follows the numbering plan introduced on {changed}, but the gateway still uses the previous one. "
-            "Write {number}."
+            "{value} follows the numbering plan introduced on {changed}, but the gateway still uses the previous "
+            "one. Enter {number}."
         )
         if change.to_former
         else mark(
-            "{value} is a number from before {changed}, when {country} changed its numbering plan. Write {number}."
+            "{value} is a number from before {changed}, when {country} changed its numbering plan. Enter {number}."
         ),
         value=shortened_value(column.name),
         changed=change.changed.isoformat(),
@@ -444,9 +444,9 @@ def _expected_digits(column: NumberColumn) -> pl.Expr:
 
 def _example_message(column: NumberColumn, parts: Mapping[str, pl.Expr]) -> pl.Expr:
     if column.kind is FieldKind.MASKED_PHONE:
-        template = mark("{value} is not {what}. An example is {example}. Use *, X or # for a hidden digit.")
+        template = mark("{value} is not {what}, such as {example}. Use *, X or # for a hidden digit.")
     else:
-        template = mark("{value} is not {what}. An example is {example}.")
+        template = mark("{value} is not {what}, such as {example}.")
     return build_message(template, example=column.example, **parts)
 
 
@@ -502,7 +502,7 @@ def _number_warning(column: NumberColumn, code: str, is_doubtful: pl.Expr, messa
 
 def _lost_zero_warning(column: NumberColumn) -> ColumnCheck:
     message = build_message(
-        "{value} was read as {number}: the spreadsheet seems to have dropped a zero.",
+        "{value} was read as {number}: the spreadsheet seems to have dropped a leading zero.",
         value=shortened_value(column.name),
         number=column.as_sent,
     )
@@ -569,7 +569,7 @@ def _name_warning(name: str) -> ColumnCheck:
 
 def _damage_warning(name: str) -> ColumnCheck:
     text, fixed, value = pl.col(name), repair_column(name), shortened_value(name)
-    advice = build_message("{value} may have been damaged by a program. Is the name {right}?", value=value, right=fixed)
-    warning = build_message("{value} may have been damaged by a program. Check the name.", value=value)
+    advice = build_message("{value} may have been damaged by software. Is the name {right}?", value=value, right=fixed)
+    warning = build_message("{value} may have been damaged by software. Check the name.", value=value)
     reasons = Reason(f"{name}.damaged", text != fixed, advice, fixed), Reason(f"{name}.damaged", _ALWAYS, warning)
     return ColumnCheck(name, ((text == fixed) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)

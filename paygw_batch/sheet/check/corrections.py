@@ -74,7 +74,7 @@ def apply_corrections(sheet: Sheet, corrections: Corrections) -> Sheet:
     """Apply corrections to a sheet. Raises `SheetError` if they don't fit the sheet."""
     if corrections.sheet_sha256 != sheet.sha256:
         raise SheetError(
-            say("The corrections are for a file other than {name}.", name=sheet.name),
+            say("The corrections are for another file, not {name}.", name=sheet.name),
             hint=say("Upload the sheet again."),
         )
     if not corrections.edits and not corrections.left_out:
@@ -82,7 +82,9 @@ def apply_corrections(sheet: Sheet, corrections: Corrections) -> Sheet:
     frame = _apply_edits(sheet.frame, corrections.edits)
     positions = _row_positions(frame, [entry.row for entry in corrections.left_out])
     if missing := [entry.row for entry in corrections.left_out if entry.row not in positions]:
-        raise SheetError(say("The corrections leave out row {row}, which the sheet does not have.", row=missing[0]))
+        raise SheetError(
+            say("The corrections leave out row {row}, but the sheet does not have this row.", row=missing[0])
+        )
     addresses = [(edit.row, edit.column) for edit in corrections.edits]
     edited_cells = pl.DataFrame(addresses, schema={"row": pl.UInt32, "column": pl.String}, orient="row")
     left_out = build_findings(
@@ -126,7 +128,7 @@ def _apply_edits(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame
     for column, column_edits in by_column.items():
         if column not in frame.columns[1:]:
             raise SheetError(
-                say("The corrections change column {column}, which the sheet does not have.", column=column)
+                say("The corrections change column {column}, but the sheet does not have this column.", column=column)
             )
         cells = frame[column].clone()
         for edit in column_edits:

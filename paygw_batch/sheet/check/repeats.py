@@ -114,8 +114,8 @@ def _look_alike_warnings(payments: pl.DataFrame, keys: list[str]) -> pl.DataFram
     first, second = order_id.first().over(keys), order_id.get(1).over(keys)
     other_id = pl.when(pl.int_range(pl.len()).over(keys) == 0).then(second).otherwise(first)
     message = build_message(
-        "{value} has the same account and amount as {other} ({count} such rows: {rows}). Check that you want to pay "
-        "all of them.",
+        "{value} has the same account and amount as {other} ({count} matching rows: {rows}). Check that you want to "
+        "pay all of them.",
         value=shortened_value("client_orderid"),
         other=shortened_value("other"),
         count=pl.col("count"),
@@ -164,8 +164,8 @@ def find_rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
     repaired = pl.Series(map(repair_order_id, ids), dtype=pl.String)
     suspects = repeated.with_columns(folded=normalise_ids(ids), repaired=repaired)
     message = build_message(
-        "{value} may be {other} from row {row}, changed by a spreadsheet. Both rows pay the same account the same "
-        "amount. If they are the same payment, delete one row. If not, give one a clearly different id.",
+        "{value} may be {other} from row {row}, changed by a spreadsheet. Both rows pay the same amount to the same "
+        "account. If they are the same payment, delete one row. If not, give one a clearly different id.",
         value=shortened_value("client_orderid"),
         other=shortened_value("other"),
         row=pl.col("other_row"),

@@ -49,8 +49,8 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
             QuestionKind.REFERENCE,
             say("{name} has no order ids (no column client_orderid).", name=sheet.name),
             hint=say(
-                "To get order ids, name the payment run, for example --reference payroll-2026-11. Or add a column of "
-                "ids."
+                "To get order ids, name the payment run, for example --reference payroll-2026-11. Or add a column"
+                " with order ids."
             ),
             question=say("Your sheet has no order ids. What is this payment run called?"),
         )
@@ -80,8 +80,8 @@ def _build_validated(
     if names := ", ".join(say(rule.name) for rule in used_rules if rule.account_from):
         notes.append(
             say(
-                "The sheet has no account column, so these countries pay to a mobile wallet at the phone number: "
-                "{names}.",
+                "The sheet has no account column, so payments to these countries go to the mobile wallet with the"
+                " row's phone number: {names}.",
                 names=names,
             )
         )
@@ -222,8 +222,8 @@ def whole_sheet_refusal(validated: Validated) -> str:
     if not (validated.defects_found.rows == 0).any():
         return ""
     return say(
-        "Nothing was sent. The check is strict, so a warning about the whole sheet counts as a defect. Correct the "
-        "problem in the warning, or check the sheet less strictly."
+        "Nothing was sent. The check is strict, so a warning about the whole sheet counts as a defect. Correct "
+        "what the warning describes, or check the sheet less strictly."
     )
 
 
@@ -249,7 +249,7 @@ def _require_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
         raise MissingColumns(
             list(countries_by_column),
             say("{name} does not have these columns: {said}.", name=sheet.name, said=missing_columns),
-            hint=say("Add them, or correct their headings.") + profile_hint,
+            hint=say("Add the columns, or correct their headings.") + profile_hint,
             option="--column-profile" if profile_hint else "",
         )
 

@@ -193,7 +193,7 @@ def _flag_split_amounts(table: Table, delimiter: str) -> Table:
     )
     certain, unsure = rows.filter("is_certain"), rows.filter("is_unsure", ~pl.col("is_certain"))
     message = build_message(
-        "{value} seems to be one amount, cut at its comma. Put it in quotation marks, or give each column a heading.",
+        "{value} seems to be one amount, split at its comma. Put it in quotation marks, or give each column a heading.",
         value=pl.col("whole"),
     )
     defects = findings_for_rows(certain, "amount", "amount.cut_by_comma", message, pl.col("whole"))
@@ -203,7 +203,7 @@ def _flag_split_amounts(table: Table, delimiter: str) -> Table:
     value = unsure["whole"][0]
     amount, _, remainder = value.partition(",")
     sentence = say(
-        "{value} may be one amount, cut at its comma. {amount} would be paid, and {rest} read as {heading}.",
+        "{value} may be one amount, split at its comma. {amount} would be paid, and {rest} read as {heading}.",
         value=value,
         amount=amount,
         rest=remainder,

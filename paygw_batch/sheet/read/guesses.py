@@ -151,13 +151,14 @@ def write_heading_map(path: Path, file: str, headings: Sequence[FileHeading], co
         [
             generator_marks.HEADINGS,
             say(
-                "# The headings of {file}, and the column that each means. Check every line, correct",
+                "# The headings of {file}, and the column that each means. Check every line and correct",
                 file=_replace_unprintable(file),
             ),
+            say("# the wrong ones. Then use this file: --column-profile {name}", name=_replace_unprintable(path.name)),
             say(
-                "# it if it is wrong, and pass this file: --column-profile {name}", name=_replace_unprintable(path.name)
+                '# "" marks a heading that is not used. Its values are copied to the reconciliation. Each column '
+                "can appear only once."
             ),
-            say('# "" is a column that is not used. It is copied to the reconciliation. No column can appear twice.'),
             say("# The columns: {columns}.", columns=", ".join(columns)),
             "",
             "[columns]",

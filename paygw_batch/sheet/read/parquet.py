@@ -119,7 +119,7 @@ def _inexact_defects(column: pl.Series, text: pl.Series) -> pl.DataFrame:
         "{value} is stored as a binary fraction, which is not exact. Store the column as text.", value=value
     )
     too_long = build_message(
-        "{value}: a binary fraction keeps only 15 digits, so this number may be wrong. Store the column as text.",
+        "{value}: a binary fraction can store only 15 digits, so this number may be wrong. Store the column as text.",
         value=value,
     )
     cases = ((f"{column.name}.float", binary, is_binary), (f"{column.name}.digits", too_long, is_long & ~is_binary))

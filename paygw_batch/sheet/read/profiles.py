@@ -90,6 +90,6 @@ def merge_headings(profile: str | None, overrides: Mapping[str, str]) -> Mapping
                     meaning=meaning,
                     column=column,
                 ),
-                hint=say("Case, spaces, hyphens and underscores make no difference. Remove one of the two."),
+                hint=say("Case, spaces, hyphens and underscores make no difference. Remove one of the two headings."),
             )
     return {heading: column for heading, column in (merged | folded_overrides).values() if column != IGNORED_HEADING}

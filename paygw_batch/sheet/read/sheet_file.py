@@ -38,7 +38,9 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     file = options.file or path.name
     options = replace(options, file=file)
     if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
-        raise SheetError(say("{file} is a folder.", file=file or path), hint=say("Give the path of the sheet itself."))
+        raise SheetError(
+            say("{file} is a folder.", file=file or path), hint=say("Specify the path of the sheet itself.")
+        )
     kind = file_format(file)
     data = _read_bytes(path, options.max_sheet_bytes)
     check_first_bytes(data, kind, file)
@@ -137,7 +139,7 @@ def _encoding_question(data: bytes, error: NotUtf8) -> SheetError:
             "{wrong} Read as {encoding}, it says: {shown}.", wrong=error.message, encoding=_OFFICE_ENCODING, shown=text
         ),
         hint=say(
-            'If that is right, use --encoding {encoding}. If not, save the sheet as "CSV UTF-8".',
+            'If this is correct, use --encoding {encoding}. If not, save the sheet as "CSV UTF-8".',
             encoding=_OFFICE_ENCODING,
         ),
         question=say("Are these spelled correctly: {shown}?", shown=text),
@@ -155,7 +157,8 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
             old_status = os.fstat(descriptor)
             if not stat.S_ISREG(old_status.st_mode):
                 raise SheetError(
-                    say("{name} is not a regular file.", name=path.name), hint=say("Give the path of the sheet itself.")
+                    say("{name} is not a regular file.", name=path.name),
+                    hint=say("Specify the path of the sheet itself."),
                 )
             if old_status.st_size > max_bytes:
                 raise SheetError(
@@ -173,7 +176,7 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
         if error.errno == errno.ENAMETOOLONG:
             raise SheetError(
                 say("The file's name is too long for this computer."),
-                hint=say("Give it a shorter name, with at most 200 characters."),
+                hint=say("Choose a shorter name, with at most 200 characters."),
             ) from error
         raise SheetError(
             say("{path} cannot be read: {reason}.", path=path, reason=say(str(error.strerror))),
@@ -206,7 +209,7 @@ def check_operation(sheet: Sheet, commands: Mapping[str, str]) -> None:
                     own=commands[sheet.operation],
                 ),
                 hint=say(
-                    "Nothing was sent. Use `{command}` for such a sheet. `--collect` is for collections.",
+                    "Nothing was sent. Use `{command}` for this sheet. `--collect` is for collections.",
                     command=commands[operation],
                 ),
                 for_terminal=True,

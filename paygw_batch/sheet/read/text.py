@@ -35,8 +35,8 @@ def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
     if (position := text.find(b"\0")) >= 0:
         raise SheetError(
             say(
-                "{file}, line {line}: the text contains a NUL byte. It is damaged, or UTF-16 without a byte order "
-                "mark.",
+                "{file}, line {line}: the text contains a NUL byte. The file is damaged, or is UTF-16 without a byte "
+                "order mark.",
                 file=file,
                 line=text.count(b"\n", 0, position) + 1,
             ),
@@ -86,7 +86,7 @@ def _decode(data: bytes, encoding: str | None, file: str) -> bytes:
     line = data.count(b"\n", 0, invalid_at) + 1
     raise NotUtf8(
         say("{file}, line {line}: the text is not UTF-8.", file=file, line=line),
-        hint=say('Save it as "CSV UTF-8", or give its encoding.'),
+        hint=say('Save it as "CSV UTF-8", or specify its encoding.'),
     )
 
 

@@ -48,7 +48,7 @@ class Budget:
         unpacked = sum(part.file_size for part in parts)
         if any(part.compress_type not in _COMPRESSIONS for part in parts):
             raise SheetError(
-                say("{file} is compressed in a way that no spreadsheet uses.", file=self.file),
+                say("{file} is compressed with a method that no spreadsheet program uses.", file=self.file),
                 hint=say("Open it in your spreadsheet program and save it again."),
             )
         if unpacked > max(_RATIO_FROM_BYTES, packed_bytes * _MAX_RATIO):
@@ -88,7 +88,7 @@ class Budget:
             raise SheetError(
                 say(
                     "{file} has more than {most:,} cells that are formulas without a value, or numbers with more "
-                    "digits than a spreadsheet keeps.",
+                    "digits than a spreadsheet can store.",
                     file=self.file,
                     most=MAX_DOUBTS,
                 ),

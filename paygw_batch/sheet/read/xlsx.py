@@ -41,8 +41,8 @@ _DOUBT_MESSAGES = {
         "{value} is a formula without a value. Paste it as a value, or save the workbook in a spreadsheet program."
     ),
     Doubt.DIGITS: mark(
-        "{value}: a spreadsheet keeps only 15 digits of a number, so this one is wrong. Format the column as text, "
-        "then enter the number again."
+        "{value}: a spreadsheet can store only 15 digits of a number, so this one is wrong. Format the column as "
+        "text, then enter the number again."
     ),
 }
 _IsHeader = Callable[[Sequence[str]], bool]
@@ -317,8 +317,8 @@ def appearance_warnings(content: Content) -> pl.DataFrame:
     names = content.columns
     hidden = say("The row is hidden in the spreadsheet, but will be paid like any other. Unhide it or delete it.")
     struck = say(
-        "The row, or part of it, is struck through in the spreadsheet, but will be paid like any other. Delete it if "
-        "it should not be paid."
+        "The row, or part of it, is struck through in the spreadsheet, but will be paid like any other. Delete "
+        "the row if it should not be paid."
     )
     findings: list[_Finding] = [(row, "row", None, "row.hidden", hidden) for row in content.hidden_rows]
     findings += [(row, "row", None, "row.struck", struck) for row in content.struck_rows]
@@ -374,8 +374,8 @@ def _rule_warnings(content: Content) -> Iterator[_Finding]:
     effects = content.overlays.rule_effects([*content.columns], below=content.header.number)
     if any(effect.strikes for _, effect in effects):
         message = say(
-            "Conditional formatting in the spreadsheet strikes rows through. They will be paid like any other. Delete "
-            "those that should not be paid."
+            "Conditional formatting in the spreadsheet strikes through some rows, but they will be paid like any "
+            "other. Delete those that should not be paid."
         )
         yield 0, "row", None, "row.struck", message
     for column in sorted({column for column, effect in effects if effect.hides}):
@@ -392,9 +392,7 @@ def _value_message(text: str, shown: str) -> str:
     if shown == UNKNOWN_FORMAT:
         return say(TYPED_MESSAGE, value=value)
     if not shown:
-        return say(
-            "{value} is hidden in the spreadsheet, but will still be used. Make it visible or delete it.", value=value
-        )
+        return say("{value} is hidden in the spreadsheet, but will still be used. Unhide it or delete it.", value=value)
     return say("{value} is shown as {seen} in the spreadsheet. Check which one is correct.", value=value, seen=shown)
 
 

@@ -213,7 +213,7 @@ class Workbook:
             raise self._duplicate_error(kind)
         if missing := next((target for target in targets if target not in self._parts), None):
             raise self._resave_error(
-                say("{file} refers to {part}, which it does not contain.", file=self._file, part=missing)
+                say("{file} refers to {part}, which is missing from it.", file=self._file, part=missing)
             )
         return next(iter(targets), None)
 
@@ -242,7 +242,7 @@ class Workbook:
             parser.Parse(b"", True)
         except IndexError as error:
             raise self._resave_error(
-                say("{file} refers to styles or shared texts that it does not contain.", file=self._file)
+                say("{file} refers to styles or shared texts that are missing from it.", file=self._file)
             ) from error
         except (*_DAMAGE, ValueError, KeyError) as error:
             raise self._damage_error() from error

@@ -105,11 +105,11 @@ def _write_header(problem_sheet: Worksheet, sheet_title: str, problems: Sequence
         say("This list is not read when you submit the workbook."),
     ]
     if any(problem.kind == WARNING for problem in problems):
-        sentences.append(say("Check the yellow cells too. They do not stop the payout."))
+        sentences.append(say("Check the yellow cells too. They do not prevent the payout."))
     if len(problems) > MAX_LISTED:
         sentences.append(
             say(
-                "Only the first {most:,} of {count:,} are listed. The others are coloured too.",
+                "Only the first {most:,} of {count:,} problems are listed, but the cells of all of them are coloured.",
                 most=MAX_LISTED,
                 count=len(problems),
             )

@@ -89,7 +89,9 @@ def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
     can_mark = path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
     if not can_mark or table.height * table.width > MAX_MARKED_CELLS:
         write_frame(table, path)
-        note = say("{name} is not marked: it has more than {most:,} cells.", name=path.name, most=MAX_MARKED_CELLS)
+        note = say(
+            "{name} was not marked, because it has more than {most:,} cells.", name=path.name, most=MAX_MARKED_CELLS
+        )
         return (note,) if can_mark else ()
     from paygw_batch.sheet.write.marked_workbook import build_marked_table  # noqa: PLC0415 (needs the extra)
 

@@ -31,7 +31,7 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
     """
     if (max_rows := table_format(path).max_rows) is not None and frame.height > max_rows:
         raise OutputError(
-            say("{name}: a workbook holds at most {workbook_rows} rows.", name=path.name, workbook_rows=max_rows),
+            say("{name}: a workbook can hold at most {workbook_rows} rows.", name=path.name, workbook_rows=max_rows),
             hint=say("Write a .csv or .parquet file instead."),
         )
     write_pieces([frame], path)

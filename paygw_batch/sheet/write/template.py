@@ -124,8 +124,8 @@ def _amount_help(rule: CountryRule) -> tuple[str, str]:
     decimals = rule.decimals
     help_text = (
         say(
-            "An amount in {currency} greater than zero, in digits only, with at most {units} decimal places after a "
-            "decimal point. Do not use thousands separators.",
+            "An amount in {currency} greater than zero, in digits only, with a decimal point and at most {units} "
+            "decimal places. Do not use thousands separators.",
             currency=rule.currency,
             units=decimals,
         )
@@ -163,10 +163,10 @@ def _number_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
 _LAST_ROW = 1_048_576
 _INSTRUCTIONS = (
     mark(
-        "Write one payment per row on the worksheet Payees, below its headings. Its cells are text, so leading zeros "
-        "are kept."
+        "Enter one payment per row on the worksheet Payees, below its headings. Its cells are formatted as text, so "
+        "leading zeros are kept."
     ),
-    mark("You can add your own columns; they are copied to the reconciliation. Columns can be in any order."),
+    mark("You can add your own columns. They are copied to the reconciliation. Columns can be in any order."),
     mark("To check the file, run paygw-batch validate with its name. It lists the problems row by row."),
     mark("This worksheet is never read as payments, so its examples are never paid."),
 )
@@ -263,7 +263,7 @@ def _add_drop_down_lists(workbook: Any, payees: Any, column_guides: Sequence[Col
             "validate": "list",
             "source": f"=Lists!${letter}$1:${letter}${len(values)}",
             "error_title": column,
-            "error_message": say("Choose one from the list. The worksheet Help explains them."),
+            "error_message": say("Choose one from the list. The worksheet Help explains the choices."),
         }
         payees.data_validation(1, column_index, _LAST_ROW - 1, column_index, validation)
 

@@ -525,7 +525,7 @@ BUGS: Mapping[str, Bug] = {
     "the maker approves with a second key": forged(around(signed_document, "_find_approver", let_second_key_approve)),
     "order ids of whole rows": corrected(corrections.derive_ids_from_rows),
     "a used reference is not asked about": corrected(corrections.skip_reference_question),
-    "a payee on several rows is not asked about": corrected(patch(submit, "repeated_payee_question", do_nothing)),
+    "a payee in several rows is not asked about": corrected(patch(submit, "repeated_payee_question", do_nothing)),
     "an id that a spreadsheet rewrote is another": corrected(
         patch(journal_of_all, "are_damaged_variants", lambda *_: False)
     ),

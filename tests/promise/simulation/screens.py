@@ -35,7 +35,7 @@ _EARLIER = re.compile(
 _FIRST_RUN = "There is no earlier payment to compare with."
 _LISTED = re.compile(
     r"- Row (\d+), (?P<name>[^,]*), (?P<account>[^,]*), KES (?P<amount>[\d,.]+), "
-    r"(known since (?P<since>[\d-]+)|new account)( \(.*\))?"
+    r"(first paid on (?P<since>[\d-]+)|new account)( \(.*\))?"
 )
 
 
