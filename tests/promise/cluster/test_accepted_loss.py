@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,12 +18,9 @@ from paygw_batch.core.lifecycle import Intended, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalTooOld, JournalUnwritable, OpenRollCall, UsageError
 from paygw_batch.journal import sent_log
-from paygw_batch.journal.lost import LostRows, _find_lost_lines
 from paygw_batch.journal.postgres.fact_writer import FactWriter
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.hosts import ProcessSentLog
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
-from paygw_batch.journal.sent_log import NoSentLog, SentLogLine
 from paygw_batch.journal.values import DueRow, Entry, MoveResult
 from paygw_batch.settle.resolve import Settlement, check_settlements
 from tests.promise.cluster.company import (
@@ -398,6 +394,8 @@ def test_host_without_loss_only_answers_roll_call(lossy: Lossy) -> None:
     accepted = lossy.accepts()
     assert (accepted.commits, accepted.rows.in_doubt) == (0, 0)
     assert [one.name for one in accepted.missing] == [SOUTH]
+    with pytest.raises(OpenRollCall, match="Missing: south"):
+        lossy.opens(NORTH)
     assert len(lossy.due_after_roll_call()) == 9
 
 
@@ -417,62 +415,6 @@ def test_unsent_intent_is_not_in_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyP
 
 def fails(writer: FactWriter, _entries: object) -> None:
     raise writer._guarded.disable_writes("a test")
-
-
-def _note_nothing(process: ProcessSentLog, number: int, digest: str, at: str, attempts: object = ()) -> None:
-    del attempts
-    _note_line(process, number, digest, at, ())
-
-
-_note_line = ProcessSentLog.log_commit
-
-
-def _note_one_commit_late(self: GuardedSession, *line: object) -> None:
-    """Record a commit at the next one, after its bytes were sent."""
-    if late := self.__dict__.get("late"):
-        _note(self, *late)
-    self.__dict__["late"] = line
-
-
-_note = GuardedSession.log_commit
-
-
-def _find_last_two(*args: Any) -> tuple[list[SentLogLine], bool]:
-    lost, is_known = _find_lost_lines(*args)
-    return lost[-2:], is_known
-
-
-@pytest.mark.share(2)
-@pytest.mark.parametrize(
-    ("name", "bug"),
-    [
-        ("paygw_batch.journal.postgres.hosts.ProcessSentLog.log_commit", _note_nothing),
-        ("paygw_batch.journal.postgres.guarded_session.GuardedSession.log_commit", _note_one_commit_late),
-        ("paygw_batch.journal.lost._find_lost_lines", _find_last_two),
-    ],
-    ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],
-)
-def test_sent_row_marked_ready_is_found(lossy: Lossy, monkeypatch: pytest.MonkeyPatch, name: str, bug: object) -> None:
-    with monkeypatch.context() as planted:
-        planted.setattr(name, bug)
-        with closing(lossy.opens(NORTH)) as journal:
-            backup = lossy.backup_of(journal)
-            due = due_rows(journal, 1)[:4]
-            send_rows(journal, due[:3])
-            send_rows(journal, due[3:], None)
-            journal.writer._guarded._sent_log.close()
-            monkeypatch.setattr(journal.writer._guarded, "_sent_log", NoSentLog())
-        lossy.restore(backup)
-        lossy.accepts()
-    assert {row.number for row in due} - lossy.in_doubt(), "the judge sees it"
-
-
-def test_planted_loss_without_holds_is_detected(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    decide = LostRows.decide
-    monkeypatch.setattr(LostRows, "decide", lambda self, numbers: (decide(self, numbers)[0], []))
-    _resend_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=False)
-    with closing(lossy.opens(SOUTH)) as journal:
-        assert 1 in _due_after_each_decision(journal, suffix=False), "the judge sees it"
 
 
 def test_lagging_standby_loses_only_sent_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,14 +67,6 @@ def test_idle_host_waits_for_sending_host(restored: SplitCompany) -> None:
     assert restored.states() == [State.READY] * 5
 
 
-def test_without_comparison_sent_rows_are_due_again(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted bug: only the comparison with the sent log stops rows that north has sent."""
-    monkeypatch.setattr("paygw_batch.journal.postgres.hosts.check_sent_log", lambda *_: None)
-    list(restored.at(SOUTH).roll_call())
-    with closing(restored.opens(NORTH)) as journal:
-        assert len(due_rows(journal, 1)) == 5
-
-
 def test_database_refuses_writes_while_hosts_are_missing(restored: SplitCompany) -> None:
     """This also holds for a program that does not check."""
     with pytest.raises(OpenRollCall):
@@ -122,21 +114,6 @@ def test_retired_host_leaves_sendable_rows_in_doubt(restored: SplitCompany) -> N
         assert journal.verify()["in_doubt"] == 5
     with pytest.raises(JournalTooOld):
         restored.opens(NORTH)
-
-
-def test_live_host_accepts_loss_instead_of_retirement(restored: SplitCompany) -> None:
-    with pytest.raises(JournalTooOld):
-        restored.opens(NORTH)
-    with pytest.raises(UsageError, match="is still running"):
-        restored.host(NORTH).retire(NORTH, by="amina")
-    accepted = restored.host(NORTH).accept_loss(by="amina")
-    assert (accepted.rows.in_doubt, [host.name for host in accepted.missing]) == (1, [SOUTH])
-    with pytest.raises(OpenRollCall, match="Missing: south"):
-        restored.opens(NORTH)
-    assert list(restored.at(SOUTH).roll_call()) == []
-    with closing(restored.opens(NORTH)) as journal:
-        assert len(due_rows(journal, 1)) == 4
-        open_sheet(journal, "b2", new=[])
 
 
 def test_crash_during_retirement_keeps_roll_call_open(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
