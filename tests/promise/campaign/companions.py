@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -79,7 +79,7 @@ class Companion:
         self._machine, self._at, self._rng = machine, at, rng
         self._port = free_port()
         self._stack = ExitStack()
-        self._away = machine.with_spawner(self._stack.enter_context(Spawner()))  # two threads must not share one
+        self._away = replace(machine, spawner=self._stack.enter_context(Spawner()))  # two threads must not share one
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_on)
         self._broken: list[str] = []

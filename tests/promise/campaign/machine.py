@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -292,9 +292,6 @@ class Machine:
 
     def state_files(self) -> list[Path]:
         return [*self.home.glob("journal.sqlite3*"), *(self.home / "known.journal.sqlite3").glob("*/*")]
-
-    def with_spawner(self, spawner: Spawner) -> "Machine":
-        return replace(self, spawner=spawner)
 
     def enable_listener(self, notifications: str, port: int) -> None:
         """Let the program listen for notifications, by this section of its configuration."""

@@ -3,7 +3,6 @@
 import os
 import sys
 import tempfile
-import time
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,19 +14,15 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import apsw
-import polars as pl
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch import forget_people
 from paygw_batch.approval import signed_document
 from paygw_batch.cli import send_batch
 from paygw_batch.cli.commands import approve
-from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import Concluded
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.rules import CountryRule
-from paygw_batch.gateway import encode, sign
-from paygw_batch.gateway.encode import EncodedBody
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, SendGuard, TransportFault
 from paygw_batch.gateway.sign import Draft, Signer
@@ -248,26 +243,3 @@ def reconciliation_in_place() -> None:
             yield file
 
     _replace_part(table, "atomic_file", appearing)
-
-
-def reconciliation_with_the_time() -> None:
-    """Show the time of writing, so that the file no longer depends on sheet and journal alone."""
-    from paygw_batch.submit import results  # noqa: PLC0415 (heavy, and only this plant's)
-
-    reconciliation_pieces = results.reconciliation_pieces  # type: ignore[attr-defined]
-
-    def dated(*arguments: Any) -> Any:
-        for piece in reconciliation_pieces(*arguments):
-            yield piece.with_columns(updated_at=pl.lit(str(time.time_ns())))
-
-    _replace_part(results, "reconciliation_pieces", dated)
-
-
-def amounts_as_floats() -> None:
-    encode_body = encode.encode_body
-
-    def careless(rule: CountryRule, instruction: Instruction, **terms: Any) -> EncodedBody:
-        instruction = replace(instruction, amount=str(float(instruction.amount)))
-        return encode_body(rule, instruction, **terms)
-
-    _replace_part(sign, "encode_body", careless)

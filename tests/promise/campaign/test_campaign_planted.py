@@ -11,6 +11,7 @@ from tests.promise.campaign.judge import Broken, judge_end, orders_of
 from tests.promise.campaign.kills import ENDS, KillTally, Pace, forget_until_done, kill
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, can_trace, run_under_strace
 from tests.promise.campaign.ordinals import KILL, PART
+from tests.support.long_part import long
 
 
 @can_trace
@@ -39,24 +40,23 @@ def test_reconciliation_written_in_place_is_detected(machine: Machine, slow_gate
     assert torn("plants:reconciliation_in_place")
 
 
-@pytest.mark.parametrize("planted", [None, "plants:reconciliation_with_the_time"])
-def test_repeated_reconciliation_differs_only_with_planted_bug(machine: Machine, planted: str | None) -> None:
+def test_repeated_reconciliation_is_identical(machine: Machine) -> None:
     sheet = machine.sheet(12)
     assert machine.run("submit", sheet) in ENDS
     made = []
     for name in ("one.csv", "two.csv"):
-        assert machine.run("reconcile", sheet, "--out", machine.home / name, planted=planted) in ENDS
+        assert machine.run("reconcile", sheet, "--out", machine.home / name) in ENDS
         made.append((machine.home / name).read_bytes())
-    assert (made[0] == made[1]) == (planted is None)
+    assert made[0] == made[1]
 
 
-@pytest.mark.parametrize("planted", [None, "plants:amounts_as_floats"])
-def test_amounts_keep_digits_of_sheet(machine: Machine, slow_gateway: GatewayProcess, planted: str | None) -> None:
+def test_amounts_keep_digits_of_sheet(machine: Machine, slow_gateway: GatewayProcess) -> None:
     sheet = machine.sheet(3)
     sheet.write_text(sheet.read_text().replace("100.25", "1500.50").replace("101.25", "1500"))
-    machine.run("submit", sheet, planted=planted)
-    arrived = [line.amount for line in orders_of(machine, slow_gateway.record())]
-    assert ("1500.5" in arrived) == digits_differ(machine, slow_gateway) == (planted is not None)
+    machine.run("submit", sheet)
+    arrived = {line.client_orderid: line.amount for line in orders_of(machine, slow_gateway.record())}
+    assert sorted(arrived.values()) == ["102.25", "1500", "1500.50"]
+    assert arrived == {line["sent_orderid"]: line["amount"] for line in machine.reconciliation()}
 
 
 @pytest.mark.long
@@ -77,10 +77,7 @@ def test_forget_order_marked_done_is_detected(tmp_path: Path, spawner: Spawner, 
 
 @pytest.mark.parametrize(
     ("planted", "found"),
-    [
-        pytest.param("end_written_at_the_end", "runs and .* told", marks=pytest.mark.long),
-        pytest.param("notices_noted_at_the_end", "sent twice", marks=pytest.mark.long),
-    ],
+    [long("end_written_at_the_end", "runs and .* told"), long("notices_noted_at_the_end", "sent twice")],
 )
 def test_notice_recorded_late_is_detected(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, planted: str, found: str
@@ -89,11 +86,3 @@ def test_notice_recorded_late_is_detected(
     sender = partial(NoticeSender, planted=plant)
     with pytest.raises(Broken, match=found):
         kill(tmp_path, spawner, slow_gateway, kills=200, seed=1, beside=sender, planted=plant, letter="P")
-
-
-def digits_differ(machine: Machine, at: GatewayProcess) -> bool:
-    shown = {line["sent_orderid"]: line["amount"] for line in machine.reconciliation()}
-    orders = orders_of(machine, at.record())
-    if not orders:
-        raise Broken("nothing arrived")
-    return any(shown[line.client_orderid] != line.amount for line in orders)
