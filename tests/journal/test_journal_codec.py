@@ -1,7 +1,6 @@
 """Facts as stored columns, their chain, and the values of the database call that commits them."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,8 +39,8 @@ from paygw_batch.journal.facts import (
     verify_links,
 )
 from paygw_batch.journal.postgres.fact_writer import stage_facts
-from paygw_batch.journal.values import BatchForgotten, BatchOpened, Entry, Link, Remark, StoredReply
-from tests.support.journal_rows import AT, at, outcome_of, resolved
+from paygw_batch.journal.values import BatchForgotten, BatchOpened, Entry, Link
+from tests.support.journal_rows import AT, at, outcome_of
 
 PLAIN = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=12)
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
@@ -174,81 +173,11 @@ def test_notification_is_decoded_as_encoded(times: StatedTimes) -> None:
     assert match_attempt(kept.claim.times, AT) is match_attempt(times, AT)
 
 
-PAGE = StoredReply("HTTP/1.1 402 Payment Required", b'{"status": "declined"}')
-END = Link(4, b"s" * 32, at(0))
-BYTES = {"hash", "said_sha256", "salt", "head", "body"}
-Lines = list[dict[str, Any]]
-
-
-def read_bytes(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: bytes.fromhex(value[2:]) if name in BYTES else value for name, value in line.items()}
-
-
-def staged_lines(*entries: Entry | Remark, end: Link = END) -> tuple[Lines, Lines, Lines]:
-    staged = stage_facts(entries, end)
-    facts, texts, replies = ([read_bytes(line) for line in json.loads(lines)] for lines in staged.values[2:])
-    assert (staged.values[:2], staged.before) == ((end.seq, end.hash), end)
-    assert staged.end == Link(facts[-1]["seq"], facts[-1]["hash"], facts[-1]["at"])
-    return facts, texts, replies
-
-
-def rejected_outcome(number: int, when: str = "", **fields: Any) -> Entry:
-    """Return an outcome with every field that a reply can have."""
-    outcome = Outcome(OutcomeKind.REJECTED, "c", "declined", "g-1", 402, "5", "too poor", conflict=True)
-    more = {"customer_url": "https://pay.example/1", "reply_sha256": PAGE.sha256, **fields}
-    return Entry(number, 1, Concluded(outcome._replace(**more)), when or at(6), PAGE)
-
-
-def test_staged_intent_contains_no_personal_data() -> None:
-    intended = Intended("ORD-11", "nonce-11", 1_795_000_000, "WALLET-KE", "1234")
-    (fact,), texts, replies = staged_lines(Entry(11, 2, intended, at(5)))
-    assert {name: fact[name] for name in fact if name != "hash"} == {
-        "seq": 5, "at": at(5), "kind": "intended", "instruction": 11, "attempt": 2, "order_id": "ORD-11",
-        "nonce": "nonce-11", "timestamp_s": 1_795_000_000, "purpose": "WALLET-KE", "endpoint_id": "1234",
-    }  # fmt: skip
-    assert texts == replies == []
-
-
-def test_staged_reply_has_salted_digest_and_raw_bytes() -> None:
-    paid = outcome_of(12, 1, OutcomeKind.PAID, at(6))
-    (_, fact, _), (text_line, other), replies = staged_lines(paid, rejected_outcome(11), rejected_outcome(13))
-    words = PersonalData("too poor", "https://pay.example/1", PAGE.sha256)
-    assert text_line == {"seq": 6, "salt": text_line["salt"], **words._asdict()}
-    assert len(text_line["salt"]) == SALT_BYTES
-    assert other["salt"] != text_line["salt"]
-    assert fact["said_sha256"] == personal_data_digest(text_line["salt"], words)
-    assert "too poor" not in str(fact)
-    assert (fact["gateway_status"], fact["gateway_reference"], fact["http_status"]) == ("declined", "g-1", 402)
-    assert (fact["error_code"], fact["cause"], fact["conflict"]) == ("5", "c", 1)
-    assert replies == [{"seq": seq, "head": PAGE.head.encode(), "body": PAGE.body} for seq in (6, 7)]
-
-
-def test_staged_text_loses_only_unstorable_characters() -> None:
-    unstorable = rejected_outcome(11, message="a\0b\ud83d\n", gateway_status="x\ny\0", customer_url="")
-    (fact,), (text_line,), _ = staged_lines(unstorable)
-    assert (text_line["text"], text_line["customer_url"], fact["gateway_status"]) == ("a?b?\n", None, "x?y?")
-
-
-def test_staged_times_never_decrease() -> None:
-    late = [rejected_outcome(12, at(5)), rejected_outcome(13, at(9))]
-    facts, texts, replies = staged_lines(*late, end=Link(9, b"d" * 32, at(7)))
-    assert [(line["seq"], line["at"]) for line in facts] == [(10, at(7)), (11, at(9))]
-    assert [[line["seq"] for line in lines] for lines in (texts, replies)] == [[10, 11], [10, 11]]
-
-
-def test_staged_interruption_and_settlement_have_own_columns() -> None:
-    settled = resolved(11, 1, Resolution.NOT_RECEIVED, at(7))
-    (one, other), texts, _ = staged_lines(Entry(11, 1, Interrupted(), at(6)), settled)
-    assert (one["kind"], other["kind"], other["basis"]) == ("interrupted", "resolved_not_received", "gateway")
-    assert one.keys() == {"seq", "at", "kind", "instruction", "attempt", "hash"}
-    assert [line["seq"] for line in texts] == [6], "the person's evidence"
-
-
-def test_staged_opening_has_no_row() -> None:
-    batch = BatchOpened(
-        *("b1", "payout", "s.csv", "", "0" * 64, 1, 0, 1, 1, "1" * 64, 0, "2" * 64, 1, "3" * 64, {}, "amina", ())
-    )
-    opened = Remark(batch, at(6), batch=1)
-    (line,), _ = chain_facts([opened], END, lambda: b"")
-    about = {"seq": 5, "at": at(6), "kind": "batch_opened", "batch": 1}
-    assert staged_lines(opened) == ([{**about, "details": encode_batch(batch), "hash": line.hash}], [], [])
+def test_staged_texts_are_separate_and_salted() -> None:
+    entries = [outcome_of(number, 1, OutcomeKind.REJECTED, message="too poor") for number in (11, 13)]
+    facts, texts, _ = map(json.loads, stage_facts(entries, Link(4, b"s" * 32, at(0))).values[2:])
+    assert ("too poor" in str(facts), [text["text"] for text in texts]) == (False, ["too poor"] * 2)
+    salts = [bytes.fromhex(text["salt"][2:]) for text in texts]
+    assert [len(salt) for salt in {*salts}] == [SALT_BYTES] * 2
+    digests = [personal_data_digest(salt, PersonalData("too poor")).hex() for salt in salts]
+    assert [fact["said_sha256"][2:] for fact in facts] == digests

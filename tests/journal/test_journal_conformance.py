@@ -186,17 +186,6 @@ def test_release_gives_next_suffix_to_rejected_rows_only(journal: Journal) -> No
     assert journal.release(1, None, suffix=True, by="amina", at=AT) == 0
 
 
-def test_release_skips_suffix_used_by_another_row(journal: Journal) -> None:
-    used = ["A", "A-r2", "A-r4"]
-    open_sheet(journal, new=[new_instruction(row, order_id) for row, order_id in enumerate(used, start=2)])
-    send(journal, 1, OutcomeKind.REJECTED)
-    for _ in range(3):
-        journal.release(1, None, suffix=True, by="amina", at=AT)
-        used += [due.order_id for due in send(journal, 1, OutcomeKind.REJECTED)]
-    assert len(set(used)) == len(used) == 12
-    assert (used[3], used[6]) == ("A-r3", "A-r5")
-
-
 def test_compare_separates_known_clashing_and_new_rows(journal: Journal) -> None:
     open_sheet(journal, new=3)
     send(journal, 1, OutcomeKind.PAID)

@@ -15,16 +15,15 @@ import psycopg
 import pytest
 
 from paygw_batch.cluster.database_location import DatabaseLocation, WorkerJournal
-from paygw_batch.core.lifecycle import TRANSITIONS, Released, Resolution, State
+from paygw_batch.core.lifecycle import TRANSITIONS, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalCorrupt, JournalError, PaygwError
+from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.facts import Line, PersonalData, line_text, link_hash, personal_data_digest
-from paygw_batch.journal.port import GateReport, LimitChange
+from paygw_batch.journal.port import LimitChange
 from paygw_batch.journal.postgres.session import Server
-from paygw_batch.journal.postgres.workers import PostgresGate
 from paygw_batch.journal.states import storable_text
 from paygw_batch.journal.tables import MOVE_LINES
-from paygw_batch.journal.values import Entry, Link, MoveResult, Withdrawal, reply_sha256
+from paygw_batch.journal.values import Link, MoveResult, Withdrawal, reply_sha256
 from tests.support.journal_rows import (
     AT,
     at,
@@ -717,29 +716,6 @@ def test_worker_and_reader_cannot_decide(as_role: As, role: str) -> None:
         return
     with closing(place.open_to_work("work")) as worker:
         assert not worker.may_decide()
-
-
-def test_worker_reports_but_cannot_record_decisions(as_role: As) -> None:
-    worker, desk = as_role("worker"), as_role("desk")
-    with closing(open_postgres(desk)) as journal:
-        open_sheet(journal, new=1)
-        send(journal, 1, OutcomeKind.REJECTED)
-        gate = PostgresGate(worker.server, journal.writer.process)
-        with closing(gate), pytest.raises(JournalError, match="another login enrolled"):
-            gate.request_share(GateReport(5, 10))
-        with psycopg.connect(worker.server.url, options="-c search_path=paygw", autocommit=True) as connection:
-            query = "SELECT number FROM enrol('host', 'boot', 1, 'a test', 'worker', 30, 1, %s)"
-            ((number,),) = connection.execute(query.encode(), (bytes(16),)).fetchall()
-        with closing(PostgresGate(worker.server, number)) as gate:
-            assert gate.request_share(GateReport(5, 10)).senders == 1
-        # Only the login of this commit is wrong.
-        release = Entry(1, 1, Released("ORD-2-r2", "nobody"), AT)
-        journal._session.server = worker.server  # the next connection has the other login
-        journal._session.reconnect()
-        with pytest.raises(PaygwError, match="another login enrolled"):
-            journal.writer.append([release])
-    with closing(read_postgres(desk)) as reader:
-        assert [row.state for row in reader.rows(1)] == [State.REJECTED]
 
 
 def test_only_owner_needs_no_role(as_role: As, database: str, place: Path, postgres_server: PostgresServer) -> None:

@@ -16,8 +16,8 @@ import pytest
 from paygw_batch.clock import elapsed_s
 from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.core.evidence import Finding
-from paygw_batch.core.lifecycle import Concluded, Replaced, State
-from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.lifecycle import Replaced, State
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import (
     InternalError,
     JournalCorrupt,
@@ -128,18 +128,6 @@ def test_live_process_keeps_its_rows(journal: PostgresJournal, at_database: Data
         assert [*other.append([intent(first), intent(second)])] == [MoveResult.NOT_MOVED, MoveResult.MOVED]
         with pytest.raises(InternalError, match="another process sent"):
             other.append([outcome_of(1, 1, OutcomeKind.NOT_SENT)])
-
-
-def test_only_sender_resets_rows_in_flight(at_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted bug: the process that takes over calls rows in flight not sent. The database refuses it."""
-    put_back = Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
-    monkeypatch.setattr("paygw_batch.journal.postgres.fact_writer.Interrupted", lambda: put_back)
-    with closing(open_postgres(at_database)) as frozen:
-        open_sheet(frozen, new=1)
-        frozen.append([intent(due_rows(frozen, 1)[0])])
-        expire_processes(at_database.server.url)
-        with closing(open_postgres(at_database)) as taker, pytest.raises(InternalError, match="another process sent"):
-            taker.mark_interrupted(AT)
 
 
 @pytest.mark.parametrize("trouble", [ProxyFault.LOSE_ANSWER, ProxyFault.LOSE_REQUEST, ProxyFault.SILENCE])

@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, PostgresReader
 from paygw_batch.journal.postgres.workers import load_run, needs_worker, start_run
 from paygw_batch.journal.sqlite import sqlite_tables
-from paygw_batch.journal.tables import ON_POSTGRES, ON_SQLITE, named_sql
 from paygw_batch.journal.values import KnownRow, TallyKind
 from tests.support.checkout import ROOT
 from tests.support.journal_rows import (
@@ -47,28 +45,6 @@ OF_ONE_STORE = {
     },
 }
 """Statements that the other store does not need."""
-
-
-def test_query_is_rendered_for_each_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = tmp_path / "some_queries" / "here"
-    here.mkdir(parents=True)
-    (here / "found.sql").write_text("-- About this store.\n\n-- part: open\n-- Not paid.\nstate <> {paid}\n")
-    (here.parent / "found.sql").write_text(
-        "-- About the file.\n\n-- name: one\n-- One row: of many.\n"
-        "SELECT a::text FROM t INDEXED BY i WHERE {open} AND b = :b AND c LIKE '%x' AND d = :long_name\n\n"
-        "-- name: two\n-- All.\nSELECT '100%'\n"
-    )
-    for folder in (here.parent, here):
-        (folder / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    plain = named_sql("some_queries.here", ("found.sql",), {"paid": "'paid'"}, ON_SQLITE)
-    psycopg = named_sql("some_queries.here", ("found.sql",), {"paid": "'paid'"}, ON_POSTGRES, is_psycopg=True)
-    assert plain["one"] == (
-        "SELECT a::text FROM t INDEXED BY i WHERE state <> 'paid' AND b = :b AND c LIKE '%x' AND d = :long_name"
-    )
-    expected = plain["one"].replace(" INDEXED BY i", "").replace(":b", "%(b)s").replace(":long_name", "%(long_name)s")
-    assert psycopg["one"] == expected.replace("'%x'", "'%%x'")
-    assert psycopg["two"] == plain["two"] == "SELECT '100%'"
 
 
 def test_each_statement_has_comment_and_unique_name() -> None:

@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalTooOld, SentLogDamaged
 from paygw_batch.journal import sent_log
 from paygw_batch.journal.sent_log import (
@@ -20,7 +18,6 @@ from paygw_batch.journal.sent_log import (
     LoggedAttempt,
     SentLog,
     SentLogLine,
-    attempts_to_log,
     log_accepted_loss,
     log_concurrent_fact,
     newest_line,
@@ -29,7 +26,7 @@ from paygw_batch.journal.sent_log import (
     writer_names,
 )
 from paygw_batch.journal.values import Link
-from tests.support.journal_rows import AT, due_rows, intent, memory_journal, open_sheet, outcome_of
+from tests.support.journal_rows import AT
 from tests.support.long_part import example_count
 
 Commit = Sequence[LoggedAttempt]
@@ -216,15 +213,6 @@ def test_files_stay_bounded_by_dropping_oldest_lines(tmp_path: Path, monkeypatch
     assert len(lines_read) < 60
 
 
-def test_full_disk_is_reported_before_anything_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(SentLog(tmp_path, RUN, START)) as writer:
-        writer.log_commit(1, digest(1), AT, [A])
-        monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(28, "No space left on device")))
-        with pytest.raises(OSError, match="No space"):
-            writer.log_commit(2, digest(2), AT, [LoggedAttempt(2, 1, "B")])
-    assert read_all(tmp_path) == expected_lines([[A]])
-
-
 def test_second_close_does_nothing(tmp_path: Path) -> None:
     writer = SentLog(tmp_path, RUN, START)
     writer.close()
@@ -259,14 +247,6 @@ def test_lines_continue_after_accepted_loss(tmp_path: Path) -> None:
     log_accepted_loss(tmp_path, [RUN, NOTES], lambda: (9, digest(9), AT))
     assert [[line.number for line in read_lines(tmp_path, name)] for name in (RUN, NOTES)] == [[9, 1, 0], [9]]
     assert len(list(tmp_path.glob("damaged-*"))) == 1
-
-
-def test_sent_and_unsent_attempts_are_logged() -> None:
-    with closing(memory_journal()) as journal:
-        open_sheet(journal)
-        first, *_ = due_rows(journal, 1)
-    entries = [intent(first), outcome_of(2, 1, OutcomeKind.NOT_SENT), outcome_of(1, 1, OutcomeKind.PAID)]
-    assert attempts_to_log(entries) == [LoggedAttempt(1, 1, first.order_id), LoggedAttempt(2, 1, None)]
 
 
 @pytest.mark.parametrize(

@@ -297,10 +297,12 @@ def test_each_commit_updates_heartbeat(at_database: DatabaseLocation) -> None:
 
 def test_row_settled_after_claim_is_skipped(at_database: DatabaseLocation) -> None:
     start_run(at_database, 2)
-    with joined_run(at_database) as (_, engine):
+    with joined_run(at_database) as (journal, engine):
         found = claim(engine, 2)
         execute_as_owner(at_database, "UPDATE state SET state = 'paid' WHERE instruction = 1")
         assert append(engine, *map(intent, found)) == [MoveResult.HELD, MoveResult.MOVED]
+        append(engine, outcome_of(2, 1, OutcomeKind.NOT_SENT))
+    assert journal.sent_rows == 0
 
 
 def test_stop_reaches_every_worker_before_next_row(at_database: DatabaseLocation) -> None:
