@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -108,92 +107,38 @@ INTENDED = """SELECT i.client_orderid, s.state FROM paygw.state s JOIN paygw.ins
     WHERE f.kind = 'intended' AND f.process = (SELECT min(process) FROM paygw.fact WHERE kind = 'intended')"""
 ASLEEP_S = 0.1
 """How long to wait until all threads of a process are frozen or waiting."""
-HELD = "127.0.0.2"
-LEADS_TO_THE_DOOR = f"""
-import runpy
+LOOKS_UP_SLOWLY = """
+import asyncio, pathlib, runpy
 from paygw_batch.gateway.http import transport
-async def held(*asked): return ["{HELD}"]
-transport.AddressCache.resolve = held
+async def look_up(*asked):
+    pathlib.Path("asked").touch()
+    while not pathlib.Path("answered").exists():
+        await asyncio.sleep(0.01)
+    return ["127.0.0.1"]
+transport.AddressCache.resolve = look_up
 runpy.run_module("paygw_batch", run_name="__main__")
 """
-"""A host on which the gateway's address leads to the door, with the same settings."""
-
-
-class HeldDoor:
-    """A path to the gateway that accepts no connections until it is opened, so that committed requests wait.
-
-    Our own connections fill the queue of its listening socket, so the system accepts no others.
-    """
-
-    def __init__(self, gateway: str) -> None:
-        self._port = int(gateway.rpartition(":")[2].partition("/")[0])
-        self._listening = socket.create_server((HELD, self._port), backlog=0)
-        self._ours = [socket.socket() for _ in range(4)]
-        for connection in self._ours:
-            connection.setblocking(False)
-            connection.connect_ex((HELD, self._port))
-
-    def wanted(self) -> int:
-        """Return the number of connections that wait to be accepted, ours included, from the system's own list."""
-        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        place = f"{int.from_bytes(socket.inet_aton(HELD), sys.byteorder):08X}:{self._port:04X}"
-        return sum(line[2:4] == [place, "02"] for line in lines)
-
-    def open(self) -> None:
-        self._leave()
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        self._leave()
-        self._listening.close()
-
-    def _leave(self) -> None:
-        for connection in self._ours:
-            connection.close()
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listening.accept()
-                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
-
-    def _carry(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._port)) as gateway:
-            back = threading.Thread(target=self._pump, args=(gateway, client), daemon=True)
-            back.start()
-            self._pump(client, gateway)
-            back.join()
-
-    @staticmethod
-    def _pump(source: socket.socket, to: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                to.sendall(data)
-            to.shutdown(socket.SHUT_WR)
+"""The program with a name lookup that a test answers, so that committed requests wait for their connection."""
 
 
 def test_frozen_worker_sends_nothing_after_resuming(hosts: Hosts) -> None:
     """Its intent is committed and its connection is opening when another worker puts its row in doubt."""
     hand_over(hosts)
-    with closing(HeldDoor(hosts.gateway["PAYGW_BASE_URL"])) as door:
-        host = hosts.host("one")
-        ours = door.wanted()
-        command = [sys.executable, "-c", LEADS_TO_THE_DOOR, "--config", str(host.config), "work"]
-        environ, pipe = {**os.environ, **host.environ}, subprocess.PIPE
-        frozen = subprocess.Popen(command, env=environ, cwd=host.home, stdout=pipe, stderr=pipe, text=True)
-        wait_until(lambda: door.wanted() > ours or is_finished(frozen))
-        assert not is_finished(frozen), frozen.communicate()
-        with stop_process(frozen):
-            other = hosts.host("two").start("work")
-            wait_until(lambda: hosts.record().total() == ROWS - 1 or is_finished(other))
-            assert not is_finished(other), other.communicate()
-            door.open()
-        wait_until(
-            lambda: hosts.ask("SELECT 1 FROM paygw.fact WHERE kind = 'not_sent'") == [(1,)] or is_finished(frozen)
-        )
-        for process in (frozen, other):
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=PATIENCE_S)
+    host = hosts.host("one")
+    command = [sys.executable, "-c", LOOKS_UP_SLOWLY, "--config", str(host.config), "work"]
+    environ, pipe = {**os.environ, **host.environ}, subprocess.PIPE
+    frozen = subprocess.Popen(command, env=environ, cwd=host.home, stdout=pipe, stderr=pipe, text=True)
+    wait_until(lambda: (host.home / "asked").exists() or is_finished(frozen))
+    assert not is_finished(frozen), frozen.communicate()
+    with stop_process(frozen):
+        other = hosts.host("two").start("work")
+        wait_until(lambda: hosts.record().total() == ROWS - 1 or is_finished(other))
+        assert not is_finished(other), other.communicate()
+        (host.home / "answered").touch()
+    wait_until(lambda: hosts.ask("SELECT 1 FROM paygw.fact WHERE kind = 'not_sent'") == [(1,)] or is_finished(frozen))
+    for process in (frozen, other):
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
     ((doubtful, state),) = hosts.ask(INTENDED)
     arrived = Counter(line["client_orderid"] for line in read_csv(hosts.record_path))
     assert (arrived[str(doubtful)], state) == (0, "in_doubt")
