@@ -18,23 +18,6 @@ def withdraw_document(program: Program, name: str) -> int:
     return program.run("withdraw", plan_file(program), "--key", program.home / f"{name}.pem").exit_code
 
 
-def test_copy_of_withdrawn_plan_is_not_paid(program: Program) -> None:
-    sheet = prepare_sheet(program, "cleo")
-    copy = shutil.copy(plan_file(program), program.home / "copy.json")
-    assert withdraw_document(program, "ben") == 0
-    key = ("--key", program.home / "ben.pem")
-    for command in (("submit", sheet), ("submit", sheet, "--plan", copy), ("approve", copy), ("approve", copy, *key)):
-        assert program.run(*command).exit_code == 8, command
-    here = program.config.read_text()
-    program.config.write_text(here.replace('"journal.sqlite3"', '"elsewhere.sqlite3"'))
-    assert program.run("approve", copy, *key).exit_code == 0, "a machine without the journal"
-    program.config.write_text(here)
-    assert program.run("submit", sheet, "--plan", copy).exit_code == 8, "another approval does not revive it"
-    assert (program.record(), program.json("status")["batches"]) == ([], [])
-    checked = program.json("verify")
-    assert (checked["exit_code"], checked["checked"]["withdrawals"]) == (0, 1)
-
-
 def test_withdrawal_needs_listed_person_and_same_journal(program: Program) -> None:
     sheet = prepare_sheet(program, "cleo")
     assert withdraw_document(program, "stranger") == 8
