@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from benchmarks.__main__ import BEGIN, END, main
-from benchmarks.figures import Figure, Goal, Ratio, Sample, format_goals, side_by_side, table
+from benchmarks.figures import Figure, Goal, Ratio, Sample, format_goals, side_by_side
 from benchmarks.opening import BESIDE, STEPS
 from benchmarks.sections import SECTIONS
 from benchmarks.sheets import KINDS, sheet_of_kind
@@ -68,11 +68,6 @@ def test_contenders_run_alternately() -> None:
     result = side_by_side({"a": lambda: contender("a", 1), "b": lambda: contender("b", 2)}, 2, "/s", lambda _: None)
     assert turns == ["a", "b", "a", "b"]
     assert result["b"].samples == (2, 2)
-
-
-def test_table_shows_median_spread_and_processor_time() -> None:
-    figure = Figure("payouts", "/s", (1000.0, 3000.0, 2000.0), (250.0, 260.0, 270.0))
-    assert "| payouts | 2,000 /s | 1,000 to 3,000 | 260 us |" in table("Title", [figure], [])
 
 
 def test_goals_table_scales_times_and_shows_verdicts() -> None:

@@ -97,17 +97,6 @@ class ScriptedGateway:
         finally:
             self.in_flight -= 1
 
-    def sent_order_ids(self) -> list[str]:
-        """Return the order ids of requests whose bytes were sent, according to the script."""
-        received: dict[str, int] = {}
-        result = []
-        for order_id in self.arrived:
-            received[order_id] = received.get(order_id, 0) + 1
-            answer = self.script(order_id, received[order_id])
-            if not (isinstance(answer, TransportFault) and not answer.first_byte_sent):
-                result.append(order_id)
-        return result
-
 
 async def prepare(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
     return [unsigned(attempt) for attempt in attempts]
