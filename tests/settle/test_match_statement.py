@@ -13,7 +13,7 @@ from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, Returned, St
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import StaleRows
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import ClockComparison, Entry, KnownRow, StatementNote
+from paygw_batch.journal.values import Amendment, ClockComparison, Entry, KnownRow, StatementNote
 from paygw_batch.settle.match_statement import StatementMatch, StatementMatcher
 from paygw_batch.settle.resolve import Settlement, settle
 from paygw_batch.settle.row_order import Decision, row_content, unsigned_order
@@ -340,6 +340,8 @@ IN_JOURNAL = "Row 2 is {0} in the journal, but {1} in the statement.".format
         (State.REJECTED, {"status": "processing"}, [f"{IN_JOURNAL('rejected', 'still being worked on')} {ASK}"]),
         (State.READY, {"status": "declined"}, []),
         (State.READY, {"status": "approved"}, [f"{IN_JOURNAL('not sent yet', 'paid')} {ASK}"]),
+        *((State.REPLACED, said, []) for said in ({"status": "declined"}, {"answer": "not-received"})),
+        (State.REPLACED, {"status": "approved"}, [f"{IN_JOURNAL('left out', 'paid')} {ASK}"]),
     ],
 )
 def test_line_about_settled_row_is_compared(state: State, said: Mapping[str, Any], expected: list[str]) -> None:
@@ -348,6 +350,9 @@ def test_line_about_settled_row_is_compared(state: State, said: Mapping[str, Any
         journal.append([Entry(1, 1, Returned("Came back"), at(3))])
     elif state is State.READY:
         release_rejected_rows(journal, suffix=False)
+    elif state is State.REPLACED:
+        new = [new_instruction(2, amount="9.00")]
+        open_sheet(journal, "b2", new, amendments=[Amendment(2, 1)], opened_at=at(4))
     matched = match(journal, line(**said))
     assert sentences(matched) == expected
     assert (matched.agreeing, matched.settlements, matched.waiting) == (int(not expected), [], 0)
