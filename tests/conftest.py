@@ -54,7 +54,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+def pytest_itemcollected(item: pytest.Function) -> None:
     """Mark a case as `long` if its `share` mark excludes it from the regular check."""
     if (mark := item.get_closest_marker("share")) is not None and long_part.is_left_out(item, *mark.args):
         item.add_marker(pytest.mark.long)

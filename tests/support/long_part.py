@@ -1,14 +1,14 @@
 """The long part of the tests, of which every check runs a share. `tooling/check --long` runs the rest.
 
 A case that is marked `long` runs only in the long part. Of a test that is marked `share(n)`, every check runs the first
-case and every n-th case after it. A property (hypothesis) is in both: every check runs a fifth of its examples, always
-the same ones. All examples, chosen at random, run in the long part and in every run with another `-m`.
-`PAYGW_TEST_EXAMPLES=1000 pytest -m hypothesis` runs 1,000 of each. `PAYGW_TESTS_UNTIL_S` limits the time of a run.
+case of its table and every n-th case after it. A property (hypothesis) is in both: every check runs a fifth of its
+examples, always the same ones. All examples, chosen at random, run in the long part and in every run with another
+`-m`. `PAYGW_TEST_EXAMPLES=1000 pytest -m hypothesis` runs 1,000 of each. `PAYGW_TESTS_UNTIL_S` limits the time of a
+run.
 """
 
 import os
 import time
-from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -20,7 +20,6 @@ UNTIL = "PAYGW_TESTS_UNTIL_S"
 """The variable with the time (in seconds, as `date +%s` prints it) after which no test begins."""
 _EVERY = 5
 _chosen = SHARE
-_collected: Counter[str] = Counter()
 
 
 def store_mark_expression(expression: str) -> None:
@@ -44,11 +43,17 @@ def share(values: Collection[Any], every: int) -> list[pytest.ParameterSet]:
     return [long(value) if n % every else pytest.param(value) for n, value in enumerate(values)]
 
 
-def is_left_out(item: pytest.Item, every: int) -> bool:
-    """Return whether the regular check skips the next case of a test that is marked `share(every)`."""
-    name = item.nodeid.split("[")[0]
-    _collected[name] += 1
-    return (_collected[name] - 1) % every != 0
+def is_left_out(item: pytest.Function, every: int) -> bool:
+    """Return whether the regular check skips a case of a test that is marked `share(every)`.
+
+    The places of its values in their tables decide, so it does not matter which other cases are collected.
+    """
+    places = dict(item.callspec.indices) if hasattr(item, "callspec") else {}
+    for mark in item.iter_markers("parametrize"):
+        _, *others = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        for name in others:  # of the same table as the first
+            places.pop(name.strip())
+    return sum(places.values()) % every != 0
 
 
 def long(*values: Any) -> pytest.ParameterSet:
