@@ -259,19 +259,20 @@ async def test_request_on_closing_connection_is_in_doubt(channel: Channel) -> No
         assert len(line.server.peers) == 1
 
 
-async def test_idle_or_surplus_connection_is_closed(channel: Channel) -> None:
+async def test_idle_or_surplus_connection_is_closed(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paygw_batch.gateway.http.transport.MAX_IDLE_S", 1_000.0)  # far above any delay of its own
     async with reusing_line(answer_every_request, channel) as line:
         await deliver(line)
-        advance_clock(0.9)
+        advance_clock(900)
         assert (await deliver(line)).reused_connection
-        advance_clock(1)
+        advance_clock(1_000)
         assert not (await deliver(line)).reused_connection
         await run_loop()
         assert len(line.transport._open_connections) == 1
     async with reusing_line(answer_every_request, channel) as line:
         await asyncio.gather(*[deliver(line) for _ in range(8)])
         for _ in range(4):
-            advance_clock(0.4)
+            advance_clock(400)
             await deliver(line)
         await run_loop()
         assert len(line.transport._open_connections) == 1
