@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, signer_count, usable_cores
-from tests.cli.stopped import paid_orders, stop_process, wait_for_first_payment, wait_for_record
+from tests.cli.stopped import paid_orders, wait_for_record
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.program import Program, kenyan_rows, kill, read_csv
 
@@ -132,23 +132,6 @@ def test_dead_signing_processes_stop_long_run(program: Program, long_sheet: Path
     assert set(paid_orders(program).values()) == {1}
 
 
-def test_deleted_or_older_journal_stops_submission(program: Program) -> None:
-    program.json("submit", program.sheet(kenyan_rows(2)))
-    files = [path for path in program.home.glob("journal.sqlite3*") if path.suffix != ".lock"]
-    older = {path: path.read_bytes() for path in files}
-    program.json("submit", program.sheet(kenyan_rows(2, amount="20", prefix="B"), name="b.csv"))
-    for path in program.home.glob("journal.sqlite3*"):
-        path.unlink()
-    assert program.run("submit", program.home / "b.csv").exit_code == 7
-    for path in program.home.glob("journal.sqlite3*"):
-        path.unlink()
-    for path, content in older.items():
-        path.write_bytes(content)
-        path.chmod(0o600)
-    assert program.run("submit", program.home / "b.csv").exit_code == 7
-    assert len(program.record()) == 4
-
-
 @pytest.mark.parametrize("words", [("status",), ("validate", "none.csv"), ("frobnicate",)])
 def test_forked_command_behaves_like_new_process(program: Program, words: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "paygw_batch", "--config", str(program.config), *words]
@@ -157,15 +140,3 @@ def test_forked_command_behaves_like_new_process(program: Program, words: tuple[
     forked = program.start(*words)
     outputs = forked.communicate()
     assert (forked.returncode, *outputs) == (cold.returncode, cold.stdout, cold.stderr)
-
-
-def test_forked_command_can_be_stopped_and_killed(program: Program) -> None:
-    process = program.start("submit", program.sheet(kenyan_rows(200)), "--concurrency", "1")
-    wait_for_first_payment(program, process)
-    with stop_process(process):
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.1)
-        assert process.poll() is None
-    kill(process)
-    assert process.returncode == -signal.SIGKILL
-    assert process.wait(0) == -signal.SIGKILL

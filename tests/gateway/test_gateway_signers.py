@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -28,8 +27,7 @@ from paygw_batch.gateway.signing.signers import (
     signers_for,
     usable_cores,
 )
-from tests.support.gateway_cases import RULES, instruction_for, prepare_golden_request, private_test_key, signer
-from tests.support.patience import wait_until
+from tests.support.gateway_cases import RULES, instruction_for, prepare_golden_request, signer
 
 TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in range(100)]
 
@@ -107,38 +105,6 @@ async def test_signers_survive_stop_signals_and_abandoned_signatures(key: Privat
 
 async def _sign_with_all(signers: Signers) -> None:
     await asyncio.gather(*(signers.sign(TEXTS) for _ in range(SIGNERS)))
-
-
-def test_signing_processes_end_when_run_is_killed(tmp_path: Path) -> None:
-    run = """
-import asyncio, sys, time
-from pathlib import Path
-from paygw_batch.gateway.signing.key import load_private_key
-from paygw_batch.gateway.signing.signers import SigningProcesses
-async def sign():
-    async with SigningProcesses(load_private_key(Path(sys.argv[1]))) as signers:
-        await signers.sign(["a", "b"])
-        print(*[process.pid for process in signers.processes], flush=True)
-        time.sleep(60)
-asyncio.run(sign())
-"""
-    private_test_key(tmp_path)
-    command = [sys.executable, "-c", run, *map(str, tmp_path.iterdir())]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        pids = [int(pid) for pid in process.stdout.readline().split()]
-        process.kill()
-    assert len(pids) == SIGNERS
-    wait_until(lambda: not any(_is_running(pid) for pid in pids), "a signing process outlived its run")
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        # One that ended and that nobody has waited for is still listed.
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
 
 
 async def test_key_is_not_in_arguments_or_environment(key: PrivateKey) -> None:
