@@ -45,7 +45,7 @@ def used_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_file_listing_tests_pass_in_used_checkout(used_checkout: Path) -> None:
+def test_tests_of_versioned_files_pass_in_used_checkout(used_checkout: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *READERS]
     completed = subprocess.run(command, cwd=used_checkout, capture_output=True, text=True, check=False)
     assert completed.returncode == 0, completed.stdout[-5000:]

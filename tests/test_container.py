@@ -117,7 +117,7 @@ def test_compose_file_and_manifests_match_schemas() -> None:
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
-def test_pods_outlast_requests_and_never_overlap() -> None:
+def test_pods_end_after_requests_and_never_overlap() -> None:
     workers, refresh = (manifest["spec"] for manifest in MANIFESTS)
     for pod in (workers["template"]["spec"], refresh["jobTemplate"]["spec"]["template"]["spec"]):
         assert pod["terminationGracePeriodSeconds"] > GatewaySection().total_timeout_s

@@ -78,7 +78,7 @@ def test_created_files_are_private_to_owner(tmp_path: Path) -> None:
     assert (tmp_path / "lines").read_bytes() == b"a\nb\n"
 
 
-def test_create_if_missing_keeps_first_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creating_existing_file_keeps_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     create_if_missing(path, b"first")
     monkeypatch.setattr(Path, "exists", lambda _: False)  # the file appears after the second process has checked

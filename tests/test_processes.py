@@ -154,7 +154,7 @@ def run_embedding_program(tmp_path: Path, before: str, *, by: str = "-c") -> lis
 @pytest.mark.long
 @pytest.mark.share(2)
 @pytest.mark.parametrize("by", share(["-c", "-", "file"], every=3))
-def test_program_finding_package_by_path_pays_long_run(tmp_path: Path, by: str) -> None:
+def test_program_on_python_path_pays_long_run(tmp_path: Path, by: str) -> None:
     assert run_embedding_program(tmp_path, "", by=by) == ["done", str(LONG_RUN_PAYOUTS)]
 
 
@@ -167,7 +167,7 @@ def test_fallback_to_signing_threads_is_reported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("executable", ["", "/opt/app/payroll", "/usr/bin/uwsgi"])
-def test_other_executable_signs_in_threads(executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_executable_signs_in_threads(executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as frozen:
         frozen.setattr(sys, "frozen", True, raising=False)
         assert python_command("pass") is None

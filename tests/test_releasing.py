@@ -113,7 +113,7 @@ def test_build_writes_packages_and_bill_of_materials(tmp_path: Path) -> None:
     assert made == {f"{package}-py3-none-any.whl", f"{package}.tar.gz", "paygw-batch.cdx.json"}
 
 
-def test_tag_of_different_version_builds_nothing(tmp_path: Path) -> None:
+def test_tag_must_match_version_to_build(tmp_path: Path) -> None:
     completed = build(tmp_path / "dist", "v99.0.0")
     assert (completed.returncode, (tmp_path / "dist").exists()) == (2, False)
     assert f"The tag is v99.0.0, and pyproject.toml says {PROJECT['version']}." in completed.stderr
@@ -171,7 +171,7 @@ PRIVATE = re.compile(
 )
 
 
-def test_private_library_import_is_single_and_version_checked() -> None:
+def test_private_import_of_library_checks_its_version() -> None:
     result = {
         (path.name, library)
         for path in versioned_files("paygw_batch", "*.py")

@@ -117,7 +117,7 @@ def test_api_and_command_share_batch_and_states(payouts: Payouts, program: Progr
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_frame_with_defects_is_not_paid_as_whole(payouts: Payouts, program: Program) -> None:
+def test_frame_with_defects_needs_skip_invalid(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3, amount="twelve"), name=NAME) as run:
         assert list(run) == []
     assert isinstance(run.result, Refused)
@@ -252,7 +252,7 @@ def test_plain_thread_pays_without_handling_signals(payouts: Payouts) -> None:
 
 
 @pytest.mark.parametrize("read", [list, api.Run.wait, lambda run: asyncio.run(anext(aiter(run)))])
-def test_reading_unentered_run_is_refused(payouts: Payouts, read: Callable[[api.Run], object]) -> None:
+def test_run_outside_its_context_is_refused(payouts: Payouts, read: Callable[[api.Run], object]) -> None:
     with pytest.raises(UsageError, match="has not started"):
         read(payouts.submit(people(1), name=NAME))
 
@@ -413,7 +413,7 @@ def test_validate_reports_defects_and_creates_no_journal(payouts: Payouts, progr
     assert found.batch == payouts.validate(bad, name="another.csv").batch
 
 
-def test_ambiguous_sheet_raises_until_arguments_resolve_it(payouts: Payouts, program: Program) -> None:
+def test_ambiguous_sheet_raises_until_arguments_decide(payouts: Payouts, program: Program) -> None:
     heading = HEADING.replace("client_orderid,", "")
     rows = [",".join([row.split(",")[0], *row.split(",")[2:]]).replace("Jane", "Aïcha") for row in kenyan_rows(2)]
     path = program.home / "paie.csv"
@@ -560,6 +560,6 @@ def test_example_programs_on_api_page_are_typed(tmp_path: Path) -> None:
     assert completed.returncode == 0, completed.stdout
 
 
-def test_api_page_lists_conclusions_and_names_exist() -> None:
+def test_api_page_lists_every_conclusion() -> None:
     assert re.findall(r"^\| `([A-Z_]+)` \|", PAGE, flags=re.MULTILINE) == [item.name for item in Conclusion]
     assert all(hasattr(api, name) for name in api.__all__)

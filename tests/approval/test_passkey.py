@@ -285,7 +285,7 @@ DOCUMENTS = pytest.mark.parametrize("kind", [plan, order])
 
 @DOCUMENTS
 @pytest.mark.parametrize("approver", [BEN, CLEO])
-def test_passkey_signed_document_stays_valid_when_reread(kind: Any, approver: SoftwarePasskey) -> None:
+def test_document_signed_by_passkey_survives_reading_back(kind: Any, approver: SoftwarePasskey) -> None:
     document = approved(made(kind()), approver)
     assert is_valid(type(document).model_validate_json(document.model_dump_json()))
     assert not is_valid(made(kind()))

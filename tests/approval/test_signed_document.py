@@ -185,7 +185,7 @@ def test_policy_needs_enough_different_approvers() -> None:
         require_reachable_approval(policy(3))
 
 
-def test_unlisted_key_can_neither_make_nor_approve() -> None:
+def test_unlisted_key_can_neither_prepare_nor_approve() -> None:
     with pytest.raises(ApprovalError, match="does not list this key under approvers"):
         approve(plan(), STRANGER, policy(), NOW)
     for maker, approver in ((STRANGER, CLEO), (CLEO, BEN)):  # an approver cannot make a plan either
@@ -272,7 +272,7 @@ def test_similar_looking_names_are_equal() -> None:
 
 
 @given(st.text(max_size=12))
-def test_normalised_name_is_idempotent(name: str) -> None:
+def test_normalising_name_twice_changes_nothing(name: str) -> None:
     assert normalise_name(normalise_name(name)) == normalise_name(name)
 
 
@@ -407,7 +407,9 @@ def test_plan_with_different_content_is_refused(changes: dict[str, object], sent
         ({}, {}, False),
     ],
 )
-def test_sum_decides_need_for_approval(from_amount: dict[str, int], totals: dict[str, str], *, is_needed: bool) -> None:
+def test_sum_decides_whether_approval_is_needed(
+    from_amount: dict[str, int], totals: dict[str, str], *, is_needed: bool
+) -> None:
     rules = ApprovalPolicy(1, from_amount, 72, policy().people)  # type: ignore[arg-type]  # whole numbers compare alike
     assert needs_approval(plan().content.model_copy(update={"totals": totals}), rules) == is_needed
 

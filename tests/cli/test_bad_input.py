@@ -44,7 +44,7 @@ def run_refused(program: Program, code: int, *arguments: str | Path, **environ: 
         ("nul.csv", HEADING.encode() + b"\nKE,A\x00,1,KES,J,254712345678,+254712345678\n"),
     ],
 )
-def test_validate_refuses_non_sheet_file(program: Program, name: str, content: bytes) -> None:
+def test_validate_refuses_file_of_another_kind(program: Program, name: str, content: bytes) -> None:
     path = program.home / name
     path.write_bytes(content)
     result = run_refused(program, 3, "submit", path)

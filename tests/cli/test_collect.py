@@ -52,7 +52,9 @@ def test_collection_in_each_country_returns_customer_page(program: Program, coun
 @pytest.mark.share(3)
 @pytest.mark.parametrize("amount", ["number", "two-decimals"])
 @pytest.mark.parametrize("control_amount", ["as-sent", "two-decimals", "minor-units"])
-def test_sandbox_accepts_control_in_every_amount_format(program: Program, amount: str, control_amount: str) -> None:
+def test_sandbox_accepts_control_hash_in_every_amount_format(
+    program: Program, amount: str, control_amount: str
+) -> None:
     set_payin_keys(program, amount=f'"{amount}"', control_amount=f'"{control_amount}"', control_separator='""')
     out = program.home / "out.csv"
     assert program.json("collect", MIXED, "--out", out)["states"] == {"paid": 100}
@@ -68,7 +70,7 @@ def test_sandbox_accepts_control_in_every_amount_format(program: Program, amount
         {"control_algorithm": '"hmac-sha256"'},
     ],
 )
-def test_control_uses_configured_secret(program: Program, keys: dict[str, str]) -> None:
+def test_control_hash_uses_configured_secret(program: Program, keys: dict[str, str]) -> None:
     set_payin_keys(program, **keys, control_secret_env='"PAYGW_CONTROL_SECRET"')
     sheet = program.sheet(customers(2), "c.csv", COLLECTED)
     refused = program.run("collect", sheet)
@@ -101,7 +103,7 @@ def test_secret_file_must_be_private(program: Program) -> None:
     assert program.json("collect", sheet)["states"] == {"paid": 1}
 
 
-def test_sandbox_rejects_wrong_control(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_rejects_wrong_control_hash(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     right = encode.ControlProfile.control
 
     def wrong(profile: encode.ControlProfile, paid: Instruction, *, order_id: str, **rest: object) -> str:
@@ -140,7 +142,7 @@ def test_sheet_for_another_operation_is_refused(program: Program) -> None:
     assert (program.record(), out.exists()) == ([], False)
 
 
-def test_paid_and_collected_sheet_path_is_ambiguous(program: Program) -> None:
+def test_path_of_paid_and_collected_sheet_is_ambiguous(program: Program) -> None:
     """A sheet with the columns of both operations becomes one batch of each."""
     sheet = program.sheet([READ_BOTH_WAYS], "both.csv", BOTH_WAYS)
     batches = [program.json(command, sheet)["batch"] for command in ("submit", "collect")]
@@ -201,7 +203,7 @@ def test_rejected_collection_is_retried_as_collection(program: Program) -> None:
     assert program.record() == []
 
 
-def test_status_and_messages_are_about_collections(program: Program) -> None:
+def test_status_and_messages_name_collections(program: Program) -> None:
     sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", COLLECTED)
     refused = program.json("collect", sheet)["message"]
     assert "--collect --rejects " in refused
@@ -233,7 +235,7 @@ def test_run_folder_collects_with_collect_option(program: Program) -> None:
     assert program.record() == []
 
 
-def test_sign_explains_control_of_collection(program: Program) -> None:
+def test_sign_explains_control_hash_of_collection(program: Program) -> None:
     sheet = program.sheet(customers(1, amount="1500.5"), "c.csv", COLLECTED)
     signed = program.json("sign", sheet, "--collect")["signed"]
     values = {parameter["name"]: parameter["value"] for parameter in signed["parameters"]}

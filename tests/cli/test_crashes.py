@@ -90,7 +90,7 @@ def long_sheet(program: Program) -> Path:
     return program.sheet([f"KE,PAY-{phone},1500.50,KES,Jane Wanjiku,{phone},+{phone}" for phone in phones])
 
 
-def test_killed_long_run_ends_signing_processes(program: Program, long_sheet: Path) -> None:
+def test_killing_long_run_ends_its_signing_processes(program: Program, long_sheet: Path) -> None:
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)
     signing = signing_processes(process)

@@ -272,5 +272,5 @@ SENSITIVE = ["0712", "1e5", "12.50", "1-2", "3/4", "2:30", "SEP2", "mars 2026", 
 SAFE = ["A-1", "Jane Wanjiku", "", "'=1", "2026-11-24T10:40:13.402Z", "1" * 256, '1"2']
 
 
-def test_only_spreadsheet_sensitive_texts_are_quoted() -> None:
+def test_only_dangerous_texts_are_quoted_for_spreadsheets() -> None:
     assert wrap_for_spreadsheets(pl.Series(SENSITIVE + SAFE)).to_list() == [f'="{text}"' for text in SENSITIVE] + SAFE

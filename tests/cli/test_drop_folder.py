@@ -72,7 +72,7 @@ def test_unchanged_sheet_is_paid_and_moved_with_reports(program: Program, folder
     assert (program.json("run-folder", folder)["exit_code"], len(program.record())) == (0, 3)
 
 
-def test_changing_or_future_sheet_waits_until_unchanged(program: Program, folder: Path) -> None:
+def test_sheet_waits_until_its_file_stops_changing(program: Program, folder: Path) -> None:
     sheets = [drop_sheet(program, age_s=5), drop_sheet(program, kenyan_rows(1, prefix="LATER", amount="20"), "b.csv")]
     os.utime(sheets[1], (4_000_000_000, 4_000_000_000))
     assert program.json("run-folder", folder)["sheets"] == []
@@ -305,7 +305,7 @@ def test_sheet_with_approved_plan_is_paid(program: Program, folder: Path) -> Non
 # Files that are not sheets
 
 
-def test_non_sheet_file_is_refused(program: Program, folder: Path) -> None:
+def test_file_of_another_kind_is_refused(program: Program, folder: Path) -> None:
     names = {"payroll.xls", "p.ods", "q.xlsm", "r.csv.gz", "s.json", "payroll", "notes.pdf", "x.PDF"}
     for name in names:
         drop_file(folder, name, "not a sheet")
@@ -319,7 +319,7 @@ def test_non_sheet_file_is_refused(program: Program, folder: Path) -> None:
     assert program.json("run-folder", folder)["exit_code"] == 0
 
 
-def test_non_file_in_folder_is_reported(program: Program, folder: Path) -> None:
+def test_link_pipe_or_folder_is_reported(program: Program, folder: Path) -> None:
     outside = program.sheet(kenyan_rows(1))
     (folder / "folder.csv").mkdir()
     (folder / "link.csv").symlink_to(outside)
@@ -358,7 +358,7 @@ def test_unrelated_files_in_folder_are_ignored(program: Program, folder: Path) -
     assert {*names, name} <= {path.name for path in folder.iterdir()}
 
 
-def test_corrected_rejects_file_is_paid(program: Program, folder: Path) -> None:
+def test_corrected_file_of_rejects_is_paid(program: Program, folder: Path) -> None:
     drop_file(folder, "payroll.rejects.csv", drop_sheet(program).read_text())
     (folder / "payroll.csv").unlink()
     assert program.json("run-folder", folder)["states"] == {"paid": 3}
@@ -409,7 +409,9 @@ def run_refused_folder(program: Program, folder: Path, *arguments: str | Path) -
     return result.stderr
 
 
-def test_empty_root_or_no_folder_is_refused(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_or_missing_drop_folder_is_refused(
+    program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drop_sheet(program)
     monkeypatch.chdir(folder)
     for wrong in ([""], [" "], ["--adopt", ""], ["--adopt", " "], ["/"], ["nowhere"]):

@@ -146,7 +146,7 @@ def test_invalid_field_definition_is_refused(data_copy: Path, field: str, said: 
         sheet_columns(data=data_copy)
 
 
-def test_no_module_hard_codes_form_field_names() -> None:
+def test_no_module_names_fields_of_forms() -> None:
     names = set(sheet_columns().cleanings) - {*COMMON_COLUMNS, *RECONCILIATION_COLUMNS}
     package = ROOT / "paygw_batch"
     found = {

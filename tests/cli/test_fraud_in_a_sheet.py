@@ -311,7 +311,7 @@ def test_forged_people_list_is_refused(paid: Program) -> None:
     assert len(paid.record()) == before
 
 
-def test_makers_own_findings_message_is_ignored(paid: Program) -> None:
+def test_findings_in_words_of_maker_are_ignored(paid: Program) -> None:
     plan_november(paid)
 
     def soothe(document: dict[str, Any]) -> None:

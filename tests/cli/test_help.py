@@ -114,7 +114,7 @@ def test_commands_and_options_are_completed(program: Program) -> None:
     assert complete_in_bash(program, "template", "k") == ["plain,KE"]
 
 
-def test_batches_complete_newest_first_without_files(program: Program) -> None:
+def test_completion_lists_newest_batches_first(program: Program) -> None:
     config = ["--config", str(program.config)]
     assert complete_in_bash(program, *config, "status", "") == ["file,"]
     sheets = [program.sheet(kenyan_rows(1, prefix=name, amount=name), f"{name}.csv") for name in ("1", "2")]

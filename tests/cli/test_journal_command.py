@@ -141,7 +141,7 @@ def test_doctor_reports_missing_journal(program: Program) -> None:
     assert program.run("doctor").exit_code == 0
 
 
-def test_each_new_journal_must_name_newest(program: Program, gateway: LoopbackGateway) -> None:
+def test_new_journal_must_name_newest_existing_journal(program: Program, gateway: LoopbackGateway) -> None:
     assert "does not list a journal" in run_refused(program, "journal", "new", "--beside", "0" * 32)
     summary = program.json("journal", "new")
     assert (summary["exit_code"], summary["journal"]["path"]) == (0, str(program.journal))

@@ -110,7 +110,7 @@ def test_run_stops_on_key_failure_and_resumes(program: Program, kms: Kms) -> Non
     assert len(orders) == len(set(orders)) == 30
 
 
-def test_missing_extra_error_shows_install_option(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_about_missing_extra_shows_install_option(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     configure_key(program)
     monkeypatch.delitem(sys.modules, "paygw_batch.custody.kms_key", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)

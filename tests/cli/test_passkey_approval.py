@@ -164,7 +164,7 @@ def test_two_token_signatures_approve_payroll(program: Program, token: Token, ma
     assert program.json("approve", plan_file(program), "--key", key_address(approver))["exit_code"] == 8
 
 
-def test_token_error_names_cause_and_hint(token: Token) -> None:
+def test_error_about_token_names_cause_and_hint(token: Token) -> None:
     make_person_key(token, "rsa", "rsa")
     make_person_key(token, "p384", "secp384r1")
     module = str(token.module)

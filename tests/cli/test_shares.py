@@ -113,7 +113,7 @@ MOMENTS += ["call:Worker._serve_with_journal", "call:open_gateway"]
 
 @pytest.mark.share(16)
 @pytest.mark.parametrize("at", share(range(len(MOMENTS)), every=4))
-def test_worker_signalled_before_ready_exits_normally(hosts: Hosts, at: int) -> None:
+def test_worker_with_early_signal_exits_normally(hosts: Hosts, at: int) -> None:
     batch, number = hand_over(hosts), signal.SIGINT if at % 2 else signal.SIGTERM
     for asked, code in ([], 0), (["--once", batch], 6):
         process = run_with_signal(hosts.host("one"), MOMENTS[at], number, "--json", "work", *asked)

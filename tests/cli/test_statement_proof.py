@@ -106,7 +106,7 @@ def assert_gateway_evidence(program: Program, batch: str, file: Path) -> None:
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_unproven_paid_statement_settles_at_once(program: Program) -> None:
+def test_unproven_statement_settles_paid_rows_at_once(program: Program) -> None:
     batch = lose_reply(program)
     assert apply_statement(program, batch, write_statement(program, batch, "approved")) == "person"
     assert program.json("status", batch)["states"] == {"paid": 1}

@@ -43,7 +43,7 @@ def test_help_worksheet_is_not_read_as_sheet(program: Program) -> None:
     assert program.json("validate", path)["rows"] == 1
 
 
-def test_unknown_country_error_suggests_nearest(program: Program) -> None:
+def test_error_about_unknown_country_suggests_nearest(program: Program) -> None:
     known = {"KY": "Did you mean KE?", "BJ": "code for Benin is BN", "Kenya": "write KE", "": "not a known country"}
     for country, sentence in known.items():
         result = program.run("template", "TZ", country, "--out", program.home / "new.xlsx")

@@ -135,7 +135,7 @@ def test_unwritable_help_is_error_without_trace(program: Program, words: str) ->
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_no_color_leaves_errors_plain(program: Program, no_color: str) -> None:
+def test_no_color_variable_leaves_errors_plain(program: Program, no_color: str) -> None:
     environ = {**program.environ, "NO_COLOR": no_color}
     result = CliRunner().invoke(cli, ["--config", str(program.config), "status", "none"], env=environ, color=True)
     assert ("\x1b" in result.stderr, "Error: " in result.stderr) == (not no_color, True)
@@ -151,7 +151,7 @@ def test_closed_streams_do_not_stop_run(program: Program, closed: str) -> None:
 
 
 @pytest.mark.long
-def test_full_output_streams_keep_error_exit_code(program: Program) -> None:
+def test_full_output_streams_keep_exit_code_of_error(program: Program) -> None:
     sheet = program.sheet(["KE,PAY-1,many,KES,Jane,254712345678,+254712345678"])
     for path in (sheet, "nowhere.csv"):
         assert run_with_output(program, "--json", "submit", path, out=FULL, err=FULL) == 3

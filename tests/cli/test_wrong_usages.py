@@ -48,7 +48,7 @@ def test_wrong_usage_table_has_no_duplicates() -> None:
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("usage", USAGES, ids=[usage["words"] for usage in USAGES])
-def test_wrong_usage_error_explains_cause(machine: Program, usage: dict[str, Any]) -> None:
+def test_error_about_wrong_usage_explains_cause(machine: Program, usage: dict[str, Any]) -> None:
     sent = machine.record()
     result = machine.run(*shlex.split(usage["words"]))
     output = " ".join(result.output.split())

@@ -236,7 +236,7 @@ def test_people_list_can_be_searched_and_sorted(ada: Person, ben: Person) -> Non
         assert listed_names(ben.get(f"{people}?{query}").text) == [f"Jane {n}" for n in listed], query
 
 
-def test_story_16_auditor_sees_only_masked_people(house: House, ada: Person) -> None:
+def test_auditor_sees_only_masked_people(house: House, ada: Person) -> None:
     place = upload_sheet(ada, sheet(3))
     taken = ada.get(f"{place}/people.csv")
     assert (taken.status_code, taken.headers["content-type"]) == (200, "text/csv; charset=utf-8")
@@ -300,7 +300,7 @@ def test_signing_on_pages_sends_notice_with_link(tmp_path: Path) -> None:
     assert "Jane" not in str(notice.content)
 
 
-def test_story_6_maker_sees_why_plan_was_returned(ada: Person, ben: Person) -> None:
+def test_maker_sees_why_plan_was_returned(ada: Person, ben: Person) -> None:
     place = upload_sheet(ada, sheet(2))
     sign_sheet(ada, place)
     shown = digest(ben, place)
@@ -315,7 +315,7 @@ def test_story_6_maker_sees_why_plan_was_returned(ada: Person, ben: Person) -> N
 
 
 @pytest.mark.long
-def test_story_9_simultaneous_payouts_run_one_by_one(house: House, ada: Person, ben: Person) -> None:
+def test_simultaneous_payouts_run_one_by_one(house: House, ada: Person, ben: Person) -> None:
     team_a, team_b = (
         sheet(3).replace(b"P-", prefix).replace(b"25471234500", number).replace(b"Jane", name)
         for prefix, number, name in ((b"A-", b"25471234510", b"Ann"), (b"B-", b"25471234520", b"Bob"))

@@ -74,7 +74,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_killed_console_and_run_send_nothing_twice(tmp_path: Path) -> None:
-    """Story 8: a click on Continue sends the unsent rows of a killed run, but not the one in flight."""
+    """A click on Continue sends the unsent rows of a killed run, but not the one in flight."""
     program, port = create_sandbox(tmp_path, behaviour=BEHAVIOUR), free_port()
     text = program.config.read_text().replace("[gateway]\n", PATIENT)
     program.config.write_text(re.sub(r"(?m)^concurrency = .*$", "concurrency = 1", text))

@@ -32,7 +32,7 @@ def write_letterhead_workbook(path: Path) -> None:
     book.save(path)
 
 
-def test_story_2_letterhead_workbook_is_corrected(new_desk: NewDesk, address: str, tmp_path: Path) -> None:
+def test_maker_corrects_workbook_with_letterhead(new_desk: NewDesk, address: str, tmp_path: Path) -> None:
     path, corrected = tmp_path / "net pay.xlsx", tmp_path / "mended.xlsx"
     write_letterhead_workbook(path)
     ada = new_desk(java_script_enabled=False, base_url=address)

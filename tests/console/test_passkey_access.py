@@ -65,7 +65,7 @@ def test_opening_many_sign_ins_writes_nothing(open_sign_ins: SignIns, journal: P
     assert open_sign_ins.complete(sign_in_nonce)
 
 
-def test_open_and_used_sign_ins_survive_restart(open_sign_ins: SignIns, clock: ManualClock, journal: Path) -> None:
+def test_sign_ins_survive_restart(open_sign_ins: SignIns, clock: ManualClock, journal: Path) -> None:
     open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
     assert open_sign_ins.complete(used)
     with closing(StoredSessions(journal)) as later:

@@ -27,7 +27,7 @@ def paid_count(counts: PayoutCounts, journal: Any, *, is_poll: bool) -> str:
     return str(tally)
 
 
-def test_polling_tabs_share_count_renewed_by_opening() -> None:
+def test_polling_tabs_share_count_until_page_is_opened() -> None:
     now_s, journal = [0.0], CountingJournal()
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     for tab in range(50):

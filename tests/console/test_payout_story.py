@@ -45,7 +45,7 @@ def pay_october(program: Program) -> None:
     program.config.write_text(plain)
 
 
-def test_story_5_changed_accounts_are_approved_by_passkey(
+def test_changed_accounts_are_approved_by_passkey(
     program: Program, listener: socket, new_desk: NewDesk, tmp_path: Path
 ) -> None:
     pay_october(program)

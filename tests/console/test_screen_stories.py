@@ -1,4 +1,4 @@
-"""Story 18: every screen is accessible and fits wide and narrow windows."""
+"""Every screen is accessible and fits wide and narrow windows."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -118,7 +118,7 @@ def prepare_payouts(house: House) -> dict[str, list[str]]:
 @pytest.mark.long
 @pytest.mark.parametrize("language", ["en", "fr"])
 @pytest.mark.parametrize(("prepare", "scheme"), [(prepare_sheets, "light"), (prepare_payouts, "dark")])
-def test_story_18_screens_are_accessible(
+def test_every_screen_is_accessible(
     house: House, address: str, new_desk: NewDesk, prepare: Prepare, scheme: str, language: str
 ) -> None:
     show_screens(new_desk, address, language, prepare_in_thread(prepare, house), color_scheme=scheme)

@@ -18,9 +18,7 @@ from tests.support.program import read_csv
 
 
 @pytest.mark.long
-def test_story_13_and_14_retry_keeps_totals_consistent(
-    tmp_path: Path, listener: socket, new_desk: Callable[..., Desk]
-) -> None:
+def test_retry_keeps_totals_consistent(tmp_path: Path, listener: socket, new_desk: Callable[..., Desk]) -> None:
     program = configure_origin(create_sandbox(tmp_path, behaviour=DECLINES), listener, with_keys=False)
     ada, ben, origin = new_desk(), new_desk(), origin_of(listener)
     give_passkeys(program, listener, {MAKER: ada, APPROVER: ben})

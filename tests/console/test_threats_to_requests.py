@@ -168,7 +168,7 @@ def snapshot(house: House, place: str) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_get_and_unexpected_methods_change_nothing(house: House, ada: Person) -> None:
+def test_get_request_or_unexpected_method_changes_nothing(house: House, ada: Person) -> None:
     """An image on another site can send a GET request, so viewing a page must change nothing."""
     place = upload_sheet(ada, sheet(2))
     token, before = ada.token("/"), snapshot(house, place)
@@ -294,7 +294,7 @@ def test_every_response_has_security_headers(house: House) -> None:
     assert [answer.status_code for answer in answers] == [200, 404, 200, 404, 403, 303, 421]
 
 
-def test_sign_in_brute_force_is_recorded_without_lockout(tmp_path: Path) -> None:
+def test_repeated_sign_in_attempts_lock_nobody_out(tmp_path: Path) -> None:
     keyed = PasskeyHouse(create_sandbox(tmp_path))
     thief, eve = keyed.stranger(), passkey("p-eve")
     nonce = thief.begin_sign_in()

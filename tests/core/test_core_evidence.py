@@ -90,12 +90,12 @@ def test_unusable_claim_is_not_an_outcome(claim: dict[str, object], ruling: Ruli
     assert judge(candidate(State.IN_DOUBT, 3), **claim) == ruling
 
 
-def test_missing_word_is_never_listed() -> None:
+def test_claim_without_status_is_never_listed() -> None:
     missing = assess_claim(replace(CLAIM, status=None), [candidate()], {"XXXX": OutcomeKind.PAID})
     assert missing == Ruling(Finding.UNLISTED, 7, 1)
 
 
-def test_claim_about_missing_order_has_unknown_order_finding() -> None:
+def test_claim_about_missing_order_is_unknown_order() -> None:
     assert judge() == Ruling(Finding.UNKNOWN_ORDER)
 
 

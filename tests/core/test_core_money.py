@@ -96,7 +96,7 @@ def test_later_attempts_add_suffix_to_order_id() -> None:
 
 
 @given(st.text(min_size=1), st.integers(2, 1000))
-def test_first_id_is_extracted_from_later_id(order_id: str, generation: int) -> None:
+def test_original_id_is_found_in_later_id(order_id: str, generation: int) -> None:
     assert first_order_id(attempt_order_id(order_id, generation)) == order_id
 
 

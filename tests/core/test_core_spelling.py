@@ -61,7 +61,7 @@ NEAR_NUMBERS = st.text("0Oo1Il|5B-/._, '\u00a0\u041e\u0406\u2019", max_size=12)
 
 
 @given(TEXTS | NEAR_NUMBERS)
-def test_repaired_id_is_idempotent(text: str) -> None:
+def test_repairing_id_twice_changes_nothing(text: str) -> None:
     assert repair_order_id(repair_order_id(text)) == repair_order_id(text)
 
 

@@ -174,7 +174,7 @@ def test_operator_terms_override_rule_defaults() -> None:
         ("TZ", {"bank_account_pattern": "[0-9]+"}, r"the receiver form has no account number"),
     ],
 )
-def test_impossible_terms_error_shows_setting(code: str, terms: dict[str, Any], sentence: str) -> None:
+def test_error_about_impossible_terms_names_setting(code: str, terms: dict[str, Any], sentence: str) -> None:
     exact: dict[str, Any] = {key: Decimal(value) if key.endswith("_amount") else value for key, value in terms.items()}
     assert re.search(sentence, load_or_message({code: OperatorTerms(**exact)})[1])
 
@@ -187,7 +187,7 @@ def test_all_wrong_terms_are_reported_together() -> None:
 
 
 @pytest.mark.parametrize("load", [load_operation, lambda name: load_rules(name, {})], ids=["operation", "rules"])
-def test_unknown_operation_error_suggests_nearest(load: Any) -> None:
+def test_error_about_unknown_operation_suggests_nearest(load: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"There is no operation 'payuot'\. Did you mean payout\?"):
         load("payuot")
 
@@ -291,7 +291,7 @@ def test_country_file_changes_fields_of_its_forms(data: Path) -> None:
         ("mobile-numbers", 'trunk_prefix = ""', 'trunk_prefix = "0"', r"BF: .*keeps its zero cannot have a trunk"),
     ],
 )
-def test_invalid_data_file_error_shows_problem(data: Path, file: str, old: str, new: str, says: str) -> None:
+def test_error_about_invalid_data_file_names_problem(data: Path, file: str, old: str, new: str, says: str) -> None:
     """Text `old` is replaced by `new`, or `new` is appended."""
     path = data / f"{file}.toml"
     text = path.read_text(encoding="utf-8") + "$"

@@ -113,7 +113,7 @@ def test_malformed_reply_is_unknown(body: bytes, cause: str) -> None:
     assert verdict.advice == ContinueRun()
 
 
-def test_nesting_up_to_limit_is_accepted() -> None:
+def test_json_nested_up_to_limit_is_accepted() -> None:
     inner = "[" * (MAX_NESTING - 1) + "]" * (MAX_NESTING - 1)
     assert classify_reply(f'{{"status":"approved","a":{inner}}}').outcome.kind is OutcomeKind.PAID
     assert classify_reply({"status": "approved", "a": "[{" * 500}).outcome.kind is OutcomeKind.PAID
@@ -264,7 +264,9 @@ def test_pause_uses_reply_date_or_default() -> None:
         ((("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("date", "Sat, 21 Nov 2026 12:00:01 GMT")), None),
     ],
 )
-def test_gateway_time_is_the_only_date_header(headers: tuple[tuple[str, str], ...], stated: datetime | None) -> None:
+def test_only_single_date_header_gives_gateway_time(
+    headers: tuple[tuple[str, str], ...], stated: datetime | None
+) -> None:
     result = reply_date(RawReply(200, headers, b""))
     assert result == stated
     assert result is None or result.tzinfo is UTC

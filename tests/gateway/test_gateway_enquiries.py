@@ -149,7 +149,9 @@ def test_enquiry_silence_and_total_time_are_bounded() -> None:
     assert summary(run_test(ask_once(drip))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
-async def test_enquiry_tells_no_connection(server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA) -> None:
+async def test_failed_connection_is_reported_as_unsent(
+    server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA
+) -> None:
     async def client_at(url: str, **changes: Any) -> tuple[FaultKind, bool] | bytes:
         async with EnquiryClient(settings_for(url, ca_bundle=ca_bundle, **changes)) as client:
             return summary(await client.send(build_request(url)))
@@ -198,7 +200,7 @@ UNSAFE = ("NO_PROXY=*", "no_proxy=*", "PYTHONHTTPSVERIFY=0", "HTTPX_LOG_LEVEL=tr
 
 @either_client
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", *UNSAFE])
-def test_environment_affects_no_trust_and_keeps_no_secret(
+def test_enquiries_ignore_environment_and_keep_no_secret(
     send: Send,
     variable: str,
     server_tls: ssl.SSLContext,

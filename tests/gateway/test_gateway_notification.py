@@ -128,7 +128,7 @@ def test_rsa_signature_over_raw_body_proves_notification(algorithm: SignatureAlg
         assert read_proof(build_post(signature=text), check) is Proof.FORGED
 
 
-def test_invalid_gateway_key_error_names_key() -> None:
+def test_error_about_invalid_gateway_key_names_it() -> None:
     short = public_pem(rsa.generate_private_key(65537, 1024))  # noqa: S505 (it is to be refused)
     weak, unreadable = "is not an RSA key of at least 2048 bits", "does not contain a readable public key"
     for pem, problem in ((short, weak), *((junk, unreadable) for junk in (b"", b"junk", public_pem()[:-40]))):

@@ -44,13 +44,13 @@ OAUTH = oauth_parameters(consumer_key="key", nonce="nonce", timestamp_s=1)
 
 # The base string.
 @given(PAIRS)
-def test_json_params_base_string_matches_oauthlib(params: list[tuple[str, str]]) -> None:
+def test_base_string_of_json_params_matches_oauthlib(params: list[tuple[str, str]]) -> None:
     expected = oauthlib_base_string([*params, *OAUTH])
     assert base_string(SignatureProfile.JSON_PARAMS, URL, EncodedBody(b"", tuple(params)), OAUTH) == expected
 
 
 @given(PAIRS, TEXTS)
-def test_raw_body_base_string_matches_oauthlib_plus_body(params: list[tuple[str, str]], body: str) -> None:
+def test_base_string_of_raw_body_matches_oauthlib(params: list[tuple[str, str]], body: str) -> None:
     expected = oauthlib_base_string(OAUTH) + "&" + escape(body)
     assert base_string(SignatureProfile.RAW_BODY, URL, EncodedBody(body.encode(), tuple(params)), OAUTH) == expected
 

@@ -45,7 +45,7 @@ async def test_signers_sign_and_prepare_in_order(key: PrivateKey, kind: Callable
         assert await prepare([attempt, attempt]) == [golden, golden]
 
 
-async def test_signers_depend_on_cores_and_run_length(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_signers_depends_on_cores_and_rows(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {1: MIN_SIGNERS, 2: MIN_SIGNERS, 3: 2, 4: 3, 8: 7, 9: MAX_SIGNERS, 64: MAX_SIGNERS}
     assert {cores: signer_count(cores) for cores in counts} == counts
     for cores in (2, 5):

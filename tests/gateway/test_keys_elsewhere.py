@@ -239,7 +239,9 @@ async def test_unplugged_token_ends_run_with_error(token: Token, token_there: To
         ("SomethingNewException", KeyProblem.BROKEN),
     ],
 )
-def test_aws_refusal_is_key_problem(kms: Kms, monkeypatch: pytest.MonkeyPatch, code: str, problem: KeyProblem) -> None:
+def test_refusal_by_aws_is_reported_as_key_problem(
+    kms: Kms, monkeypatch: pytest.MonkeyPatch, code: str, problem: KeyProblem
+) -> None:
     key = kms_key_in(kms)
     kms.for_good = {SIGN: code}
     monkeypatch.setattr(kms_key, "MAX_RETRY_S", 1.0)

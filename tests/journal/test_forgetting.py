@@ -125,7 +125,7 @@ def test_change_after_forgetting_is_found(kept: SqliteJournal, place: Path, forg
         reader.verify()
 
 
-def test_forgotten_payee_is_clash_and_never_due(journal: Journal) -> None:
+def test_forgotten_payee_conflicts_and_is_never_due(journal: Journal) -> None:
     fill_journal(journal)
     forget_old_batches(journal)
     paid, rejected = secret_row(2, "B-1"), secret_row(2, "A-1")
@@ -205,7 +205,7 @@ def test_orders_and_notifications_about_forgotten_rows_are_removed(kept: SqliteJ
     assert kept.verify()["notifications_waiting"] == 1
 
 
-def test_log_in_use_is_scrubbed_later(kept: SqliteJournal, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_log_is_scrubbed_later(kept: SqliteJournal, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.sqlite.connect._BUSY_TIMEOUT_MS", 100)
     kept._connection.set_busy_timeout(100)
     with closing(apsw.Connection(str(journal_path(place)))) as reader:

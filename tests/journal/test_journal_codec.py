@@ -115,7 +115,7 @@ def test_noncanonical_batch_opening_is_rejected(details: str) -> None:
         decode_batch(details)
 
 
-def test_opening_without_plan_omits_plan_field() -> None:
+def test_opening_of_batch_omits_missing_plan() -> None:
     details = (
         '{"approvals":["prepared by ada"],"batch":"b1","by":"ada","defects":0,"first_instruction":1,"instructions":1,'
         '"instructions_sha256":"aa","known":0,"known_sha256":"bb","operation":"payout","pages":1,"pages_sha256":"cc",'

@@ -116,7 +116,7 @@ def test_failed_copy_leaves_no_file(place: Path, monkeypatch: pytest.MonkeyPatch
     assert copy.read_text() == "precious"
 
 
-def test_copied_outbox_repeats_and_loses_nothing(place: Path) -> None:
+def test_copied_outbox_neither_repeats_nor_loses_notices(place: Path) -> None:
     copy, now = place / "copy.sqlite3", datetime.fromisoformat(AT)
     notices = [NewNotice(Occasion.PLAN_WAITS, subject, "b1", ["ada@example.com"], {}) for subject in ("sent", "waits")]
     with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
@@ -213,7 +213,9 @@ def test_withdrawal_blocks_older_copy_of_moved_journal(place: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(5, "Input/output error")])
-def test_missing_withdrawal_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> None:
+def test_unlogged_withdrawal_can_be_repeated(
+    place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
     open_journal_at(place).close()
     fail = Mock(side_effect=failure)
     with monkeypatch.context() as cut:
@@ -230,7 +232,7 @@ def test_missing_withdrawal_is_repeated(place: Path, monkeypatch: pytest.MonkeyP
         open_journal_at(place)
 
 
-def test_run_logs_missed_withdrawal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_logs_unlogged_withdrawal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_journal_at(place).close()
     before = copy_journal(place)
     with monkeypatch.context() as cut:

@@ -212,7 +212,7 @@ FOUND: dict[str, list[str]] = {
 @pytest.mark.parametrize(
     ("sentence", "change"), [(sentence, change) for sentence, changes in FOUND.items() for change in changes]
 )
-def test_verify_locates_change(full_journal: Path, sentence: str, change: str) -> None:
+def test_verify_names_changed_fact_or_row(full_journal: Path, sentence: str, change: str) -> None:
     with closing(tamper(full_journal, change)) as connection, pytest.raises(JournalCorrupt) as raised:
         verify(connection, full_journal)
     assert raised.value.message == sentence.format(path=full_journal)

@@ -286,7 +286,9 @@ def test_interleaved_intents_send_each_row_once(data: st.DataObject) -> None:
 
 @settings(any_history, max_examples=example_count(8))
 @given(st.data())
-def test_postgres_follows_model(postgres_server: PostgresServer, postgres_template: str, data: st.DataObject) -> None:
+def test_postgres_journal_agrees_with_model(
+    postgres_server: PostgresServer, postgres_template: str, data: st.DataObject
+) -> None:
     name = postgres_server.new_database(postgres_template)
     with tempfile.TemporaryDirectory() as directory:
         pair = Pair(partial(open_postgres, postgres_place(postgres_server.url(name), Path(directory))), is_shared=True)

@@ -220,7 +220,7 @@ def test_file_cannot_be_written_during_move(
         file_location(place).withdraw(Withdrawal("2" * 64, "cleo", "{}", AT))
 
 
-def test_move_is_refused_when_unsafe(place: Path, empty_database: DatabaseLocation, database: str) -> None:
+def test_unsafe_move_of_journal_is_refused(place: Path, empty_database: DatabaseLocation, database: str) -> None:
     with pytest.raises(JournalMissing):
         move_to_database(place, empty_database)
     with closing(open_journal_at(place)) as journal:

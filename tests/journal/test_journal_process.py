@@ -67,7 +67,7 @@ def test_same_process_cannot_open_journal_twice(place: Path) -> None:
     open_journal_at(place).close()
 
 
-def test_lock_names_listener(place: Path) -> None:
+def test_lock_held_by_listener_names_it(place: Path) -> None:
     """Commands wait for it, and rows in flight are not shown as being sent by it."""
     path = place / "a.lock"
     listening = closing(RunLock(path, now=AT, command="listen", kind=HolderKind.LISTENER))
@@ -260,7 +260,7 @@ def test_zombie_counts_as_dead_but_foreign_process_alive(place: Path, monkeypatc
     assert count_waits(place, 1) == 0
 
 
-def test_unwritable_lock_error_names_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_about_unwritable_lock_names_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with_full_disk = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr("paygw_batch.journal.lock.os.pwrite", fail_with_full_disk)
     with pytest.raises(JournalError, match=r"a\.lock cannot be written: No space left on device\.") as raised:

@@ -417,7 +417,7 @@ def test_repeated_rows_are_counted_once_per_batch(journal: Journal) -> None:
     assert list(journal.repeated_batches("payin", rows, since=at(0))) == []
 
 
-def test_journal_without_order_ids_queries_no_rows(place: Path) -> None:
+def test_empty_journal_reads_no_order_ids_of_sheet(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         assert list(journal.used_spellings(OPERATION, (1 / 0 for _ in [0]))) == []  # type: ignore[misc]  # never asked
 

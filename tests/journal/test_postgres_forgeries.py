@@ -718,7 +718,9 @@ def test_worker_and_reader_cannot_decide(as_role: As, role: str) -> None:
         assert not worker.may_decide()
 
 
-def test_only_owner_needs_no_role(as_role: As, database: str, place: Path, postgres_server: PostgresServer) -> None:
+def test_login_without_role_cannot_read(
+    as_role: As, database: str, place: Path, postgres_server: PostgresServer
+) -> None:
     as_role("reader")
     assert postgres_place(database, place).role() == "owner"
     name = database.rpartition("/")[2]

@@ -144,7 +144,9 @@ def test_unanswered_commit_applies_once(at_database: DatabaseLocation, proxy: Wi
         assert journal.verify()["facts"] == 4
 
 
-def test_row_stays_in_doubt(at_database: DatabaseLocation, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_answer_leaves_row_in_doubt(
+    at_database: DatabaseLocation, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commit succeeded, but its answer is looked up so late that the row is in doubt, by the age of its intent."""
     through = replace(at_database, server=Server(proxy.url(at_database.server.url)))
     reconnect = GuardedSession.reconnect
@@ -235,7 +237,9 @@ def test_commit_is_refused_by_promoted_standby(
         assert states(journal) == [State.READY]
 
 
-def test_unanswered_read_ends(at_database: DatabaseLocation, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswered_read_ends_after_limit(
+    at_database: DatabaseLocation, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A command that follows workers reads for hours. Without the limit it would hang for ever."""
     monkeypatch.setattr(session, "_SILENCE_LIMIT_S", 0.5)
     with closing(open_postgres(replace(at_database, server=Server(proxy.url(at_database.server.url))))) as journal:

@@ -213,7 +213,7 @@ def test_files_stay_bounded_by_dropping_oldest_lines(tmp_path: Path, monkeypatch
     assert len(lines_read) < 60
 
 
-def test_second_close_does_nothing(tmp_path: Path) -> None:
+def test_closing_sent_log_twice_does_nothing(tmp_path: Path) -> None:
     writer = SentLog(tmp_path, RUN, START)
     writer.close()
     with (tmp_path / "other").open("wb") as other:  # it gets the descriptor that the first had

@@ -114,7 +114,7 @@ WRONG_DEFAULTS = (
         *((f"[default]\n{line}\n", f"default.{line.split()[0]}") for line in WRONG_DEFAULTS),
     ],
 )
-def test_behaviour_file_error_names_key(tmp_path: Path, text: str, named: str) -> None:
+def test_error_in_behaviour_file_names_key(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "behaviour.toml"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as refused:

@@ -135,7 +135,7 @@ def test_all_wrong_settings_are_reported_together(tmp_path: Path) -> None:
         ('[console]\norigin = "https://payouts"\n', "not an origin that passkeys"),
     ],
 )
-def test_invalid_value_error_names_setting(tmp_path: Path, text: str, said: str) -> None:
+def test_error_about_invalid_value_names_setting(tmp_path: Path, text: str, said: str) -> None:
     assert said in refusal_message(tmp_path, text)
 
 

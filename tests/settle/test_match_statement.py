@@ -312,7 +312,7 @@ def test_claim_from_file_read_before_attempt_is_superseded(attempts: dict[int, i
     assert getattr(assess_claim(claim, journal.candidates("ORD-2"), WORDS), "finding", None) is finding
 
 
-def test_gateway_clock_may_differ() -> None:
+def test_line_settles_despite_clock_difference() -> None:
     for time in ("2026-11-22T09:10:00Z", "2026-11-22T09:00:00Z"):  # at most ten minutes ahead of ours
         assert only_settlement(sent_journal(OutcomeKind.UNKNOWN), line(time=time)).resolution is Resolution.PAID
     journal = sent_journal(OutcomeKind.UNKNOWN, minute=30)

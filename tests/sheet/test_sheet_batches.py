@@ -71,7 +71,7 @@ SPELLINGS = ["José-1", "Jose\u0301-1", "JOSÉ-1", "José\u20101", "\uff2aosé-1
 """Ids that people read as one: they differ in Unicode form, case, hyphen or width."""
 
 
-def test_look_alike_id_defect_names_other_row(rules: Rules) -> None:
+def test_defect_of_similar_id_names_other_row(rules: Rules) -> None:
     validated = validate(rows_with_ids(*SPELLINGS, "José-2"), rules)
     assert codes(validated.defects) == [(row, "client_orderid.look_alike") for row in range(2, 7)]
     first, *others = validated.defects["message"].to_list()[:5]
@@ -108,7 +108,7 @@ def test_rewritten_id_of_valid_row_is_refused(rules: Rules) -> None:
         assert validate(build_sheet({**KENYAN, "client_orderid": "PAY-7"}, other), rules).payable_count == 2
 
 
-def test_repeated_payment_warning_names_both_ids(rules: Rules) -> None:
+def test_warning_about_repeated_payment_names_both_ids(rules: Rules) -> None:
     twice = {**KENYAN, "client_orderid": "A-2", "account_number": "0712345678"}
     validated = validate(build_sheet(KENYAN, twice, TANZANIAN | {"client_orderid": "A-3"}), rules)
     assert codes(validated.warnings) == [(2, "row.look_alike"), (3, "row.look_alike")]

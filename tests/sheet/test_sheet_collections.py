@@ -88,7 +88,7 @@ def test_hidden_digits_are_sent_as_asterisks(sheet: Path, sign: str) -> None:
     assert [json.loads(text)["phone"] for text in result.instructions["fields"]] == ["+2547123***78", "+250788***103"]
 
 
-def test_hidden_number_defect_lists_accepted_signs(sheet: Path) -> None:
+def test_defect_of_hidden_number_lists_accepted_signs(sheet: Path) -> None:
     (message,) = validate_rows(sheet, COLLECTED | {"phone": "+254*********"}).defects["message"]
     assert re.findall("[*X#]", message.partition("Use ")[2]) == ["*", "X", "#"]
     assert codes(validate_rows(sheet, RWANDAN | {"cell_phone": "+250788XXX103"})) == ["cell_phone.format"]

@@ -181,7 +181,9 @@ def test_parquet_values_are_read_exactly(sheet: MakeSheet) -> None:
         ("amount", 100.0, pl.Float32, "amount.float"),  # 16777217 would be 16777216
     ],
 )
-def test_inexact_float_is_error(sheet: MakeSheet, rules: Rules, name: str, value: float, dtype: Any, code: str) -> None:
+def test_inexact_float_is_refused(
+    sheet: MakeSheet, rules: Rules, name: str, value: float, dtype: Any, code: str
+) -> None:
     columns = GOOD_COLUMNS | {name: pl.Series([value], dtype=dtype), "share": pl.Series([0.5])}
     validated = validate(sheet(parquet(**columns), "pay.parquet"), rules)
     assert code in validated.defects["code"]
@@ -274,7 +276,7 @@ def test_workbook_cells_keep_digits_and_rows(sheet: MakeSheet) -> None:
         *((b"99.999999999999986", "100"), (b"45833.333333333336", "45833.3333333333")),
     ],
 )
-def test_number_cell_reads_as_displayed(sheet: MakeSheet, stored: bytes, text: str) -> None:
+def test_cell_with_number_reads_as_displayed(sheet: MakeSheet, stored: bytes, text: str) -> None:
     content = replace_in_part(workbook(HEADINGS, [*CELLS[:2], 77.5, *CELLS[3:]]), {b">77.5<": b">" + stored + b"<"})
     assert sheet(content, "pay.xlsx").frame["amount"].to_list() == [text]
 
@@ -399,7 +401,9 @@ def test_differently_shown_amount_gets_warning(sheet: MakeSheet, is_warned: bool
         *(({"sz": 1}, None, False), ({}, "FFFF00", True)),
     ],
 )
-def test_unseen_value_gets_warning(sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool) -> None:
+def test_invisible_value_gets_warning(
+    sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool
+) -> None:
     def style(worksheet: Worksheet) -> None:
         for cell in (worksheet["B2"], worksheet["C2"]):
             cell.font = Font(**font)
@@ -440,7 +444,7 @@ def test_invisible_text_run_gets_warning(sheet: MakeSheet, colours: str, ground:
 
 
 @pytest.mark.parametrize("how", [b'hidden="1"', b'width="0"', b'width="0.1"'])
-def test_hidden_used_column_gets_one_warning(sheet: MakeSheet, how: bytes) -> None:
+def test_hidden_column_in_use_gets_one_warning(sheet: MakeSheet, how: bytes) -> None:
     def style(worksheet: Worksheet) -> None:
         for column in "CDE":  # D has an unknown heading, and E is empty
             worksheet.column_dimensions[column].hidden = True

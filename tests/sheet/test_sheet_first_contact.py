@@ -81,7 +81,7 @@ def test_digits_of_other_scripts_get_warning(checked: Check, digits: str) -> Non
         ("Awa_x000D_ Diop", "Awa Diop"),
     ],
 )
-def test_damaged_name_warning_suggests_repair(checked: Check, name: str, right: str) -> None:
+def test_warning_about_damaged_name_suggests_repair(checked: Check, name: str, right: str) -> None:
     result = checked(row(name=name))
     assert result.defects.is_empty()
     assert result.warnings.select("code", "value", "correction").rows() == [("account_name.damaged", name, right)]

@@ -190,7 +190,7 @@ def test_header_is_found_within_twenty_rows(sheet: MakeSheet) -> None:
 
 
 @pytest.mark.parametrize(("line", "row"), [("sep=;", 2), ('sep="', 3), ("sep=a", 3), ("sep=", 3), ("sep=;;", 3)])
-def test_sep_line_is_not_read_as_row(sheet: MakeSheet, line: str, row: int) -> None:
+def test_separator_line_is_not_read_as_row(sheet: MakeSheet, line: str, row: int) -> None:
     assert sheet(line + "\n" + SEMICOLONS).frame["row"].to_list() == [row]
 
 

@@ -88,7 +88,7 @@ def test_number_from_another_operator_gets_warning(number: str, warned: bool) ->
     assert not any("operator" in code for code in validate(sheet, operator_rules("KE", None)).warnings["code"])
 
 
-def test_operator_warning_names_operators_of_mobile_number() -> None:
+def test_warning_about_number_names_its_possible_operators() -> None:
     sheet = build_sheet(kenyan_row("A", account_number="254733123456", phone="254733123456"))
     (message,) = validate(sheet, operator_rules("KE", "Safaricom")).warnings["message"]
     assert "like a number from Airtel, but this row pays through Safaricom" in message

@@ -95,7 +95,7 @@ def test_unsent_row_is_sent_with_later_batch(journal: SqliteJournal, tmp_path: P
     assert sorted(gateway.arrived) == ["A", "B"]
 
 
-def test_reused_id_defect_shows_batch_and_date(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_defect_of_reused_id_shows_batch_and_date(journal: SqliteJournal, tmp_path: Path) -> None:
     first = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     for amend in (False, True):  # a paid row is never amended
         clashing = plan(sheet(tmp_path, "A 200 001", "B 100 002"), journal, amend=amend).validated
@@ -190,7 +190,7 @@ def test_amended_payment_is_sent_as_next_attempt(journal: SqliteJournal, tmp_pat
 
 
 @pytest.mark.parametrize(("days", "codes"), [(0, ["row.look_alike"]), (6, ["row.look_alike"]), (8, [])])
-def test_recent_look_alike_warning_shows_both_ids(
+def test_warning_about_similar_payment_shows_both_ids(
     journal: SqliteJournal, tmp_path: Path, days: int, codes: list[str]
 ) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)

@@ -184,7 +184,9 @@ def test_run_with_replaced_database_waits_and_stops(company: SplitCompany, monke
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_intent_needs_its_record(company: SplitCompany, monkeypatch: pytest.MonkeyPatch, *, is_there: bool) -> None:
+def test_unrecorded_intent_is_not_sent(
+    company: SplitCompany, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
     """A process freezes between commit and record. Another process of its host answers the roll-call."""
     note = ProcessSentLog.log_commit
     with closing(company.opens(NORTH)) as journal:
