@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from decimal import Decimal
@@ -26,11 +26,11 @@ from paygw_batch.api import Conclusion, Finished, Payouts, Refused, UsageError
 from paygw_batch.engine import engine
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import Entry, MoveResult
 from paygw_batch.submit import background_run
 from tests.support.approving import policy
 from tests.support.checkout import ROOT, copy_versioned
 from tests.support.clusters import Hosts, new_hosts
+from tests.support.journal_disk import failing_stage
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import HEADING, Program, kenyan_rows, kill, sandbox_toml
 
@@ -152,16 +152,7 @@ def test_frame_name_must_be_file_name(payouts: Payouts, name: str | None) -> Non
 def test_journal_failure_reports_unwritten_facts(
     payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage, facts = SqliteJournal.stage, 0
-
-    def fail_later(self: SqliteJournal, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
-        nonlocal facts
-        facts += len(entries)
-        if facts > 20:
-            raise JournalUnwritable
-        return stage(self, entries)
-
-    monkeypatch.setattr(SqliteJournal, "stage", fail_later)
+    monkeypatch.setattr(SqliteJournal, "stage", failing_stage(20))
     run = payouts.submit(people(50), name=NAME)
     with pytest.raises(UsageError, match="not ended"):
         _ = run.result

@@ -101,6 +101,8 @@ def test_json_and_page_list_same_findings(paid: Program) -> None:
     codes = [finding["code"] for finding in summary["findings"]]
     assert codes[:5] == ["payee.compared", "payee.account", "payee.amount", "payee.new", "payee.gone"]
     assert codes.count("phone.zero_restored") == 30
+    people = [person["code"] for person in summary["people"]]
+    assert people == ["payee.account", "payee.amount", "payee.new", *[""] * (len(people) - 3)]
     text = page.read_text()
     order = [text.index(sign) for sign in (NAMES[30], NAMES[31], "Ghost Kamau", NAMES[33], "phone.zero_restored: 30")]
     assert order == sorted(order)

@@ -4,7 +4,6 @@ import json
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,7 +12,7 @@ import pytest
 from paygw_batch.cli import send_batch
 from paygw_batch.errors import JournalUnwritable, OutputError
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import Entry, MoveResult
+from tests.support.journal_disk import failing_stage
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 
@@ -87,16 +86,7 @@ def test_late_failure_reports_sent_rows(
 
 
 def test_journal_failure_counts_rows_already_sent(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, facts = SqliteJournal.stage, 0
-
-    def fail_later(self: SqliteJournal, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
-        nonlocal facts
-        facts += len(entries)
-        if facts > 20:
-            raise JournalUnwritable
-        return stage(self, entries)
-
-    monkeypatch.setattr(SqliteJournal, "stage", fail_later)
+    monkeypatch.setattr(SqliteJournal, "stage", failing_stage(20))
     summary = program.json("submit", program.sheet(kenyan_rows(50)))
     states = Counter(summary["states"])
     assert (summary["exit_code"], summary["sent_this_run"]) == (7, len(program.record()))

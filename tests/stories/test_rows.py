@@ -112,17 +112,6 @@ def test_order_by_two_people_resends_rejected_rows(driver: Driver) -> None:
     assert driver.checked()["signed_orders"] == 1
 
 
-def test_withdrawn_order_resends_nothing(driver: Driver) -> None:
-    batch = driver.pay("9001.00")
-    before = driver.sent()
-    order = driver.order(batch, 2, said="retry")
-    assert driver.withdraw(order, APPROVER) == driver.DONE
-    assert driver.agree(order) == driver.OUTDATED
-    assert driver.sent() == before
-    assert driver.agree(driver.order(batch, 2, said="retry")) == driver.DONE
-    assert driver.sent() == [*before, "P-1-r2"]
-
-
 def test_row_rejected_by_person_waits_for_quarantine(driver: Driver) -> None:
     batch = driver.pay("9006.00")
     assert driver.agree(driver.order(batch, 2, said="rejected")) == driver.DONE

@@ -1,10 +1,14 @@
 """A disk that fails on request: a SQLite VFS that counts every write and sync."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import apsw
 from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
+
+from paygw_batch.errors import JournalUnwritable
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.journal.values import Entry, MoveResult
 
 
 class Disk:
@@ -59,3 +63,17 @@ def failing_disk() -> Iterator[Disk]:
     finally:
         apsw.set_default_vfs("unix")
         vfs.unregister()
+
+
+def failing_stage(most: int) -> Callable[..., Callable[[], Sequence[MoveResult]]]:
+    """Return `SqliteJournal.stage`, which fails after this number of facts."""
+    stage, facts = SqliteJournal.stage, 0
+
+    def fail_later(journal: SqliteJournal, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
+        nonlocal facts
+        facts += len(entries)
+        if facts > most:
+            raise JournalUnwritable
+        return stage(journal, entries)
+
+    return fail_later
