@@ -7,7 +7,7 @@ An unknown account in a corrected sheet may belong to a new or to a known person
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain, groupby
@@ -84,9 +84,14 @@ class OpenQuestion:
         people = [(row, "client_orderid", value, code, message) for row, value, code, message in self.people]
         return build_findings([(WHOLE_SHEET, "client_orderid", self.subject, self.code, self.message), *people])
 
-    def refusal(self) -> OpenSheetQuestion:
-        """Return the error to raise if the answer was no or nobody could be asked."""
-        messages = [self.message, *(message for _, _, _, message in self.people[:_MAX_NAMED])]
+    def refusal(self, others: Sequence["OpenQuestion"] = ()) -> OpenSheetQuestion:
+        """Return the error to raise if the answer was no or nobody could be asked. It also shows the other questions.
+
+        One option can answer several questions, so they must all be visible before it is used.
+        """
+        messages = []
+        for question in (self, *others):
+            messages += [question.message, *(message for _, _, _, message in question.people[:_MAX_NAMED])]
         return OpenSheetQuestion(self.code, " ".join(messages), hint=self.hint, option=self.option)
 
 
@@ -139,6 +144,25 @@ def batch_payment_lines(journal: JournalReader, batch: BatchRecord) -> pl.DataFr
     return lines.with_columns(pl.lit(value).alias(name) for name, value in values.items())
 
 
+def superseded_rows(journal: JournalReader, batch: BatchRecord) -> Mapping[int, str]:
+    """Map each row that a later sheet of the payment run lacks, but pays under the same name, to that sheet's batch."""
+    superseded: dict[int, str] = {}
+    later = [other for other in journal.batches() if batch.reference and other.number > batch.number]
+    for other in later:
+        if (other.operation, other.reference) != (batch.operation, batch.reference):
+            continue
+        earlier, lines = batch_payment_lines(journal, batch), batch_payment_lines(journal, other)
+        order_ids = set(lines["order_id"])
+        new = lines.join(earlier, on="order_id", how="anti")
+        new_names = {normalise_spelling(name) for name in new["name"] if name}
+        for row, order_id, name in earlier.select("row", "order_id", "name").iter_rows():
+            if order_id in order_ids:
+                superseded.pop(row, None)
+            elif normalise_spelling(name) in new_names:
+                superseded[row] = other.batch
+    return superseded
+
+
 def sheet_payment_lines(validated: Validated) -> pl.DataFrame:
     """Return the `payment_lines` of a sheet, with the sender's own columns (`own`)."""
     return _lines_with_own_texts(part.rows for part in validated.parts())
@@ -174,24 +198,27 @@ class RepeatedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsedReference:
-    """The earlier payments under a reference. `lines` are `batch_payment_lines`, one for each order id."""
+    """The earlier payments under a reference.
+
+    `lines` are `batch_payment_lines`, one for each order id, with the `state` of each payment that is not paid. `days`
+    lists the dates of their batches.
+    """
 
     reference: str
     lines: pl.DataFrame
+    days: str
 
     @classmethod
     def read(cls, journal: JournalReader, operation: str, reference: str) -> "UsedReference | None":
         """Return the payments under a reference, or None if the reference was never used."""
-        lines = [
-            _add_states(batch_payment_lines(journal, batch), journal, batch)
-            for batch in journal.batches()
-            if batch.operation == operation and batch.reference == reference
+        batches = [
+            batch for batch in journal.batches() if batch.operation == operation and batch.reference == reference
         ]
-        return cls(reference, pl.concat(lines).unique("order_id", keep="first", maintain_order=True)) if lines else None
-
-    @property
-    def days(self) -> str:
-        return ", ".join(self.lines["day"].unique(maintain_order=True))
+        if not batches:
+            return None
+        lines = pl.concat(_add_states(batch_payment_lines(journal, batch), journal, batch) for batch in batches)
+        days = ", ".join(dict.fromkeys(batch.opened_at[:10] for batch in batches))
+        return cls(reference, lines.unique("order_id", keep="first", maintain_order=True), days)
 
     def repeats(self, payments: pl.DataFrame, sheet_name: str) -> Sequence["RepeatedRow"]:
         """Return the rows that may pay someone again under another order id.
@@ -227,7 +254,10 @@ class UsedReference:
         rows. `due` contains the numbers of the rows that would be sent.
         """
         missing = self.lines.filter(~pl.col("order_id").is_in(ids.implode()))
-        new = rows.join(self.lines, on="order_id", how="anti", maintain_order="left")
+        # A known row of forgotten people has no line, but it is not due.
+        new = rows.filter(pl.col("row").is_in(list(due))).join(
+            self.lines, on="order_id", how="anti", maintain_order="left"
+        )
         if not missing.height:
             # `repeated_payee_question` covers further payments to a payee. A different name may be a different person.
             new = new.join(self.lines, on=["stem", "name"], how="anti", maintain_order="left")
@@ -245,29 +275,23 @@ class UsedReference:
         )
         if not new.height:
             is_unfinished = any(row in due for row in rows["row"])
-            outlook = (
-                say("Some of them have not been sent yet.") if is_unfinished else say("Nothing new would be paid.")
+            return self._known_rows_question(summary, missing, is_unfinished=is_unfinished)
+        people, unfinished = self._people_findings(new, missing)
+        subject = _short_digest([self.reference, *new["order_id"], *missing["order_id"]])
+        summary += " " + say_count(new.height, "{count:,} row is new.", "{count:,} rows are new.")
+        if unfinished:
+            hint = say(
+                "Nothing was sent. The earlier payments to {names} may still be made. Restore their rows, and finish "
+                "or settle those payments first. If they are then rejected, run the command again with the new rows.",
+                names=", ".join(unfinished[:_MAX_NAMED]),
             )
-            return OpenQuestion(
-                USED_REFERENCE,
-                _short_digest([self.reference, *missing["order_id"]]),
-                f"{summary} {outlook}",
-                hint=say(
-                    "Nothing was sent. To send these rows, run the command again with --repeats-meant. For another "
-                    "payment run, use another reference."
-                )
-                if is_unfinished
-                else say("Nothing was sent. For another payment run, use another reference."),
-                option="--repeats-meant" if is_unfinished else "--reference",
-                question=say("Do you want to send the rows that have not been sent yet?") if is_unfinished else "",
-            )
-        people = self._people_findings(new, missing)
+            return OpenQuestion(USED_REFERENCE, subject, summary, hint=hint, option="", people=people)
         names = tuple(line["name"] or line["account"] for line in new.iter_rows(named=True))
         options = " ".join(f"--new-payee '{name}'" for name in names[:_MAX_NAMED])
         return OpenQuestion(
             USED_REFERENCE,
-            _short_digest([self.reference, *new["order_id"], *missing["order_id"]]),
-            summary + " " + say_count(new.height, "{count:,} row is new.", "{count:,} rows are new."),
+            subject,
+            summary,
             hint=say(
                 "Nothing was sent. If these people are new and were not paid to another account, run the command "
                 "again with {options}. For another payment run, use another reference.",
@@ -279,18 +303,41 @@ class UsedReference:
             people=people,
         )
 
-    def _people_findings(self, new: pl.DataFrame, missing: pl.DataFrame) -> Sequence[tuple[int, str, str, str]]:
-        """Return a finding for each new person, with any similar or identical earlier name, and each missing person."""
+    def _known_rows_question(self, summary: str, missing: pl.DataFrame, *, is_unfinished: bool) -> OpenQuestion:
+        outlook = say("Some of them have not been sent yet.") if is_unfinished else say("Nothing new would be paid.")
+        return OpenQuestion(
+            USED_REFERENCE,
+            _short_digest([self.reference, *missing["order_id"]]),
+            f"{summary} {outlook}",
+            hint=say(
+                "Nothing was sent. To send these rows, run the command again with --repeats-meant. For another "
+                "payment run, use another reference."
+            )
+            if is_unfinished
+            else say("Nothing was sent. For another payment run, use another reference."),
+            option="--repeats-meant" if is_unfinished else "--reference",
+            question=say("Do you want to send the rows that have not been sent yet?") if is_unfinished else "",
+        )
+
+    def _people_findings(
+        self, new: pl.DataFrame, missing: pl.DataFrame
+    ) -> tuple[Sequence[tuple[int, str, str, str]], Sequence[str]]:
+        """Return a finding for each new person, with any similar or identical earlier name, and each missing person.
+
+        Also returns the names of missing people who may be among the new ones, and whose payment is unfinished.
+        """
         by_name = {normalise_spelling(line["name"]): line for line in missing.iter_rows(named=True)}
         namesakes = {
             normalise_spelling(line["name"]): line for line in self.lines.iter_rows(named=True) if line["name"]
         }
-        findings, matched_ids = [], set()
+        findings, matched_ids, unfinished = [], set(), []
         for line in new.iter_rows(named=True):
             key = normalise_spelling(line["name"])
             matches = [key] if key in by_name or len(by_name) > _MAX_COMPARED else get_close_matches(key, by_name, n=1)
             closest = by_name.get(matches[0]) if matches else None
-            matched_ids |= set() if closest is None else {closest["order_id"]}
+            if closest is not None:
+                matched_ids.add(closest["order_id"])
+                unfinished += [closest["name"]] if closest["state"] in _UNFINISHED else []
             values = {name: line[name] for name in ("name", "account", "currency", "amount")}
             values["reference"] = self.reference
             earlier = closest or namesakes.get(key)
@@ -298,34 +345,42 @@ class UsedReference:
                 message = say("{name} ({account}, {currency} {amount}) is new in {reference}.", **values)
             else:
                 template = _IS_MISSING if closest else _IS_NAMESAKE
-                values |= {f"other_{name}": earlier[name] for name in ("name", "account", "amount")}
-                message = say(template, **values, when=earlier["when"])
+                values |= {f"other_{name}": earlier[name] for name in ("name", "account", "currency", "amount")}
+                message = say(template, **values, when=_date_and_state(earlier))
             findings.append((line["row"], line["order_id"], NEW_PAYEE, message))
         for line in missing.filter(~pl.col("order_id").is_in(list(matched_ids))).iter_rows(named=True):
             message = say(
                 "{name} ({account}, {currency} {amount}, {when}) is no longer in this sheet.",
-                **{name: line[name] for name in ("name", "account", "currency", "amount", "when")},
+                **{name: line[name] for name in ("name", "account", "currency", "amount")},
+                when=_date_and_state(line),
             )
             findings.append((WHOLE_SHEET, line["order_id"], MISSING_PAYEE, message))
-        return findings
+        return findings, unfinished
 
 
 def _add_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
-    """Add a column `when` with the batch's date, and with the state of each row that may be unpaid."""
-    states = {row.row: state_label(row.state.value) for row in journal.rows(batch.number, states=_UNPAID_STATES)}
-    state = pl.col("row").replace_strict(states, default=None, return_dtype=pl.String)
-    return lines.with_columns(when=pl.concat_str("day", state, separator=", ", ignore_nulls=True))
+    """Add a column `state`, which is empty for paid rows."""
+    states: dict[int, str] = {row.row: row.state for row in journal.rows(batch.number, states=_UNPAID_STATES)}
+    states |= dict.fromkeys(journal.holds(batch.number), _HELD)
+    return lines.with_columns(state=pl.col("row").replace_strict(states, default="", return_dtype=pl.String))
+
+
+def _date_and_state(line: Mapping[str, str]) -> str:
+    return f"{line['day']}, {state_label(line['state'])}" if line["state"] else line["day"]
 
 
 _IS_MISSING = mark(
     "{name} ({account}, {currency} {amount}) is new in {reference}, and {other_name} ({other_account}, "
-    "{currency} {other_amount}, {when}) is now missing. Are they the same person?"
+    "{other_currency} {other_amount}, {when}) is now missing. Are they the same person?"
 )
 _IS_NAMESAKE = mark(
     "{name} ({account}, {currency} {amount}) is new in {reference}, and {other_name} ({other_account}, "
-    "{currency} {other_amount}, {when}) is already in it. Are they the same person?"
+    "{other_currency} {other_amount}, {when}) is already in it. Are they the same person?"
 )
-_UNPAID_STATES = frozenset({State.REJECTED, State.RETURNED, State.IN_DOUBT})
+_HELD = "held"
+_UNPAID_STATES = frozenset(State) - {State.PAID}
+_UNFINISHED = frozenset({State.READY, State.IN_FLIGHT, State.ACCEPTED, State.IN_DOUBT, _HELD})
+"""The states in which a payment may still be made."""
 
 
 def share_workbook(first: str, second: str) -> bool:

@@ -175,9 +175,10 @@ def ask_questions(
 ) -> RefusedSheet | None:
     """Ask the open questions not `answered` in the plan. Returns a refusal unless all are confirmed."""
     choices = replace(submission.choices, answered=(*submission.choices.answered, *answered))
-    for question in plan.unanswered_questions(choices):
+    unanswered = plan.unanswered_questions(choices)
+    for number, question in enumerate(unanswered, 1):
         if not (question.question and conversation.confirm(question.question)):
-            return RefusedSheet(plan, _count_states(plan, journal), question.refusal())
+            return RefusedSheet(plan, _count_states(plan, journal), question.refusal(unanswered[number:]))
     return None
 
 

@@ -39,6 +39,7 @@ from paygw_batch.sheet.check.validate import warnings_as_defects, whole_sheet_re
 from paygw_batch.sheet.findings import warning_summary
 from paygw_batch.show.summary import ExitCode, Summary
 from paygw_batch.submit.approvals import named_plan, require_approval, require_same_batch
+from paygw_batch.submit.open_questions import superseded_rows
 from paygw_batch.submit.plan import Plan, open_planned_batch
 from paygw_batch.submit.submission import (
     Conversation,
@@ -200,12 +201,21 @@ def release_rejected_rows(
 ) -> ReleasedRows:
     """Release rejected rows of a batch (all if `rows` is None) for another attempt, as `by` decided.
 
-    The journal stores the signed `order` for the release, if any. Raises `UsageError` and releases nothing if one of
-    `rows` may not be released.
+    A row is not released if a later sheet of the payment run pays its payee in another row. The journal stores the
+    signed `order` for the release, if any. Raises `UsageError` and releases nothing if one of `rows` may not be
+    released.
     """
     settings, journal, batch = job.settings, job.journal, job.batch
     quarantine_h = settings.submission.quarantine_h
     check_releasable(journal, batch, rows or (), quarantine_h=quarantine_h, now=utc_now)
+    superseded = superseded_rows(journal, batch)
+    if named := sorted(superseded.keys() & set(rows or ())):
+        raise UsageError(
+            " ".join(_superseded_message(row, superseded[row]) for row in named), hint=say("Nothing was released.")
+        )
+    rejected = {row.row for row in journal.rows(batch.number, states={State.REJECTED})} if superseded else set()
+    kept = sorted(rejected & superseded.keys())
+    rows = sorted(rejected - superseded.keys()) if rows is None and kept else rows
     sendable_states = {State.READY, State.REJECTED}
     countries = {tally.country for tally in journal.tallies(batch.number) if tally.state in sendable_states}
     require_complete(settings, job.rules, countries)
@@ -223,7 +233,17 @@ def release_rejected_rows(
         order=None if order is None else replace(order, at=timestamp(now)),
     )
     waiting_rows = quarantined_rows(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
-    return ReleasedRows(released_count, [waiting_message(row, quarantine) for row in waiting_rows])
+    waiting = [waiting_message(row, quarantine) for row in waiting_rows if row.row not in superseded]
+    return ReleasedRows(released_count, [*waiting, *(_superseded_message(row, superseded[row]) for row in kept)])
+
+
+def _superseded_message(row: int, batch: str) -> str:
+    return say(
+        "Row {row} was not released, because batch {batch} of the same payment run has a new row with the same name. "
+        "To retry row {row}, first submit a sheet of this run that has it again.",
+        row=row,
+        batch=batch,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +271,8 @@ def rejected_rows(settings: Settings, journal: JournalReader, batch: BatchRecord
 
 def releasable_rows(settings: Settings, journal: JournalReader, batch: BatchRecord) -> Sequence[int]:
     quarantined = quarantined_rows(journal, batch, quarantine_h=settings.submission.quarantine_h, now=utc_now)
-    return [row.row for row in journal.rows(batch.number, states={State.REJECTED}) if row.row not in quarantined]
+    excluded = quarantined.keys() | superseded_rows(journal, batch).keys()
+    return [row.row for row in journal.rows(batch.number, states={State.REJECTED}) if row.row not in excluded]
 
 
 def release_by_order(job: SendJob, order: RowOrder, by: str) -> ReleasedRows:

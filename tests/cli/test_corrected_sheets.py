@@ -126,6 +126,37 @@ def test_namesake_under_used_reference_is_named(paid: Program) -> None:
     assert "is already in it. Are they the same person?" in message
 
 
+@pytest.mark.parametrize("options", [[], ["--new-payee", PEOPLE[1]], ["--repeats-meant"], ["--amend"]], ids=str)
+def test_new_account_waits_for_unfinished_earlier_payment(program: Program, options: list[str]) -> None:
+    program.run("submit", write_sheet(program, ROWS), *RUN, "--first", "1")
+    corrected = write_sheet(program, change_row(2, account="254712345999"), "corrected.csv")
+    refused = program.json("submit", corrected, *RUN, *options)
+    assert (refused["exit_code"], refused["code"]) == (3, "reference.used")
+    assert "not sent yet) is now missing" in refused["message"]
+    assert f"The earlier payments to {PEOPLE[1]} may still be made." in refused["message"]
+    assert len(program.record()) == 1
+
+
+def test_rejected_row_in_later_sheet_is_not_retried(program: Program) -> None:
+    batch = program.json("submit", write_sheet(program, change_row(2, amount="9001")), *RUN)["batch"]
+    corrected = write_sheet(program, change_row(2, account="254712345999"), "corrected.csv")
+    refused = program.json("submit", corrected, *RUN)
+    assert ", rejected) is now missing" in refused["message"]
+    assert program.json("submit", corrected, *RUN, "--new-payee", PEOPLE[1])["sent_this_run"] == 1
+    retried = program.json("retry", batch)
+    assert (retried["released"], retried["waiting"], retried["sent_this_run"]) == (0, 1, 0)
+    named = program.json("retry", batch, "--row", "3")
+    assert (named["exit_code"], "has a new row with the same name" in named["message"]) == (2, True)
+    assert len(program.record()) == 7
+
+
+def test_one_option_answers_only_questions_shown_together(paid: Program) -> None:
+    path = write_sheet(paid, [*ROWS, ROWS[1]], "december.csv")
+    message = paid.json("submit", path, "--reference", "DEC")["message"]
+    assert "have the same account and amount as rows of" in message
+    assert f"{PEOPLE[1]} is in rows" in message
+
+
 def test_repeats_meant_sends_amended_row_with_note(program: Program) -> None:
     """Rejected, corrected and noted in a column of the sender's own: the sheet differs, and nobody is new."""
     heading = f"{HEADING},Notes"
