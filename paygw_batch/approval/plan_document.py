@@ -60,8 +60,8 @@ class PlanContent(SignedPart):
 
     - `rows` counts the rows that would be sent, `totals` are their sums by currency, and `instructions_sha256` covers
       them.
-    - `known` counts the rows already sent. `known_sha256` covers them, because they determine which other rows are
-      sent. `invalid` counts the rows left out.
+    - `known` counts the rows already sent or held. `known_sha256` covers them, because they determine which other rows
+      are sent. `invalid` counts the rows left out.
     - `people_sha256` covers the list that approvers read. `submit` computes it again, so exactly these people are paid.
     """
 

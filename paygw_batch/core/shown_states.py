@@ -173,6 +173,8 @@ _STATE_TEMPLATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 """Each state's label, and its template for a number of rows."""
+HELD = "held"
+"""The state in which a ready or rejected row is shown if evidence holds it, so that no run sends it."""
 _OTHER_CODES = mark_all("replaced", "held", "not sent", "unknown", "not received", "payout", "payin")
 """Other codes with labels, for the catalogue."""
 

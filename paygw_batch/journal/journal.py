@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
+from paygw_batch.core.evidence import HOLDABLE_STATES, Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Released, Replaced, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import are_damaged_variants, normalise_spelling
@@ -122,8 +122,13 @@ class JournalReader(EvidenceQueries):
                 # The order id of a later attempt stays reserved for its instruction.
                 can_amend = bool(is_first_id) and is_amendable(state, duplicate_of)
                 clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, can_amend, since))
-            held = self._evidence.find_contested(clash.instruction for clash in clashes if clash.is_amendable)
-        return known, [replace(clash, is_amendable=False) if clash.instruction in held else clash for clash in clashes]
+            entries: list[KnownRow | Clash] = [*known, *clashes]
+            holdable = (entry.instruction for entry in entries if entry.state in HOLDABLE_STATES)
+            held = self._evidence.find_contested(holdable)
+        return (
+            [replace(entry, is_held=True) if entry.instruction in held else entry for entry in known],
+            [replace(clash, is_amendable=False) if clash.instruction in held else clash for clash in clashes],
+        )
 
     def look_alikes(
         self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str

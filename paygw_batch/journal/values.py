@@ -127,6 +127,12 @@ class KnownRow:
     state: State
     batch: str = field(default="", compare=False)
     opened_at: str = field(default="", compare=False)
+    is_held: bool = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a run would send the row: it is ready and not held."""
+        return self.state is State.READY and not self.is_held
 
 
 def is_in_quarantine(quarantined_since: str | None, cutoff: str) -> bool:

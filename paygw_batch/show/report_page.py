@@ -14,7 +14,7 @@ from paygw_batch.clock import format_minute
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import format_amount, parse_amount
-from paygw_batch.core.shown_states import action_label, format_decider, render_record, state_label
+from paygw_batch.core.shown_states import HELD, action_label, format_decider, render_record, state_label
 from paygw_batch.countries.load import load_operation
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader
 from paygw_batch.language import mark, say, say_count
@@ -158,8 +158,6 @@ MAX_SHOWN_ROWS = 500
 MAX_COLLAPSED_ROWS = 1_000
 """Maximum number of rows listed for any other state."""
 MAX_ACTIONS = 200
-HELD = "held"
-"""The state shown for ready or rejected rows that are held, so that no run sends them."""
 _ATTENTION_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
 """The states of rows that need attention, in display order."""
 _COLLAPSED_STATES = ("in_flight", "accepted", "paid")

@@ -51,7 +51,7 @@ def exit_code_for(states: Mapping[str, int], *, interrupted: bool = False, contr
     messages that need a decision.
     """
     codes = {ExitCode.DONE}
-    if states.get("in_doubt") or contradictions:
+    if states.get("in_doubt") or states.get("held") or contradictions:
         codes.add(ExitCode.PERSON_NEEDED)
     if interrupted:
         codes.add(ExitCode.INTERRUPTED)

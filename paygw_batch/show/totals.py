@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from paygw_batch.core.shown_states import INVALID, STATES
+from paygw_batch.core.shown_states import HELD, INVALID, STATES
 from paygw_batch.sheet.amounts import readable_amount
 
 STATE_COLOURS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -119,7 +119,7 @@ def sheet_totals(counts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchT
 
 def _build_totals(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
     groups = parts.group_by(_GROUP_COLUMNS).sum().sort(_GROUP_COLUMNS, nulls_last=True)
-    states = dict.fromkeys(STATES, 0)
+    states = dict.fromkeys((*STATES, HELD), 0)
     sums: dict[str, dict[str, Decimal]] = {}
     lines = []
     for country, currency, state, count, amount in groups.iter_rows():

@@ -11,7 +11,6 @@ from paygw_batch.approval.plan_document import NO_APPROVAL, PlanApproval
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS, derived_reference
 from paygw_batch.core.choices import Choices
-from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import format_amount
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.countries.rules import Rules
@@ -92,8 +91,8 @@ class Plan:
 
     @property
     def sent_before(self) -> Sequence[KnownRow]:
-        """The known rows that have been sent and will not be sent again."""
-        return [row for row in self.known if row.state is not State.READY]
+        """The known rows that will not be sent, because they were sent before or are held."""
+        return [row for row in self.known if not row.is_due]
 
     @property
     def known_row_count(self) -> int:
@@ -319,7 +318,7 @@ class _PaymentRun:
     def questions(self, validated: Validated, comparison: SheetComparison) -> Iterator[OpenQuestion]:
         if self.payments is None or (rows := sheet_payment_lines(validated)).is_empty():
             return
-        due = set(rows["row"]) - {row.row for row in comparison.known if row.state is not State.READY}
+        due = set(rows["row"]) - {row.row for row in comparison.known if not row.is_due}
         if (repeat := repeated_payee_question(rows, due)) is not None:
             yield repeat
         if self.past is not None and (question := self.past.question(rows, self.payments["order_id"], due)) is not None:

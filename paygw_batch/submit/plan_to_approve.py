@@ -33,6 +33,7 @@ from paygw_batch.approval.plan_document import (
 )
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.money import format_amount, parse_amount
+from paygw_batch.core.shown_states import HELD
 from paygw_batch.language import format_number, mark, mark_all, say, say_count
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, code_meaning
 from paygw_batch.sheet.check.corrections import LEFT_OUT
@@ -71,6 +72,7 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _SENT_HEADINGS: Mapping[str, str] = MappingProxyType(
     {
         "in_doubt": mark("In doubt (may have been paid), not sent now ({count:,})"),
+        HELD: mark("Held (may have been paid), not sent now ({count:,})"),
         "rejected": mark("Rejected before, not sent again ({count:,})"),
         "returned": mark("Returned (the money came back), not sent again ({count:,})"),
         "": mark("Already paid or with the gateway, not sent again ({count:,})"),

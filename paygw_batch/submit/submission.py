@@ -35,9 +35,9 @@ from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import find_differences
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.shown_states import INVALID, STATES, display_state
+from paygw_batch.core.shown_states import HELD, INVALID, STATES, display_state
 from paygw_batch.errors import ApprovalError, OpenSheetQuestion, SheetError, UsageError
-from paygw_batch.journal import JournalReader
+from paygw_batch.journal import JournalReader, KnownRow
 from paygw_batch.language import language, language_context, languages, say
 from paygw_batch.opening.given_sheet import SheetSource, require_complete, rule_minor_units
 from paygw_batch.opening.open_journal import Echo, find_batch
@@ -145,16 +145,22 @@ def plan_sheet(
 def preview_rows(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
     """Yield frames with the sheet's rows: `country, currency, amount, state`. Rows in state `ready` would be sent."""
     if plan.existing is not None:
-        yield from reconciliation_pieces(journal, plan.existing, minor_units)
+        is_held = pl.col("row").is_in(list(journal.holds(plan.existing.number)))
+        for piece in reconciliation_pieces(journal, plan.existing, minor_units):
+            yield piece.with_columns(state=pl.when(is_held).then(pl.lit(HELD)).otherwise("state"))
         return
     known_rows = pl.DataFrame(
-        [(row.row, display_state(row.state)) for row in plan.known],
+        [(row.row, _shown_state(row)) for row in plan.known],
         schema={"row": pl.UInt32, "known_state": pl.String},
         orient="row",
     )
     state = pl.when("valid").then(pl.coalesce("known_state", pl.lit(State.READY.value))).otherwise(pl.lit(INVALID))
     for part in plan.validated.parts():
         yield part.rows.join(known_rows, on="row", how="left", maintain_order="left").with_columns(state=state)
+
+
+def _shown_state(row: KnownRow) -> str:
+    return HELD if row.is_held else display_state(row.state)
 
 
 def refusal_for_defects(submission: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
@@ -364,7 +370,7 @@ def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFindin
             before_sheet=sheets[before.batch],
             before_at=before.opened_at[:10],
             # A plan stays valid when an accepted payment becomes paid, so the two count as one state.
-            value="" if before.state in _PAID_OR_ACCEPTED else display_state(before.state),
+            value="" if before.state in _PAID_OR_ACCEPTED else _shown_state(before),
         )
         for line in lines.iter_rows(named=True)
     ]

@@ -327,6 +327,27 @@ def test_plan_and_threshold_count_only_unsent_rows(company: Program) -> None:
     assert company.json("submit", write_with_ids(company, [*ROWS, grace], "small.csv"))["sent_this_run"] == 1
 
 
+def test_held_row_is_in_no_sum(program: Program) -> None:
+    path = write_with_ids(program, ROWS[:4])
+    program.json("submit", path, "--first", "1")
+    statement = program.home / "statement.csv"
+    statement.write_text("order_id,amount,currency,status\nID-2,1002.00,KES,approved\n")
+    assert program.json("resolve", "statement", path, statement, "--yes")["held"] == 1
+    dry = program.json("submit", path, "--dry-run")
+    assert (dry["rows"], dry["known"], dry["totals"]) == (2, 2, {"KES": {"ready": "2007.00"}})
+    assert (dry["exit_code"], dry["states"]) == (5, {"ready": 2, "paid": 1, "held": 1})
+    program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "1"'))
+    longer = write_with_ids(program, ROWS[:5], "longer.csv")
+    plan = make_plan(program, longer)
+    dry = program.json("submit", longer, "--dry-run")
+    for summary in (plan, dry):
+        assert (summary["rows"], summary["known"], summary["totals"]) == (3, 2, {"KES": {"ready": "3012.00"}})
+    assert [one["row"] for one in plan["findings"] if one["code"] == "payee.new"] == [6, 5, 4]
+    shown = program.run("approve", plan_file(program)).stdout
+    assert f"Held: may have been paid, and not sent now (1):\n- Row 3, {PEOPLE[1]}" in shown
+    assert approve_and_submit(program, longer)["sent_this_run"] == 3
+
+
 def test_plan_is_outdated_after_some_rows_were_sent(company: Program) -> None:
     path = write_with_ids(company, ROWS)
     make_plan(company, path)

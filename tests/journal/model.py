@@ -108,11 +108,11 @@ class ModelJournal:
             if (one := self.order_ids.get(order_id)) is None:
                 continue
             is_its_own, standing = one.new.client_orderid == order_id, one.progress.standing
+            is_held = one.is_contested and standing.state in HOLDABLE_STATES
             if is_its_own and one.new.content == content:
-                known.append(KnownRow(row, one.number, standing.state))
+                known.append(KnownRow(row, one.number, standing.state, is_held=is_held))
                 continue
             batch, opened_at = f"b{one.batch}", self.opened_at[one.batch - 1]
-            is_held = one.is_contested and standing.state in HOLDABLE_STATES
             may_amend = is_its_own and is_amendable(standing) and not is_held
             details = (batch, one.new.row, opened_at, standing.state, may_amend)
             clashes.append(Clash(row, order_id, one.number, *details))
