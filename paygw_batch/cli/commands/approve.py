@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -151,8 +150,7 @@ def plan_command(
     message = _plan_message(document, policy, out, report)
     if is_shared:
         message += " " + say("On another host: `paygw-batch approve {code} --key KEY`.", code=payout_code(document))
-    defects = plan.validated.defects_found.rows.len()
-    screen.finish(replace(document_summary(document, policy, message), defects=defects, known=document.content.known))
+    screen.finish(document_summary(document, policy, message))
 
 
 def _show_defects(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:

@@ -168,6 +168,7 @@ def document_summary(document: SignedDocument, policy: ApprovalPolicy, message: 
         content = document.content
         totals = {currency: {"ready": amount} for currency, amount in content.totals.items()}
         summary = replace(summary, batch=content.batch, sheet=content.sheet, rows=content.rows, totals=totals)
+        summary = replace(summary, known=content.known, defects=content.invalid)
         extra |= {
             "plan_sha256": document.digest(),
             "findings": [
