@@ -38,7 +38,7 @@ from paygw_batch.errors import (
     SheetError,
     UsageError,
 )
-from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowState
+from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import SendJob, open_gateway
 from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rule_minor_units, rules_for
@@ -54,7 +54,7 @@ from paygw_batch.settle.resolve import Settlement
 from paygw_batch.settle.settle_rows import refresh, require_enquiry_profile, settle_by_decision
 from paygw_batch.sheet.check.validate import warnings_as_defects
 from paygw_batch.sheet.findings import empty_findings
-from paygw_batch.show.batch_status import MAX_MATCHES, batch_status, parse_payment_search
+from paygw_batch.show.batch_status import MAX_MATCHES, RowStatus, batch_status, parse_payment_search
 from paygw_batch.show.outputs import OutputGuard, OutputKind, RequestedOutput
 from paygw_batch.show.remittance import build_payee
 from paygw_batch.submit.approvals import newest_shared_plan, require_in_force, share_plan
@@ -189,7 +189,8 @@ class Checked(_Result):
 class WaitingRow(_Result):
     """A row that needs attention.
 
-    `since` is when it began to need attention. `order_id` is that of the last attempt, or None if there was none.
+    `since` is when it began to need attention. `order_id` is that of the last attempt, or None if there was none. No
+    run sends a row that is `held`, and `held_orders` are the orders to ask the gateway about.
     """
 
     row: int
@@ -202,6 +203,8 @@ class WaitingRow(_Result):
     since: str | None
     payee: str = field(repr=False)
     account: str = field(repr=False)
+    held: bool
+    held_orders: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +509,7 @@ class Payouts:
             rows=record.rows,
             states=summary.states,
             totals=summary.totals,
-            needs_person=tuple(_build_waiting_row(entry.row, payments[entry.row.row], units) for entry in status.rows),
+            needs_person=tuple(_build_waiting_row(entry, payments[entry.row.row], units) for entry in status.rows),
         )
 
     def _find_payout_batch(self, journal: JournalReader, batch: str) -> BatchRecord:
@@ -569,7 +572,8 @@ def _build_refused(sheet: RefusedSheet) -> Refused:
     return Refused(message, defects, warnings)
 
 
-def _build_waiting_row(row: RowState, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
+def _build_waiting_row(entry: RowStatus, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
+    row, hold = entry.row, entry.hold
     amount = from_minor(row.minor, minor_units=minor_units[row.currency])
     payee = build_payee(payment.form, payment.fields)
     since = row.intended_at if row.state in DISPLAYED_IN_DOUBT else row.updated_at
@@ -584,6 +588,8 @@ def _build_waiting_row(row: RowState, payment: FoundPayment, minor_units: Mappin
         since or row.updated_at,
         payee.name,
         payee.number,
+        hold is not None,
+        () if hold is None else hold.order_ids,
     )
 
 

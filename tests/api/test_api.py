@@ -464,6 +464,15 @@ def test_retry_releases_rejected_rows(payouts: Payouts) -> None:
     assert (again.sent, again.reconciliation["sent_orderid"].to_list()) == (1, ["PAY-1-r2"])
 
 
+def test_held_row_names_orders_to_ask_about(payouts: Payouts, program: Program) -> None:
+    first = finish(payouts.submit(people(1, amount="9001"), name=NAME))
+    statement = program.home / "statement.csv"
+    statement.write_text("order_id,amount,currency,status\nPAY-1,9001.00,KES,approved\n")
+    assert program.json("resolve", "statement", first.batch, statement, "--yes")["held"] == 1
+    (row,) = payouts.status(first.batch).needs_person
+    assert (row.state, row.held, row.to_dict()["held_orders"]) == ("rejected", True, ["PAY-1"])
+
+
 def test_person_settles_row_in_doubt(payouts: Payouts, program: Program) -> None:
     first = finish(payouts.submit(people(1, amount="9007"), name=NAME))
     assert first.conclusion is Conclusion.PERSON_NEEDED
