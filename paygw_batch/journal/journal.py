@@ -144,13 +144,15 @@ class JournalReader(EvidenceQueries):
                 return []
             look_alikes: dict[int, LookAlike] = {}
             for row, own_id, *rest in self._tables.run_for_each("look_alikes", columns, rows, operation=operation):
-                order_id, batch, opened_at = rest
+                order_id, batch, opened_at, number, state = rest
                 is_rewritten, previous = are_damaged_variants(own_id, order_id), look_alikes.get(row)
                 if (is_rewritten or opened_at > since) and (
                     previous is None or (previous.is_rewritten, previous.opened_at) <= (is_rewritten, opened_at)
                 ):
-                    look_alikes[row] = LookAlike(row, order_id, batch, opened_at, is_rewritten)
-            return list(look_alikes.values())
+                    look_alikes[row] = LookAlike(row, order_id, number, STATES[state], batch, opened_at, is_rewritten)
+            found = look_alikes.values()
+            held = self._evidence.find_contested(row.instruction for row in found if row.state in HOLDABLE_STATES)
+            return [replace(row, is_held=row.instruction in held) for row in found]
 
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
         """Find rows (row, client_orderid, spelling) whose id was used before, but only in another spelling.

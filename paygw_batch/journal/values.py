@@ -173,9 +173,12 @@ class LookAlike:
     row: int
     client_orderid: str
     """The other instruction's order id. `batch` and `opened_at` are those of its batch."""
+    instruction: int
+    state: State
     batch: str
     opened_at: str
     is_rewritten: bool = False
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

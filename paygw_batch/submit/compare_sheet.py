@@ -8,6 +8,8 @@ from typing import Any
 
 import polars as pl
 
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.shown_states import DISPLAYED_IN_DOUBT, HELD, state_label
 from paygw_batch.journal import Clash, JournalReader, KnownRow, LookAlike, UsedSpelling
 from paygw_batch.language import say
 from paygw_batch.sheet.check.repeats import normalise_ids
@@ -153,6 +155,14 @@ def split_look_alikes(
     return [row for row in remaining if counts[row.batch] == 1], [row for row in remaining if counts[row.batch] > 1]
 
 
+def unpaid_state(look_alike: LookAlike) -> str:
+    """Return the state of the other payment in words. Empty if it is paid or accepted."""
+    if look_alike.state in {State.PAID, State.ACCEPTED}:
+        return ""
+    state = State.IN_DOUBT if look_alike.state in DISPLAYED_IN_DOUBT else look_alike.state
+    return state_label(HELD if look_alike.is_held else state.value)
+
+
 def warnings_by_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
     """Return one warning (`DEFECT_SCHEMA`) for each batch, at row 0, with the rows that resemble its rows."""
     by_batch: dict[str, list[LookAlike]] = defaultdict(list)
@@ -160,7 +170,8 @@ def warnings_by_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str
         by_batch[look_alike.batch].append(look_alike)
     lines = []
     for batch, rows in by_batch.items():
-        listed = ", ".join(str(look_alike.row) for look_alike in rows[:MAX_LISTED_ROWS])
+        states = {look_alike.row: unpaid_state(look_alike) for look_alike in rows[:MAX_LISTED_ROWS]}
+        listed = ", ".join(f"{row} ({state})" if state else str(row) for row, state in states.items())
         more = say(" and {count:,} more", count=len(rows) - MAX_LISTED_ROWS) if len(rows) > MAX_LISTED_ROWS else ""
         message = say(
             "{count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under other order "

@@ -32,6 +32,7 @@ from paygw_batch.submit.compare_sheet import (
     exclude_rows,
     select_rows,
     split_look_alikes,
+    unpaid_state,
     warnings_by_batch,
 )
 from paygw_batch.submit.conflicts import CONFLICT, conflict_defects
@@ -398,14 +399,14 @@ def _find_repeat(
 def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int, str]) -> pl.DataFrame:
     lines = []
     for look_alike in look_alikes:
-        own_id = own_ids[look_alike.row]
+        own_id, state = own_ids[look_alike.row], unpaid_state(look_alike)
         message = say(
             "{own_id} has the same account and amount as {client_orderid} of batch {batch} ({opened_at}). Make sure "
             "that you want to pay both.",
             own_id=own_id,
             client_orderid=look_alike.client_orderid,
             batch=look_alike.batch,
-            opened_at=look_alike.opened_at[:10],
+            opened_at=look_alike.opened_at[:10] + (f", {state}" if state else ""),
         )
         lines.append((look_alike.row, "client_orderid", own_id, "row.look_alike", message))
     return build_findings(lines)

@@ -344,7 +344,7 @@ def test_held_row_is_in_no_sum(program: Program) -> None:
         assert (summary["rows"], summary["known"], summary["totals"]) == (3, 2, {"KES": {"ready": "3012.00"}})
     assert [one["row"] for one in plan["findings"] if one["code"] == "payee.new"] == [6, 5, 4]
     shown = program.run("approve", plan_file(program)).stdout
-    assert f"Held: may have been paid, and not sent now (1):\n- Row 3, {PEOPLE[1]}" in shown
+    assert f"Held (may have been paid), not sent now (1):\n- Row 3, {PEOPLE[1]}" in shown
     assert approve_and_submit(program, longer)["sent_this_run"] == 3
 
 

@@ -314,18 +314,26 @@ def test_look_alike_is_newest_payment_or_rewritten_id(journal: Journal) -> None:
     times = {"00001": "2025-01-01T08:00:00.000Z", "A": "2026-11-01T08:00:00.000Z", "B": "2026-11-20T08:00:00.000Z"}
     for order_id, opened_at in times.items():
         open_sheet(journal, f"b-{order_id}", [new_instruction(2, order_id, phone="254711")], opened_at=opened_at)
+    send(journal, 3, OutcomeKind.UNKNOWN)
     rows = [
         *((2, "C", "254711", "KES", 150050), (3, "B", "254711", "KES", 150050), (4, "C", "254711", "KES", 150051)),
         *((5, "C", "254711", "TZS", 150050), (6, "C", "254712", "KES", 150050), (7, "1", "254711", "KES", 150050)),
         *((8, "1.0", "254711", "KES", 150051), (9, "1", "254712", "KES", 150050)),
     ]
     newest, older, rewritten = (
-        LookAlike(row, order_id, f"b-{order_id}", times[order_id], is_rewritten=row == 7)
-        for row, order_id in ((2, "B"), (3, "A"), (7, "00001"))
+        LookAlike(row, order_id, number, state, f"b-{order_id}", times[order_id], is_rewritten=row == 7)
+        for row, order_id, number, state in (
+            *((2, "B", 3, State.IN_DOUBT), (3, "A", 2, State.READY), (7, "00001", 1, State.READY)),
+        )
     )
     for since, found in (("10-14", [newest, older, rewritten]), ("11-14", [newest, rewritten]), ("11-24", [rewritten])):
         assert list(journal.look_alikes(OPERATION, rows, since=f"2026-{since}T08:00:00.000Z")) == found
     assert list(journal.look_alikes("payin", rows, since="2024-10-14T08:00:00.000Z")) == []
+    for number, order_id, amount in ((1, "00001", "7.00"), (2, "A", "1500.50")):
+        amended = [new_instruction(2, order_id, amount=amount, phone="254711")]
+        open_sheet(journal, f"b{number}", amended, amendments=[Amendment(2, number)], opened_at="2026-11-21")
+    shown = [(row.batch, row.state) for row in journal.look_alikes(OPERATION, rows[1:], since="2026-10-14")]
+    assert shown == [("b2", State.READY), ("b-00001", State.REPLACED)], "a successor counts before what it replaced"
 
 
 def test_sums_beyond_64_bits_are_exact(journal: Journal) -> None:

@@ -166,6 +166,8 @@ def test_held_payment_is_settled_before_correction(
     journal.record_evidence([build_evidence(1, order_id="A", amount="100")], WORDS, at=timestamp(NOW))
     (message,) = plan(sheet(tmp_path, "A 150 001"), journal, amend=True).validated.defects["message"]
     assert ("now held" in message, "Settle it first" in message, "own id" in message) == (True, True, False)
+    (message,) = plan(sheet(tmp_path, "B 100 001", "C 100 002"), journal).warnings["message"]
+    assert "(2026-11-20, held)" in message
 
 
 @pytest.mark.parametrize(("who", "is_other"), [("Jane 002", False), ("Otieno 001", False), ("Otieno 002", True)])
@@ -197,6 +199,22 @@ def test_warning_about_similar_payment_shows_both_ids(
     warnings = plan(sheet(tmp_path, "B 100 001", "C 100 002"), journal, days=days).warnings
     assert warnings["code"].to_list() == codes
     assert all({"A", "B"} <= {*message.split()} for message in warnings["message"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [(OutcomeKind.ACCEPTED, ""), (OutcomeKind.UNKNOWN, "in doubt"), (OutcomeKind.REJECTED, "rejected")],
+)
+def test_look_alike_warning_states_unpaid_payment(
+    journal: SqliteJournal, tmp_path: Path, kind: OutcomeKind, state: str
+) -> None:
+    planned = plan(sheet(tmp_path, *rows("A", 2)), journal)
+    batch = open_planned_batch(planned, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    send(journal, batch.number, kind, timestamp(NOW))
+    (single,) = plan(sheet(tmp_path, *rows("B", 1), *rows("C", 2, 7)), journal).warnings["message"]
+    assert (f"(2026-11-20, {state})" if state else "(2026-11-20)") in single
+    (several,) = plan(sheet(tmp_path, *rows("B", 2), *rows("C", 3, 7)), journal).warnings["message"]
+    assert (f"(rows 2 ({state}), 3 ({state}))" if state else "(rows 2, 3)") in several
 
 
 def test_resume_needs_choice_among_unfinished_batches(journal: SqliteJournal, tmp_path: Path) -> None:

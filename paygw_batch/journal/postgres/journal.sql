@@ -29,12 +29,12 @@ JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batc
 
 -- name: look_alikes
 -- The instructions that make the same payment as a row under another id, oldest first.
-SELECT u.row, u.order_id, i.client_orderid, b.batch, b.opened_at
+SELECT u.row, u.order_id, i.client_orderid, b.batch, b.opened_at, i.number, s.state
 FROM unnest(:row::bigint[], :order_id::text[], :payee::text[], :currency::text[], :minor::bigint[])
     WITH ORDINALITY u(row, order_id, payee, currency, minor, place)
 JOIN instruction i ON i.payee = u.payee AND i.minor = u.minor AND i.currency = u.currency
     AND i.client_orderid <> u.order_id
-JOIN batch b ON b.number = i.batch AND b.operation = :operation ORDER BY u.place, i.number
+JOIN batch b ON b.number = i.batch AND b.operation = :operation JOIN state s ON s.instruction = i.number ORDER BY u.place, i.number
 
 -- name: has_spelling
 -- The rows whose order id was used in any spelling.

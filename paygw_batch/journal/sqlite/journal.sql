@@ -31,8 +31,8 @@ WHERE o.operation = :operation AND o.order_id = :order_id
 
 -- name: look_alikes
 -- The instructions that make the same payment as a row under another id, oldest first.
-SELECT :row, :order_id, i.client_orderid, b.batch, b.opened_at
-FROM instruction i JOIN batch b ON b.number = i.batch
+SELECT :row, :order_id, i.client_orderid, b.batch, b.opened_at, i.number, s.state
+FROM instruction i JOIN batch b ON b.number = i.batch JOIN state s ON s.instruction = i.number
 WHERE i.payee = :payee AND i.minor = :minor AND i.currency = :currency AND i.client_orderid <> :order_id
     AND b.operation = :operation
 ORDER BY i.number
