@@ -156,11 +156,15 @@ def split_look_alikes(
 
 
 def unpaid_state(look_alike: LookAlike) -> str:
-    """Return the state of the other payment in words. Empty if it is paid or accepted."""
-    if look_alike.state in {State.PAID, State.ACCEPTED}:
+    """Return the label of the other payment's state. Empty if it is paid, accepted or not sent yet.
+
+    These change while its batch is sent, which must not make a plan with this warning out of date.
+    """
+    if look_alike.is_held:
+        return state_label(HELD)
+    if look_alike.state in {State.PAID, State.ACCEPTED, State.READY}:
         return ""
-    state = State.IN_DOUBT if look_alike.state in DISPLAYED_IN_DOUBT else look_alike.state
-    return state_label(HELD if look_alike.is_held else state.value)
+    return state_label((State.IN_DOUBT if look_alike.state in DISPLAYED_IN_DOUBT else look_alike.state).value)
 
 
 def warnings_by_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:

@@ -28,7 +28,7 @@ INSTRUCTIONS = (
 BATCHES = "SELECT number, batch, operation, sheet_name, sheet_sha256, rows, defects FROM batch ORDER BY number"
 _STANDINGS = """SELECT i.number, s.state, s.attempt, s.generation, s.possible_duplicate_of, s.inherited_attempts,
         {next_order_id}, n.order_id, n.purpose, {gateway_status}, {http_status}, {error_code}, {message}
-    FROM instruction i {told}
+    FROM instruction i {with_state}
     WHERE i.replaces IS NOT NULL OR EXISTS (SELECT 1 FROM fact a WHERE a.instruction = i.number) ORDER BY 1"""
 STANDINGS = _STANDINGS.format_map(QUERIES)
 """The tables of rows with facts, with the columns that people read."""
