@@ -151,7 +151,7 @@ def is_derived_from_account(stem: str, country: str, account: str) -> bool:
 
 
 def account_key(country: str, account: str) -> str:
-    """Return the text that identifies a payee in a sheet without order ids or staff numbers."""
+    """Return the key of a payee in a sheet without order ids or staff numbers."""
     return f"{country} {account}"
 
 

@@ -48,7 +48,7 @@ class EndpointIdentity:
         return f"{self.host}/{self.endpoint_id}"
 
     def has_same_merchant(self, other: "EndpointIdentity") -> bool:
-        """Return whether host (without port), endpoint id and consumer key agree, allowing for one difference."""
+        """Return whether at least two of host (without port), endpoint id and consumer key agree."""
         has_same_key = bool(self.consumer_key_sha256) and self.consumer_key_sha256 == other.consumer_key_sha256
         has_same_host = _split_port(self.host)[0] == _split_port(other.host)[0]
         return [self.endpoint_id == other.endpoint_id, has_same_host, has_same_key].count(True) > 1

@@ -15,7 +15,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 
 class Proof(StrEnum):
-    """How well evidence is proven to come from the gateway."""
+    """How strong the proof is that evidence comes from the gateway."""
 
     PROVEN = "proven"
     """The evidence passed the configured check, or answers our own enquiry."""
@@ -46,7 +46,7 @@ class Finding(StrEnum):
     """The effect of a claim, or why it has none."""
 
     MOVED = "moved"
-    """The claim is proven and fits the state, so the instruction has moved."""
+    """The claim is proven and fits the state, so the instruction's state has changed."""
     REPEATED = "repeated"
     """The journal already had the claim."""
     LATE = "late"
@@ -161,12 +161,12 @@ class Claim:
     is_current: bool = False
     times: StatedTimes = StatedTimes()
     attempts: Mapping[int, int] = field(default_factory=dict)
-    """How many attempts each instruction had when the claim was first read. It cannot be about later ones."""
+    """How many attempts each instruction had when the claim was first read. Later attempts cannot be meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A claim and the whole message (`content`). `arrival` is the fact of its arrival, if any.
+    """A claim and the whole message (`content`). `arrival` is the number of the fact that recorded it, if any.
 
     `lasting` is the part without personal data, as canonical JSON. It is kept when people are forgotten.
     """
@@ -324,10 +324,10 @@ def predates_attempt(attempts: Mapping[int, int], instruction: int, attempt: int
 
 
 def _is_about_unknown_attempt(claim: Claim, candidate: Candidate) -> bool:
-    """Return whether a claim is about an unknown attempt, because no attempt was sent from here with its order id.
+    """Return whether a claim is about an attempt that is missing from the journal.
 
     Such a claim must hold the row, even if it says "rejected". Otherwise the next attempt would use the same id, and
-    the answer to the unknown attempt would be mistaken for its answer.
+    the answer to the missing attempt would be mistaken for its answer.
     """
     standing = candidate.standing
     own_id = attempt_order_id(candidate.client_orderid, standing.generation)

@@ -151,7 +151,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A person allowed another attempt of a rejected row, under `order_id`."""
+    """A person allowed a rejected row to be sent again, under `order_id`."""
 
     order_id: str
     by: str
@@ -227,7 +227,7 @@ class Standing(NamedTuple):
 
     @property
     def is_rejected_by_person(self) -> bool:
-        """Whether a settlement rejected the row, and not a message from the gateway."""
+        """Whether a person, not a message from the gateway, settled the row as rejected."""
         return self.state is State.REJECTED and self.possible_duplicate_of == self.attempt
 
 

@@ -27,11 +27,11 @@ ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTE
 
 
 class Outcome(NamedTuple):
-    """The result of an attempt, with the gateway's own words, if any. A tuple for speed: every payout creates one.
+    """The result of an attempt, with the gateway's own values, if any. It is a tuple because creating one is fast.
 
     `cause` is our stable code if there is no usable answer (`connect.refused`, `read.timeout`,
-    `reply.status_missing`), or else empty. `conflict` marks a reply about another payout. `reply_sha256` is the digest
-    (hex) of the stored reply, if any. `customer_url` is the page on which the customer of a collection pays.
+    `reply.status_missing`), otherwise empty. `conflict` marks a reply about another payout. `reply_sha256` is the
+    digest (hex) of the stored reply, if any. `customer_url` is the page on which the customer of a collection pays.
     """
 
     kind: OutcomeKind
@@ -65,7 +65,7 @@ class PauseRun:
 
 @dataclass(frozen=True, slots=True)
 class StopRun:
-    """Start no more rows in this run. `reason` is a message for a person."""
+    """The run should start no more rows. `reason` is a message for a person."""
 
     reason: str
 
@@ -75,7 +75,7 @@ Advice = ContinueRun | RetrySoon | PauseRun | StopRun
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome and the advice for the run."""
+    """An outcome, and what the run should do next."""
 
     outcome: Outcome
     advice: Advice = ContinueRun()

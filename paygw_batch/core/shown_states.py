@@ -122,7 +122,7 @@ def parse_agreement(by: str) -> tuple[str, str] | None:
 
 
 def decider_name(by: str) -> str:
-    """Return the name, or otherwise the login, of the person who decided or carried out an order."""
+    """Return the name (or login, if there is none) of the person who decided or carried out an order."""
     person = str(decode_record(by)[1][0]) if _is_decided_by_order(by) else by
     return person.rpartition(LOGIN)[0] or person
 
@@ -206,9 +206,9 @@ def format_finding_count(count: int, finding: str) -> str:
 
 
 def display_state(state: State) -> str:
-    """Return the state in which an instruction is shown.
+    """Return the state in which an instruction is displayed.
 
-    Outside its run, a row in flight is shown as in doubt. A replaced row no longer belongs to its batch.
+    Outside its run, a row in flight is displayed as in doubt. A replaced row is displayed as invalid.
     """
     match state:
         case State.IN_FLIGHT:

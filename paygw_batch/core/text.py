@@ -184,7 +184,7 @@ def escape_for_terminal(text: str) -> str:
 
 
 def escape_except_layout(text: str) -> str:
-    """Escape control characters in a library's output, except those of its layout."""
+    """Escape control characters in a library's output, except line ends, colours and cursor moves."""
     return _LAYOUT_OR_CONTROL.sub(lambda match: match[1] or escape_character(match[2]), text)
 
 
