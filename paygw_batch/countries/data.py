@@ -296,7 +296,7 @@ def read_numbers(root: Path) -> Mapping[str, NumbersData]:
 
 
 def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
-    """Read config/mobile-operators.toml: by country code, the number prefixes of each mobile operator."""
+    """Read each mobile operator's number prefixes, by country code, from config/mobile-operators.toml."""
     return _read(root, "mobile-operators.toml", _OperatorsFile).root
 
 

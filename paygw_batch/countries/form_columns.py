@@ -92,7 +92,7 @@ def _operation_columns(name: str, operation: files.OperationData, forms: Sequenc
 
 
 def _column_cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
-    """Return how each column is cleaned. This cannot depend on the form, which is not known before cleaning."""
+    """Return how to clean each column. This cannot depend on the form, which is not yet known."""
     cleanings = {name: KINDS[kind].cleaning for name, kind in COMMON_COLUMNS.items()}
     for field in fields:
         cleaning = KINDS[field.kind].cleaning

@@ -75,7 +75,7 @@ class AmountUnit(StrEnum):
     MINOR = "minor"
     """The currency's smallest unit, in which 1500.50 is 150050."""
     UNCHECKED = "unchecked"
-    """The reply may have another amount (such as one without the fee), so it is not compared."""
+    """The reply may state a different amount, such as one without the fee, so amounts are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +207,11 @@ class CountryRule:
 
     - `form` is None if the operation cannot be used. Then `unusable` is the message that says why.
     - `required` are the fields that must be present, and `omitted` those that are never sent for this country.
-    - `missing_terms` are the configuration keys without which nothing can be sent here (`purpose`).
+    - `missing_terms` are the missing configuration keys, such as `purpose`, without which nothing can be sent.
     - `defaults` maps fields that a sheet may leave out (`ipaddress`, `order_desc`) to their values.
     - `max_characters` maps fields to maximum lengths below the usual one.
     - `operator` is the mobile operator of the wallets that `purpose` pays to, if configured.
-    - `purposes` are those that rows may choose, by normalised word (`fold_word`).
+    - `purposes` maps normalised words (`fold_word`) to the purposes that rows may choose.
     - `phone_as_account` is the column that can serve as the account, if any. `account_from` is the same column if the
       sheet has no accounts, otherwise empty.
     - `headings` maps the sheet's columns (`for_sheet`) to the sender's headings.
