@@ -83,7 +83,7 @@ def clean_codes(text: pl.Series) -> pl.Series:
 
 
 def is_clean(text: pl.Series, cleaning: Cleaning) -> pl.Series:
-    """Return a mask (never null) of clean values. Some, such as 20-digit numbers, are missed."""
+    """Return a mask (never null) of clean values. It is false for some of them, such as 20-digit numbers."""
     if cleaning is Cleaning.NUMBER:
         # A string that casts to an integer has only digits, perhaps after a plus sign. Casting is faster than matching.
         return text.cast(pl.UInt64, strict=False).is_not_null()
@@ -238,7 +238,7 @@ _MASK_CHARACTERS = "[Xx\u00d7#\u2022\u25cf\u2219\u00b7?_\uff0a\uff38\uff58\uff03
 
 @dataclass(frozen=True, slots=True)
 class NumberColumn:
-    """Expressions about the numbers in one column, for one country, over a `clean_columns` frame.
+    """Expressions for the numbers in a column of a `clean_columns` frame, for one country.
 
     Null values give null results. `source` is the column with the values.
     """
@@ -264,7 +264,7 @@ class NumberColumn:
 
     @property
     def _prefix_pattern(self) -> str:
-        """A pattern for what may precede a national number: the dialling code or the trunk prefix."""
+        """A pattern for the prefix of a national number: the dialling code or the trunk prefix."""
         trunk = f"|{self.numbers.trunk_prefix}" if self.numbers.trunk_prefix else ""
         return rf"(?:(?:\+|00)?{self.numbers.dialling_code}{trunk})"
 
@@ -335,7 +335,7 @@ class NumberColumn:
         return reduce(or_, forms) & ~self.is_bank_account if forms else pl.lit(value=False)
 
     def other_operator(self, operator: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
-        """Return whether a valid number was first assigned to an operator other than `operator`, and that operator."""
+        """Return whether a valid number was first assigned to an operator other than `operator`, and to which."""
         operators = self.numbers.operators
         # Longer prefixes come first, because the first alternative that matches is used.
         prefixes = "|".join(sorted(operators, key=lambda start: (-len(start), start)))
@@ -368,7 +368,7 @@ class NumberColumn:
 
     @property
     def _sent_prefix(self) -> str:
-        """What precedes the national number in a request (section 2.2 of the gateway's interface)."""
+        """The prefix of the national number in a request (section 2.2 of the gateway's interface)."""
         match self.kind:
             case FieldKind.LOCAL_PHONE:
                 return self.numbers.trunk_prefix

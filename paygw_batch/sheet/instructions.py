@@ -46,8 +46,8 @@ _HEAD_LENGTH = len("KE KES  ") + _MINOR_DIGITS + _FORM_NAME_WIDTH
 class ShownColumn:
     """One of `SHOWN_COLUMNS`, for valid, cleaned rows.
 
-    `text` is computed for all rows, and replaced by `other` where `is_plain` is false. Both are None if `text` always
-    applies.
+    `text` is computed for all rows, and replaced by `other` where `is_plain` is false. `is_plain` and `other` are None
+    if `text` always applies.
     """
 
     name: str
@@ -193,8 +193,8 @@ _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 def payee_digests(instructions: pl.DataFrame, staff_number: pl.Series | None) -> pl.DataFrame:
     """Return `row`, `payee`, and a digest of `content`, which orders the payments to a payee.
 
-    A payee is identified by staff number, or else by country and account. The digest is the start of a SHA-256, because
-    the hashes of polars differ between versions.
+    A payee is identified by staff number, if any, otherwise by country and account. The digest is the start of a
+    SHA-256, because polars hashes differ between versions.
     """
     account = pl.format("{} {}", "country", "payee")
     payees = instructions.select("row", payee=account)
@@ -332,7 +332,7 @@ class InstructionColumns:
         return {(country, currency): InstructionTotals(*total) for country, currency, *total in totals.iter_rows()}
 
     def payee_words(self) -> Iterable[str]:
-        """Return the strings that name the payee of each instruction, separated by non-word characters."""
+        """Return the values that identify each instruction's payee, joined by non-word characters."""
         return self._frame["fields"].str.replace_all(_PAYEE_FIELD_START, " ").str.replace_all(_OTHER_FIELD, "")
 
     def have_ascii_ids(self) -> bool:
@@ -342,8 +342,8 @@ class InstructionColumns:
     def shortened_rows(self, mark: str) -> Iterable[tuple[Any, ...]]:
         """Return the values of each instruction, with shortened content.
 
-        If content ends with the fields, they are removed and it is prefixed with `mark`. Content that already begins
-        with `mark` becomes None.
+        Fields at the end of the content are removed, and `mark` is added in front. Content that already begins with
+        `mark` becomes None.
         """
         content, fields = pl.col("content"), pl.col("fields")
         # Content with empty fields gets the mark too, although nothing is stripped.

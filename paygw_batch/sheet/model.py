@@ -65,7 +65,7 @@ class Validated:
 
     - `rows`: one line for every row of the sheet, in the sheet's order: `row` (UInt32), `valid` (Boolean), then as
       String `client_orderid, country, currency, amount, account_name, account_number, phone, purpose, error_code,
-      message` as the reconciliation shows them. `error_code` and `message` are null for valid rows. Then follow the
+      message` as the reconciliation shows them. `error_code` and `message` are null for valid rows. Last are the
       columns that the reconciliation shows under their own names (`columns.reconciled_columns`), and the unknown
       columns. Invalid rows show the sheet's own text, trimmed. A missing currency is filled in from the country in
       all rows.

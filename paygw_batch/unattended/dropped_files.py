@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import ApprovalError, PaygwError, SheetError
 from paygw_batch.language import say
-from paygw_batch.sheet.read.format import SHEET_EXTENSIONS, file_format
+from paygw_batch.sheet.read.format import SHEET_EXTENSIONS, file_kind
 
 PLAN_SUFFIX = ".plan.json"
 NOTE_SUFFIX = ".toml"
@@ -180,7 +180,7 @@ def _stray_error(stray: str, sheet: str) -> PaygwError:
 
 def _not_a_sheet_error(name: str) -> PaygwError:
     try:
-        file_format(name)
+        file_kind(name)
     except SheetError as error:
         return error
     return SheetError()

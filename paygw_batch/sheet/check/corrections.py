@@ -177,13 +177,13 @@ def write_corrections(corrections: Corrections, path: Path) -> None:
 def add_edits(
     corrections: Corrections, cells: Iterable[tuple[int, str, str | None, str]], *, by: str, at: str
 ) -> Corrections:
-    """Edit `cells` (row, column, file's text, new text). Equal texts undo an edit. Raises `SheetError`."""
+    """Edit `cells` (row, column, text in the file, new text). Identical texts undo an edit. Raises `SheetError`."""
     edits = {(edit.row, edit.column): edit for edit in corrections.edits}
-    for row, column, was, text in cells:
-        now = parse_cell(text)
+    for row, column, old_text, text in cells:
+        new_text = parse_cell(text)
         edits.pop((row, column), None)
-        if now != was:
-            edits[row, column] = CellEdit(row, column, was, now, by, at)
+        if new_text != old_text:
+            edits[row, column] = CellEdit(row, column, old_text, new_text, by, at)
     if len(edits) > MAX_EDITS:
         raise SheetError(say("Too many cells were corrected here. Correct the file itself and upload it again."))
     return replace(corrections, edits=tuple(edits.values()))
@@ -196,7 +196,7 @@ def set_row_left_out(corrections: Corrections, row: int, *, is_out: bool, by: st
 
 
 def set_headings(corrections: Corrections, columns_by_heading: Mapping[str, str], *, by: str, at: str) -> Corrections:
-    """Set the columns of headings, and drop all edits. Raises `SheetError` if two headings have the same column."""
+    """Map headings to columns, and drop all edits. Raises `SheetError` if two headings have the same column."""
     heading_by_column: dict[str, str] = {}
     for heading, column in columns_by_heading.items():
         if column and heading_by_column.setdefault(column, heading) != heading:

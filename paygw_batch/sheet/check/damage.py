@@ -17,12 +17,12 @@ _CODE_PAGES = (
     ("cp850", "[\u251c\u253c]|\u00d4\u00c7"),
     ("cp437", "[\u251c\u253c]|\u0393\u00c7"),
 )
-"""Code pages in which programs misread UTF-8, each with a pattern for the result."""
+"""Code pages for which programs mistake UTF-8, each with a pattern for the result."""
 _TYPOGRAPHIC = "\u2018\u2019\u201c\u201d\u2013\u2014"
 
 
 def _undo_code_page(match: re.Match[str]) -> str:
-    """Decode UTF-8 that was misread in a code page. Letters that were probably intended are unchanged."""
+    """Decode UTF-8 that was misread as a code page. Characters that were probably intended are unchanged."""
     damaged, text = match[0], match.string
     context = text[max(0, match.start() - 1) : match.start()] + text[match.end() : match.end() + 1]
     if damaged[0] not in "\u00c2\u00c3\u00c4\u00c5" and damaged[-1] in _TYPOGRAPHIC and context.upper() == context:
@@ -34,14 +34,14 @@ def _undo_code_page(match: re.Match[str]) -> str:
             if (
                 re.search(pattern, damaged)
                 and all(encoded)
-                and not _is_unlikely(repaired := b"".join(encoded).decode(), is_latin)
+                and not _is_unlikely_name(repaired := b"".join(encoded).decode(), is_latin)
             ):
                 return repaired
     return damaged
 
 
-def _is_unlikely(text: str, is_latin: bool) -> bool:
-    """Return whether a name is unlikely to have this text: control characters, or other scripts in a Latin name."""
+def _is_unlikely_name(text: str, is_latin: bool) -> bool:
+    """Return whether a text is unlikely as a name: control characters, or other scripts in a Latin name."""
     return any(
         unicodedata.category(letter)[0] == "C"
         or (is_latin and letter.isalpha() and "LATIN" not in unicodedata.name(letter, ""))
@@ -72,9 +72,9 @@ MAYBE_DAMAGED = (
 
 
 def repair_name(name: str) -> str:
-    """Repair a name that programs damaged. Names without signs of damage are unchanged.
+    """Repair a name that software has damaged. Names without signs of damage are unchanged.
 
-    Decodes UTF-8 misread in a code page, HTML entities and escapes of other formats. Removes HTML tags, invisible
+    Decodes UTF-8 misread as a code page, HTML entities and escapes of other formats. Removes HTML tags, invisible
     characters and words for a missing value. A person must accept the result.
     """
     previous, text = "", name

@@ -38,10 +38,10 @@ def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
     return pl.concat([same_amount, different_name]).unique()
 
 
-def _repeated_groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return the rows that share all `keys` with others, with their group's `count` and first row numbers (`rows`)."""
-    number = pl.col("row").cast(pl.String)
-    groups = frame.group_by(keys).agg(count=pl.len(), rows=number.head(_MAX_ROWS_NAMED).str.join(", "))
+def _repeated_rows(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Return the rows with the same `keys` as others, and each group's `count` and first row numbers (`rows`)."""
+    row = pl.col("row").cast(pl.String)
+    groups = frame.group_by(keys).agg(count=pl.len(), rows=row.head(_MAX_ROWS_NAMED).str.join(", "))
     return frame.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
 
 
@@ -56,7 +56,7 @@ def find_duplicate_ids(frame: pl.DataFrame) -> pl.DataFrame:
         rows=pl.col("rows"),
         more=more,
     )
-    repeated = _repeated_groups(frame.select("row", column).drop_nulls(), [column])
+    repeated = _repeated_rows(frame.select("row", column).drop_nulls(), [column])
     return findings_for_rows(repeated, column, "client_orderid.duplicate", message)
 
 
@@ -121,10 +121,9 @@ def _look_alike_warnings(payments: pl.DataFrame, keys: list[str]) -> pl.DataFram
         count=pl.col("count"),
         rows=pl.col("rows"),
     )
-    groups = _repeated_groups(payments, keys)
-    return findings_for_rows(
-        groups.with_columns(other=other_id) if groups.height else groups, "client_orderid", "row.look_alike", message
-    )
+    repeated = _repeated_rows(payments, keys)
+    repeated = repeated.with_columns(other=other_id) if repeated.height else repeated
+    return findings_for_rows(repeated, "client_orderid", "row.look_alike", message)
 
 
 LOOK_ALIKE = "client_orderid.look_alike"
@@ -174,7 +173,7 @@ def find_rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pair_rows(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
-    """Pair rows that have the same `keys` but a different `text`. Adds the other row's id and number."""
+    """Pair rows that have the same `keys` but differ in the column `text`. Adds the other row's id and number."""
     order_id, row, is_different = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
     groups = ids.group_by(keys).agg(
         text_of_first=pl.col(text).first(),

@@ -39,7 +39,7 @@ _NUMBER_WITH_POINT = r"^[0-9]+\.[0-9]+$"
 class Answers:
     """A person's answers so far. Answers that have not been given are None.
 
-    `is_text` is true for a text file. In a workbook, 12.345 may be a number rather than text with thousands.
+    `is_text` is true for a text file. In a workbook, 12.345 may be a number instead of text with a thousands separator.
     """
 
     numbers: str | None
@@ -122,7 +122,7 @@ def _changed_cells(rows: pl.DataFrame, cells: pl.DataFrame, column: str, meaning
 
 
 def replace_cells(frame: pl.DataFrame, cells: pl.DataFrame, source: str) -> pl.DataFrame:
-    """Replace `cells` (from `interpreted_cells`) in a sheet's frame with their `source`: `value` or `correction`."""
+    """Replace `cells` (from `interpreted_cells`) in a sheet's frame with their `value` or `correction` (`source`)."""
     for (column,), part in cells.partition_by("column", as_dict=True).items():
         indices = frame["row"].search_sorted(part["row"])
         frame = frame.with_columns(frame[str(column)].clone().scatter(indices, part[source]))
@@ -134,7 +134,7 @@ def spelling_question(sheet: Sheet, findings: Findings, rules: Rules, answers: A
     codes = {*findings.counts["code"]}
     if answers.names is None and codes & _WORD_CODES:
         words = interpreted_cells(sheet, rules, replace(answers, names=WORDS, numbers=None))
-        if any(_is_common(sheet, part) for part in words.partition_by("column")):
+        if any(_are_common(sheet, part) for part in words.partition_by("column")):
             return _build_question(sheet, QuestionKind.NAMES, words, WORDS)
     if answers.numbers is None and codes & _AMOUNT_CODES:
         amounts = {
@@ -142,12 +142,12 @@ def spelling_question(sheet: Sheet, findings: Findings, rules: Rules, answers: A
             for separator in (POINT, COMMA)
         }
         separator = max(amounts, key=lambda candidate: amounts[candidate].height)
-        if _is_common(sheet, amounts[separator]):
+        if _are_common(sheet, amounts[separator]):
             return _build_question(sheet, QuestionKind.NUMBERS, amounts[separator], separator)
     return None
 
 
-def _is_common(sheet: Sheet, cells: pl.DataFrame) -> bool:
+def _are_common(sheet: Sheet, cells: pl.DataFrame) -> bool:
     if cells.is_empty():
         return False
     text = sheet.frame[cells["column"][0]]

@@ -44,7 +44,7 @@ def split_sheet(sheet: Sheet) -> Iterator[Piece]:
 
 
 def map_pieces(sheet: Sheet, process: Callable[[Piece], _Result]) -> Iterator[_Result]:
-    """Process the pieces of a sheet in parallel, and yield the results in order. polars releases the GIL."""
+    """Process the pieces of a sheet in threads, and yield the results in order. polars releases the GIL."""
     thread_count = max(1, min(pl.thread_pool_size() // _CORES_PER_PIECE, _MAX_PIECES_AT_ONCE))
     pending: deque[Future[_Result]] = deque()
     with ThreadPoolExecutor(thread_count) as pool:
@@ -130,7 +130,7 @@ class SheetTally:
         return pl.concat(piece.invalid_rows for piece in self._pieces)
 
     def pop_repeated_id_rows(self) -> pl.Series:
-        """Return the rows whose order ids may repeat others in some spelling, and discard the hashes of order ids."""
+        """Return the rows whose order ids may repeat others, and discard the hashes of all order ids."""
         ids = pl.concat(piece.ids for piece in self._pieces)
         self._pieces = [replace(piece, ids=piece.ids.clear()) for piece in self._pieces]
         return rows_with_repeated_hash(ids)

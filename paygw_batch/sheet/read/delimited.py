@@ -182,11 +182,11 @@ def _flag_split_amounts(table: Table, delimiter: str) -> Table:
         )
         for columns in (nameless, later_columns)
     )
-    cents = joined_value.str.contains(_SPLIT_CENTS)
-    cents = (cents & (cents.mean() > 1 / 2)) | (
+    has_cents = joined_value.str.contains(_SPLIT_CENTS)
+    has_cents = (has_cents & (has_cents.mean() > 1 / 2)) | (
         joined_value.str.contains(_SPLIT_CENTS_OF_MORE) & joined_value.str.contains(",0[0-9]$").any()
     )
-    looks_split = joined_value.str.contains(_SPLIT_THOUSANDS) | cents
+    looks_split = joined_value.str.contains(_SPLIT_THOUSANDS) | has_cents
     may_be_amount = joined_value.str.contains(r"^[^.,]*[0-9],[0-9]") if next_columns[0] in nameless else looks_split
     rows = table.frame.filter(is_regular, pl.col(next_columns[0]).str.contains(VISIBLE)).select(
         "row", whole=joined_value, is_certain=may_be_amount & has_nameless, is_unsure=looks_split & ~has_later
@@ -214,7 +214,7 @@ def _flag_split_amounts(table: Table, delimiter: str) -> Table:
 
 
 def _read_rows(data: bytes, header: HeaderPosition, marks: LineMarks, file: str) -> Table:
-    """Read the rows of `data` below `header`, in which `marks` were found. Raises `SheetError`."""
+    """Read the rows of `data` below `header`. `marks` are the marks of these rows. Raises `SheetError`."""
     headings, height = header.headings, marks.line_count
     # polars silently joins lines at an unclosed quotation mark, and pads short rows. A payment could vanish, or an
     # amount could be read from a neighbouring column. So lines and delimiters are also counted in the bytes.

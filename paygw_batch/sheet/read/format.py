@@ -7,7 +7,7 @@ from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """A file format for sheets. Its value is its name in messages."""
 
     DELIMITED = mark("delimited text")
@@ -16,11 +16,11 @@ class Kind(StrEnum):
 
 
 _KINDS = {
-    ".csv": Kind.DELIMITED,
-    ".txt": Kind.DELIMITED,
-    ".tsv": Kind.DELIMITED,
-    ".parquet": Kind.PARQUET,
-    ".xlsx": Kind.WORKBOOK,
+    ".csv": FileKind.DELIMITED,
+    ".txt": FileKind.DELIMITED,
+    ".tsv": FileKind.DELIMITED,
+    ".parquet": FileKind.PARQUET,
+    ".xlsx": FileKind.WORKBOOK,
 }
 SHEET_EXTENSIONS = tuple(_KINDS)
 _COMPOUND = b"\xd0\xcf\x11\xe0"
@@ -30,8 +30,8 @@ _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 _UNSUPPORTED_SPREADSHEETS = (".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 _PICTURE = "a picture"
 _FIRST_BYTES = (
-    (b"PAR1", Kind.PARQUET),
-    (b"PK\x03\x04", Kind.WORKBOOK),
+    (b"PAR1", FileKind.PARQUET),
+    (b"PK\x03\x04", FileKind.WORKBOOK),
     (_COMPOUND, mark("an old workbook (.xls)")),
     ((b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"II*\x00", b"MM\x00*"), _PICTURE),
     ((b"PK\x05\x06", b"PK\x07\x08"), mark("a zip archive")),
@@ -49,7 +49,7 @@ _FIRST_BYTES = (
 """The first bytes of formats other than delimited text, some of which people mistake for sheets."""
 
 
-def file_format(file: str) -> Kind:
+def file_kind(file: str) -> FileKind:
     """Return the format for a file's extension. Raises `SheetError` if it is unknown."""
     extension = Path(file).suffix.lower()
     if extension in _UNSUPPORTED_SPREADSHEETS:
@@ -65,7 +65,7 @@ def file_format(file: str) -> Kind:
     return _KINDS[extension]
 
 
-def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
+def check_first_bytes(data: bytes, kind: FileKind, file: str) -> None:
     """Raise `SheetError` if a file's first bytes contradict its extension, or if it is protected by a password."""
     if data.startswith(_COMPOUND) and _ENCRYPTED in data:
         raise SheetError(
@@ -73,7 +73,7 @@ def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
             hint=say("Open it with the password in your spreadsheet program, and save a copy without a password."),
         )
     start = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
-    found = next((name for first_bytes, name in _FIRST_BYTES if start.startswith(first_bytes)), Kind.DELIMITED)
+    found = next((name for first_bytes, name in _FIRST_BYTES if start.startswith(first_bytes)), FileKind.DELIMITED)
     if found == _PICTURE:
         raise SheetError(
             say("{file} is actually a picture.", file=file),

@@ -30,7 +30,7 @@ def convert_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         if cleanings.get(name) not in {Cleaning.AMOUNT, Cleaning.NUMBER}:
             continue
         text = frame[name]
-        indices = _has_other_digits(text).arg_true()
+        indices = _has_non_ascii_digits(text).arg_true()
         if not indices.len():
             continue
         changed = text.gather(indices)
@@ -66,7 +66,7 @@ def clean_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     return frame.drop("row").fill_null("").to_dicts()
 
 
-def _has_other_digits(text: pl.Series) -> pl.Series:
+def _has_non_ascii_digits(text: pl.Series) -> pl.Series:
     """Return a mask of values with non-ASCII digits. Comparing lengths excludes ASCII columns cheaply."""
     if text.str.len_bytes().sum() == text.str.len_chars().sum():
         return pl.Series([False]).new_from_index(0, text.len())

@@ -59,8 +59,8 @@ _NUMBER_WORDS = frozenset({"number", "no", "numero", "n"})
 class HeadingSuggestion:
     """A sheet's heading, and the column that it means (if `is_known`) or may mean.
 
-    A column that it may mean is for a person to check, and is `IGNORED_HEADING` if none was found. `other` is a column
-    that was not suggested because another heading has it. `samples` are the first values below the heading.
+    A person must check a column that is not known. It is `IGNORED_HEADING` if none was found. `other` is a column that
+    was not suggested because another heading has it. `samples` are the first values below the heading.
     """
 
     heading: str
@@ -89,8 +89,7 @@ def suggest_columns(headings: Sequence[FileHeading], columns: Sequence[str]) -> 
 def suggest_column(heading: str, columns: Sequence[str], samples: Sequence[str]) -> str | None:
     """Return the column that a heading may mean, or None.
 
-    The first match applies. Profiles with this heading are tried first, then cells (if all are alike), similar
-    spellings, and words in the heading.
+    Tried in order: profiles with this heading, cells that all look alike, similar spellings, and words in the heading.
     """
     in_profiles = {column for name, column in _profile_headings() if name == fold_heading(heading)}
     if in_profiles:

@@ -133,10 +133,10 @@ def match_names(cells: Sequence[str], options: ReadOptions) -> list[str | None]:
 
 def _fitting_profiles(cells: Sequence[str], options: ReadOptions) -> list[str]:
     profiles = options.profiles.items()
-    return [name for name, aliases in profiles if _is_complete(_match_columns(cells, options.columns, aliases))]
+    return [name for name, aliases in profiles if _has_required(_match_columns(cells, options.columns, aliases))]
 
 
-def _is_complete(names: Sequence[str | None]) -> bool:
+def _has_required(names: Sequence[str | None]) -> bool:
     return set(REQUIRED_COLUMNS) <= set(names)
 
 
@@ -165,7 +165,7 @@ def _require_known_column(heading: str, column: str) -> str:
 
 def is_header(cells: Sequence[str], options: ReadOptions) -> bool:
     """Return whether a row has the headings of all required columns."""
-    return _is_complete(match_names(cells, options))
+    return _has_required(match_names(cells, options))
 
 
 def no_header_error(
@@ -231,12 +231,12 @@ def column_texts(index: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def header_likeness(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, int, int]:
-    """Return the highest likeness to a header among `rows`, by which the most likely worksheet is chosen."""
+    """Return the likeness of the row most like a header, for choosing the most likely worksheet."""
     return max((_row_likeness(cells, options) for cells in rows), default=(False, 0, 0))
 
 
 def _row_likeness(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
-    """Rate how closely a row resembles a header, by fitting profiles, known columns and texts without digits."""
+    """Return whether a profile fits a row, and how many known columns and texts without digits it has."""
     known_count = sum(name is not None for name in match_names(cells, options))
     texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}
     return bool(_fitting_profiles(cells, options)), known_count, len(texts)

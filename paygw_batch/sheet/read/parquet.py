@@ -26,10 +26,10 @@ def read_parquet(data: bytes, options: ReadOptions) -> Table:
     """Read the rows of a Parquet file. The first one is row 2, as if it followed a header.
 
     Text, whole numbers and decimals are exact. 64-bit floats have 15 digits, as in a workbook. In a known column, a
-    float with more digits is a defect (`COLUMN.digits`). So are fractions (`COLUMN.float`), except in amounts, because
-    1001.1 can be the id 1001.10, and also infinities and 32-bit floats, which have only 7 digits. Unknown columns that
-    cannot be written as text (nested, binary, or decimals of more than 38 digits) are omitted with a note. Raises
-    `SheetError` for such a known column, for a damaged file, and for one that exceeds the limits when decoded.
+    float with more digits is a defect (`COLUMN.digits`). So are infinities, 32-bit floats, which have only 7 digits,
+    and fractions outside amounts, because 1001.1 can be the id 1001.10 (`COLUMN.float`). Unknown columns that cannot be
+    written as text (nested, binary, or decimals of more than 38 digits) are omitted with a note. Raises `SheetError`
+    for such a known column, a damaged file, and a file that exceeds the limits when decoded.
     """
     result = try_parquet(data, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes)
     if result is not TrialResult.SOUND:

@@ -27,7 +27,7 @@ _CHILD_CODE = "from paygw_batch.sheet.read.parquet_trial import run_trial; run_t
 
 
 class TrialResult(IntEnum):
-    """The result of a trial, as the child's exit status. Any other status means a damaged file."""
+    """The result of decoding in a child process, as its exit status. Any other status means a damaged file."""
 
     SOUND = 0
     TOO_MANY_ROWS = 10

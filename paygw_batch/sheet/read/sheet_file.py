@@ -17,7 +17,7 @@ from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.delimited import read_delimited
-from paygw_batch.sheet.read.format import Kind, check_first_bytes, file_format
+from paygw_batch.sheet.read.format import FileKind, check_first_bytes, file_kind
 from paygw_batch.sheet.read.frame import Table, to_sheet
 from paygw_batch.sheet.read.headings import HEADER_ROWS, FileHeading, HeadingError, ReadOptions, fold_heading
 from paygw_batch.sheet.read.parquet import build_table, read_parquet
@@ -41,10 +41,10 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
         raise SheetError(
             say("{file} is a folder.", file=file or path), hint=say("Specify the path of the sheet itself.")
         )
-    kind = file_format(file)
+    kind = file_kind(file)
     data = _read_bytes(path, options.max_sheet_bytes)
     check_first_bytes(data, kind, file)
-    if options.sheet_name is not None and kind is not Kind.WORKBOOK:
+    if options.sheet_name is not None and kind is not FileKind.WORKBOOK:
         raise SheetError(
             say(
                 "{file} is {kind} and has no worksheets, so there is no {sheet_name!r}.",
@@ -57,11 +57,11 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
         )
     sha256 = hashlib.sha256(data).hexdigest()
     match kind:
-        case Kind.DELIMITED:
+        case FileKind.DELIMITED:
             table = _read_delimited_file(data, options)
-        case Kind.PARQUET:
+        case FileKind.PARQUET:
             table = read_parquet(data, options)
-        case Kind.WORKBOOK:
+        case FileKind.WORKBOOK:
             table = read_workbook(data, options)
     del data
     return to_sheet(table, options, sha256)

@@ -83,7 +83,7 @@ class CellStyle:
     background: Colour | None = _WHITE
 
     @property
-    def is_dark(self) -> bool:
+    def shows_white(self) -> bool:
         return self.background is None or not _is_low_contrast(_WHITE, self.background)
 
     def displayed_text(self, text: str) -> str | None:
@@ -94,8 +94,10 @@ class CellStyle:
             return ""
         if text_section is None:
             return None
+        if text_section.is_white and not self.shows_white:
+            return ""
         displayed = text_section.layout.replace("@", text).replace(_POINT, ".").strip()
-        return "" if text_section.is_white and not self.is_dark else None if displayed == text.strip() else displayed
+        return None if displayed == text.strip() else displayed
 
     def displayed_number(self, text: str, *, is_exact: bool) -> str | None:
         """Return the displayed number (empty if nothing is visible), or None if `text` is displayed unchanged.
@@ -103,7 +105,7 @@ class CellStyle:
         The format may add leading zeros, or text between the digits. Decimals and digit grouping count as a difference
         only if `is_exact`.
         """
-        if is_displayed_white(self.code, text) and not self.is_dark:
+        if is_displayed_white(self.code, text) and not self.shows_white:
             return ""
         number = displayed_number(self.code, text)
         formatted = format_displayed_number(self.code, text, is_exact=is_exact)

@@ -53,7 +53,7 @@ _DAMAGE = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, NotImplem
 
 
 class Doubt(StrEnum):
-    """A reason to doubt the text of a cell. Its value ends the defect's code."""
+    """A reason to doubt the text of a cell. Its value is the last part of the defect's code."""
 
     FORMULA = "formula"
     """A formula without a value. The workbook was never calculated."""
@@ -190,7 +190,7 @@ class Workbook:
             raise self._duplicate_error(duplicates[0].rpartition(".")[2].removesuffix("+xml"))
 
     def _read_relationships(self, path: str) -> list[tuple[str, str, str]]:
-        """Return the (id, kind, path) of parts that `path`, or the whole file if empty, refers to (part 2, 9.3)."""
+        """Return (id, kind, path) for each part that `path` refers to (part 2, 9.3). "" stands for the whole file."""
         folder, name = posixpath.split(path)
         related: list[tuple[str, str, str]] = []
 
@@ -269,7 +269,7 @@ class Handlers:
     text: Callable[[str], object] | None = None
 
     def create_parser(self) -> expat.XMLParserType:
-        """Create an XML parser that calls the handlers. It rejects document types, which no workbook has."""
+        """Create an XML parser that calls the handlers. It rejects document type declarations."""
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
         parser.StartDoctypeDeclHandler = _reject_doctype
@@ -465,7 +465,7 @@ class _CellReader:
             row.displayed[column] = displayed
 
     def _displayed_value(self, cell: CellText, style: CellStyle) -> str | CellStyle | None:
-        """Return a cell's displayed text, or the style of a number, or None if the text is displayed as it is."""
+        """Return the displayed text of a cell, the style of a number, or None if the text is displayed unchanged."""
         kind = self._cell.get("t", "n") if self._inline is None else ""
         if style.is_invisible:
             return ""

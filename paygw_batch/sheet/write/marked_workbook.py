@@ -166,7 +166,7 @@ def build_marked_copy(
     Corrected cells (`edits`) become text. Marks from an earlier copy are removed first. Also returns the (row, column)
     of each formula, because the copy has no values for them. Exceptions from the library are not caught.
     """
-    with warnings.catch_warnings(action="ignore"):  # about lost parts, which `lost_parts` reports
+    with warnings.catch_warnings(action="ignore"):  # about lost parts, which `lost_part_kinds` reports
         book = load_workbook_copy(data)
         sheet = book[location.worksheet]
         _remove_marks(book, sheet)
@@ -248,11 +248,12 @@ def _list_problems(validated: Validated, location: SheetLocation) -> list[Proble
 def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
     """Remove the marks from an earlier copy. A workbook without marks keeps its own colours."""
     cells = _existing_cells(sheet).values()
-    lists = [other for other in book.worksheets if other is not sheet and _is_problem_list(other)]
-    if not lists and not any(cell.comment is not None and _OUR_COMMENT.search(cell.comment.text) for cell in cells):
+    problem_lists = [other for other in book.worksheets if other is not sheet and _is_problem_list(other)]
+    comments = [cell.comment.text for cell in cells if cell.comment is not None]
+    if not problem_lists and not any(map(_OUR_COMMENT.search, comments)):
         return
-    for other in lists:
-        book.remove(other)
+    for problem_list in problem_lists:
+        book.remove(problem_list)
     for cell in cells:
         if cell.has_style and cell.fill.fill_type == "solid" and cell.fill.fgColor.rgb in set(COLOURS.values()):
             cell.fill = PatternFill()

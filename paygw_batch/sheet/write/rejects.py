@@ -84,7 +84,7 @@ def write_marked_workbook(
 
 
 def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
-    """Write the refused rows as a table, with the faulty cells of a workbook marked. Returns notes for the user."""
+    """Write the refused rows as a table, whose faulty cells are marked in a workbook. Returns notes for the user."""
     table = rejected_rows(validated)
     can_mark = path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
     if not can_mark or table.height * table.width > MAX_MARKED_CELLS:
@@ -133,7 +133,7 @@ def _try_marked_copy(
                 cells=len(formula_cells),
             )
         )
-    if lost := workbook_copy.lost_parts(data, copy):
+    if lost := workbook_copy.lost_part_kinds(data, copy):
         notes.append(say("The copy does not have the workbook's {lost}.", lost=", ".join(say(part) for part in lost)))
     return copy, tuple(notes)
 

@@ -65,7 +65,7 @@ def rejected_rows(validated: Validated, *, include_valid: bool = False) -> pl.Da
 
 
 def row_height_points(texts: Iterable[str], widths: Iterable[int]) -> int:
-    """Return the height of a row of wrapped cells in points, which some spreadsheets don't compute."""
+    """Return the height in points of a row of wrapped cells. Some spreadsheets do not compute it themselves."""
     lines = (ceil(len(text) / (width * _LETTERS_PER_DIGIT)) for text, width in zip(texts, widths, strict=True))
     return _POINTS_PER_LINE * max(1, *lines)
 

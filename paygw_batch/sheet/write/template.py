@@ -46,7 +46,7 @@ class ColumnGuide:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The guide as a table row with `GUIDE_HEADINGS`."""
+        """The guide as a row of a table with the headings `GUIDE_HEADINGS`."""
         return (
             self.column,
             ", ".join(self.countries),
@@ -206,21 +206,22 @@ def _build_workbook(rules: Sequence[CountryRule], column_guides: Sequence[Column
     file = io.BytesIO()
     with Workbook(file, workbook_options()) as workbook:
         payees, help_sheet = workbook.add_worksheet(say("Payees")), workbook.add_worksheet(say("Help"))
-        _add_payees(workbook, payees, column_guides)
+        _add_columns(workbook, payees, column_guides)
         _add_help(workbook, help_sheet, rules, column_guides)
         _add_drop_down_lists(workbook, payees, column_guides)
     return file.getvalue()
 
 
-def _add_payees(workbook: Any, sheet: Any, column_guides: Sequence[ColumnGuide]) -> None:
-    """Add the headings, in bold if required, and text cells below them."""
+def _add_columns(workbook: Any, sheet: Any, column_guides: Sequence[ColumnGuide]) -> None:
+    """Write the headings (bold for required columns), and format the cells below them as text."""
     text_format = workbook.add_format({"num_format": "@"})
     required_format = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     optional_format = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
-    for i, column in enumerate(guided_columns(column_guides)):
-        is_required = any(guide.is_required for guide in column_guides if guide.column == column)
-        sheet.set_column(i, i, max(guide.width for guide in column_guides if guide.column == column), text_format)
-        sheet.write_string(0, i, column, required_format if is_required else optional_format)
+    for index, column in enumerate(guided_columns(column_guides)):
+        guides = [guide for guide in column_guides if guide.column == column]
+        is_required = any(guide.is_required for guide in guides)
+        sheet.set_column(index, index, max(guide.width for guide in guides), text_format)
+        sheet.write_string(0, index, column, required_format if is_required else optional_format)
     sheet.freeze_panes(1, 0)
     sheet.ignore_errors({"number_stored_as_text": f"A1:XFD{_LAST_ROW}"})
 

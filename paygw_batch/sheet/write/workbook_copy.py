@@ -96,7 +96,7 @@ def save_workbook(book: Workbook) -> bytes:
     return file.getvalue()
 
 
-def lost_parts(original: bytes, copy: bytes) -> list[str]:
+def lost_part_kinds(original: bytes, copy: bytes) -> list[str]:
     """Return the kinds of parts that are missing from the copy."""
     counts = zip(_UNCOPIED_PARTS.values(), _count_parts(original), _count_parts(copy), strict=True)
     return [kind for kind, old_count, new_count in counts if old_count > new_count]
