@@ -130,7 +130,7 @@ def attempt_order_id(client_orderid: str, generation: int) -> str:
 
 
 def first_order_id(order_id: str) -> str | None:
-    """Return the order id without its retry suffix, or None if it has none."""
+    """Return the order id without its retry suffix, or None if it has no suffix."""
     match = _LATER_ATTEMPT.fullmatch(order_id)
     return match[1] if match else None
 

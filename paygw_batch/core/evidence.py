@@ -139,9 +139,9 @@ def match_attempt(times: StatedTimes, intended_at: str | None) -> AttemptMatch:
         return AttemptMatch.EARLIER
     if times.sent_at is not None and times.sent_at.start > intended_at:
         return AttemptMatch.NONE
-    is_named = times.sent_at is not None and times.sent_at.start == intended_at
+    is_exact = times.sent_at is not None and times.sent_at.start == intended_at
     is_later = any(interval.start >= intended_at for interval in times.true_at)
-    return AttemptMatch.LATEST if is_named or is_later else AttemptMatch.UNSTATED
+    return AttemptMatch.LATEST if is_exact or is_later else AttemptMatch.UNSTATED
 
 
 @dataclass(frozen=True, slots=True)

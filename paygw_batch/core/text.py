@@ -136,11 +136,11 @@ def _layout(date: str) -> str:
     return _DIGITS.sub("0", re.sub("[0-9]{4}", "Y", date))
 
 
-def _possible_dates(date: re.Match[str]) -> set[tuple[int, ...]]:
+def _possible_dates(match: re.Match[str]) -> set[tuple[int, ...]]:
     """Return the possible dates as two-digit year (0 if absent), month and day (1 if absent)."""
-    parts, dates = _NUMBER_OR_WORD.findall(normalise_spelling(date[1])), set[tuple[int, ...]]()
-    for order in permutations(("year", "month", "day"), len(parts)):
-        by_role = dict(zip(order, parts, strict=True))
+    parts, dates = _NUMBER_OR_WORD.findall(normalise_spelling(match[1])), set[tuple[int, ...]]()
+    for roles in permutations(("year", "month", "day"), len(parts)):
+        by_role = dict(zip(roles, parts, strict=True))
         word_roles = [role for role, part in by_role.items() if part in _MONTHS]
         numbers = {role: int(_MONTHS.get(part, part)) for role, part in by_role.items()}
         month, day = numbers.get("month", 0), numbers.get("day", 1)
@@ -199,8 +199,8 @@ def escape_character(character: str) -> str:
 
 
 def _escape_json_character(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
+    utf16 = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{utf16[index]:02x}{utf16[index + 1]:02x}" for index in range(0, len(utf16), 2))
 
 
 def is_encoding(name: str) -> bool:

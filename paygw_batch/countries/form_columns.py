@@ -78,8 +78,8 @@ def _used_forms(
     root: Path, name: str, operation: files.OperationData, forms: Mapping[str, files.FormData]
 ) -> list[files.FormData]:
     entries = (country.operations.get(name) for country in files.read_countries(root).values())
-    names = [entry.form for entry in entries if entry is not None and entry.form is not None]
-    return [forms[form] for form in dict.fromkeys([operation.default_form, *sorted(names)]) if form in forms]
+    form_names = [entry.form for entry in entries if entry is not None and entry.form is not None]
+    return [forms[form] for form in dict.fromkeys([operation.default_form, *sorted(form_names)]) if form in forms]
 
 
 def _operation_columns(name: str, operation: files.OperationData, forms: Sequence[files.FormData]) -> tuple[str, ...]:

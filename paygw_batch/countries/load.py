@@ -79,7 +79,7 @@ def operation_names() -> tuple[str, ...]:
 
 
 def minor_units_by_currency() -> Mapping[str, int]:
-    """Map currencies to their numbers of decimals."""
+    """Return the number of decimals of each currency."""
     countries = files.read_countries(files.config_dir())
     return {country.currency: country.minor_units for country in countries.values()}
 
@@ -363,17 +363,17 @@ def _term_problems(case: _CountryCase) -> Iterator[str]:
 
 
 def _form_problems(case: _CountryCase) -> Iterator[str]:
-    form, documented = case.terms.form, case.documented_form
+    form, documented_form = case.terms.form, case.documented_form
     if form is None:
         return
     if form not in case.forms:
         suggestion = files.nearest(form, case.forms)
         yield say("{key}.form: there is no form {form!r}. {nearest}", key=case.key, form=form, nearest=suggestion)
-    elif documented not in {None, form}:
+    elif documented_form not in {None, form}:
         yield say(
             "{key}.form: remove this setting. The gateway's documentation already gives the {form} form for {country}.",
             key=case.key,
-            form=documented,
+            form=documented_form,
             country=say(case.country.name),
         )
 

@@ -82,7 +82,7 @@ class AmountUnit(StrEnum):
 class ReplyNames:
     """The names of fields in a reply, as dotted paths. The first name that is present applies.
 
-    `minor_units` maps currencies to their numbers of decimals, and is needed if `amount_unit` is `minor`.
+    `minor_units` maps each currency to its number of decimals, and is needed if `amount_unit` is `minor`.
     """
 
     order_id: tuple[str, ...]

@@ -271,11 +271,11 @@ class NumberColumn:
     @property
     def _forms(self) -> tuple[pl.Expr, ...]:
         """Whether the number is in each form: with a dialling code, a trunk prefix, neither, or a lost zero."""
-        plan = self.numbers
-        has_code = self._digits.str.contains(rf"^(?:\+|00)?{plan.dialling_code}{plan.pattern}$")
-        trunk = [self._digits.str.contains(f"^{plan.trunk_prefix}{plan.pattern}$")] if plan.trunk_prefix else []
-        has_no_prefix = self._digits.str.contains(f"^{plan.pattern}$")
-        return (has_code, *trunk, has_no_prefix, *([self._lacks_zero] if plan.keeps_zero else []))
+        numbers, digits = self.numbers, self._digits
+        has_code = digits.str.contains(rf"^(?:\+|00)?{numbers.dialling_code}{numbers.pattern}$")
+        has_trunk = [digits.str.contains(f"^{numbers.trunk_prefix}{numbers.pattern}$")] if numbers.trunk_prefix else []
+        has_no_prefix = digits.str.contains(f"^{numbers.pattern}$")
+        return (has_code, *has_trunk, has_no_prefix, *([self._lacks_zero] if numbers.keeps_zero else []))
 
     @property
     def _lacks_zero(self) -> pl.Expr:
@@ -306,10 +306,9 @@ class NumberColumn:
 
     @property
     def _is_mobile(self) -> pl.Expr:
-        plan = self.numbers
         # One pattern for all forms is cheaper than `_forms`.
-        has_form = self._digits.str.contains(rf"^{self._prefix_pattern}?{plan.pattern}$")
-        return has_form | self._lacks_zero if plan.keeps_zero else has_form
+        has_form = self._digits.str.contains(rf"^{self._prefix_pattern}?{self.numbers.pattern}$")
+        return has_form | self._lacks_zero if self.numbers.keeps_zero else has_form
 
     @property
     def _is_partly_masked(self) -> pl.Expr:

@@ -21,7 +21,7 @@ from paygw_batch.sheet.clean import guard_formulas, unguard_formulas
 from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
-from paygw_batch.sheet.write.table import rejected_rows, write_frame
+from paygw_batch.sheet.write.table import rows_to_correct, write_frame
 from tests.support.long_part import example_count
 from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
@@ -121,7 +121,7 @@ ALIASES = {"net amount": "amount", "mobile phone": "phone"}
 def test_corrected_rejects_can_be_submitted(sheet: MakeSheet, rules: Rules, tmp_path: Path, extension: str) -> None:
     first = validate(sheet(MIXED, aliases=ALIASES), rules)
     path = tmp_path / f"pay.rejects.{extension}"
-    write_frame(rejected_rows(first), path)
+    write_frame(rows_to_correct(first), path)
     again = read_sheet(path, ReadOptions(aliases=ALIASES))
     assert again.frame.columns == first.sheet.frame.columns
     bad = first.sheet.frame.filter(~first.rows["valid"])
@@ -130,7 +130,7 @@ def test_corrected_rejects_can_be_submitted(sheet: MakeSheet, rules: Rules, tmp_
 
 
 def test_rejects_keep_sender_columns_and_problems(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
-    frame = rejected_rows(validate(sheet(MIXED, aliases=ALIASES), rules))
+    frame = rows_to_correct(validate(sheet(MIXED, aliases=ALIASES), rules))
     assert frame.columns == ["row", "problems", *MIXED.splitlines()[0].split(",")]
     assert frame["row"].to_list() == [3, 4]
     assert frame["problems"].to_list() == [
@@ -139,14 +139,14 @@ def test_rejects_keep_sender_columns_and_problems(sheet: MakeSheet, rules: Rules
     ]
     assert frame["Note"].to_list() == ["=HYPERLINK(1)", "plain"]
     validated = validate(sheet(lines(GOOD + ",x")), rules)
-    write_frame(rejected_rows(validated), tmp_path / "r.csv")
+    write_frame(rows_to_correct(validated), tmp_path / "r.csv")
     assert codes(validate(read_sheet(tmp_path / "r.csv", ReadOptions()), rules).defects) == [(2, "phone.format")]
-    assert rejected_rows(validated)["phone"].to_list() == ["+254712345678,x"]
+    assert rows_to_correct(validated)["phone"].to_list() == ["+254712345678,x"]
     read = sheet(lines(GOOD + ",2,none", header=HEADER + ",row,problems"))
     assert read.unknown == ()
     assert read.notes == ("The columns row and problems come from a rejects file, and are ignored.",)
     validated = validate(sheet(lines(GOOD.replace("1500.50", "0") + ",77", header=HEADER + ",row")), rules)
-    write_frame(rejected_rows(validated), tmp_path / "r.csv")
+    write_frame(rows_to_correct(validated), tmp_path / "r.csv")
     again = read_sheet(tmp_path / "r.csv", ReadOptions())
     assert again.frame["row (sheet)"].to_list() == ["77"]
     assert again.frame["row"].to_list() == [2]
@@ -157,6 +157,6 @@ def test_rejects_keep_sender_columns_and_problems(sheet: MakeSheet, rules: Rules
 def test_rejects_file_preserves_printable_notes(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str) -> None:
     quoted = '"' + note.replace('"', '""') + '"'
     validated = validate(sheet(lines(f"{GOOD},{quoted}".replace("1500.50", "0"), header=HEADER + ",note")), rules)
-    write_frame(rejected_rows(validated), tmp_path / "r.csv")
+    write_frame(rows_to_correct(validated), tmp_path / "r.csv")
     again = read_sheet(tmp_path / "r.csv", ReadOptions())
     assert again.frame["note"].to_list() == validated.sheet.frame["note"].to_list()

@@ -293,7 +293,7 @@ def code_meaning(
 
     Its texts use the sender's heading for the column, if there is one. Raises `KeyError` for an unknown code.
     """
-    subject, _, kind = code.partition(".")
+    column, _, kind = code.partition(".")
     meaning = meanings.get(code) or meanings[f"{ANY_COLUMN}.{kind}"]
     texts = (meaning.label, meaning.sentence, meaning.suggestion)
-    return CodeMeaning(*(say(text, column=headings.get(subject) or subject) for text in texts))
+    return CodeMeaning(*(say(text, column=headings.get(column) or column) for text in texts))

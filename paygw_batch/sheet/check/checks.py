@@ -145,10 +145,10 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
 
 
 def country_checks(rule: CountryRule, rules: Rules) -> tuple[ColumnCheck, ...]:
-    common = (_order_id_check(rule.headings), _amount_check(rule, rule.headings), _currency_check(rule))
+    common_checks = (_order_id_check(rule.headings), _amount_check(rule, rule.headings), _currency_check(rule))
     if rule.form is None:
-        return (_defect_check(_ALWAYS, "country", "unusable", pl.lit(say(rule.unusable))), *common)
-    return (*common, *_mismatch_checks(rule), *_form_checks(rule, rule.form.fields, rules))
+        return (_defect_check(_ALWAYS, "country", "unusable", pl.lit(say(rule.unusable))), *common_checks)
+    return (*common_checks, *_mismatch_checks(rule), *_form_checks(rule, rule.form.fields, rules))
 
 
 def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules) -> Iterator[ColumnCheck]:
@@ -359,11 +359,13 @@ def _payee_name_columns(rule: CountryRule) -> frozenset[str]:
 def _name_check(column: str, rule: CountryRule, *, required: bool) -> ColumnCheck:
     """Return a check for names, which must not look like other names or start like formulas."""
     text, value = pl.col(column), shortened_value(column)
-    bidi = build_message("{value} contains an invisible character that reverses text. Retype the name.", value=value)
-    formula = build_message("{value} begins like a formula. Enter only the name.", value=value)
+    direction_message = build_message(
+        "{value} contains an invisible character that reverses text. Retype the name.", value=value
+    )
+    formula_message = build_message("{value} begins like a formula. Enter only the name.", value=value)
     reasons = (
-        Reason(f"{column}.direction", text.str.contains(_REVERSES_TEXT), bidi),
-        Reason(f"{column}.formula_sign", text.str.contains(_STARTS_A_FORMULA), formula),
+        Reason(f"{column}.direction", text.str.contains(_REVERSES_TEXT), direction_message),
+        Reason(f"{column}.formula_sign", text.str.contains(_STARTS_A_FORMULA), formula_message),
     )
     return _text_check(column, rule, *reasons, forbidden=f"{_REVERSES_TEXT}|{_STARTS_A_FORMULA}", required=required)
 
@@ -568,8 +570,10 @@ def _name_warning(name: str) -> ColumnCheck:
 
 
 def _damage_warning(name: str) -> ColumnCheck:
-    text, fixed, value = pl.col(name), repair_column(name), shortened_value(name)
-    advice = build_message("{value} may have been damaged by software. Is the name {right}?", value=value, right=fixed)
+    text, repaired, value = pl.col(name), repair_column(name), shortened_value(name)
+    advice = build_message(
+        "{value} may have been damaged by software. Is the name {right}?", value=value, right=repaired
+    )
     warning = build_message("{value} may have been damaged by software. Check the name.", value=value)
-    reasons = Reason(f"{name}.damaged", text != fixed, advice, fixed), Reason(f"{name}.damaged", _ALWAYS, warning)
-    return ColumnCheck(name, ((text == fixed) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)
+    reasons = Reason(f"{name}.damaged", text != repaired, advice, repaired), Reason(f"{name}.damaged", _ALWAYS, warning)
+    return ColumnCheck(name, ((text == repaired) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)

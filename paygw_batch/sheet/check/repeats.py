@@ -143,7 +143,7 @@ def normalise_ids(text: pl.Series) -> pl.Series:
 def find_look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a defect for each row whose `client_orderid` is another row's id spelled differently."""
     order_ids = frame.select("row", "client_orderid").drop_nulls()
-    ids = order_ids.with_columns(folded=normalise_ids(order_ids["client_orderid"]))
+    order_ids = order_ids.with_columns(folded=normalise_ids(order_ids["client_orderid"]))
     message = build_message(
         "{value} differs only in spelling from {other} in row {row}. If they are the same payment, delete one row. If "
         "not, give one an id that differs in more than case, width or hyphens.",
@@ -151,7 +151,8 @@ def find_look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
         other=shortened_value("other"),
         row=pl.col("other_row"),
     )
-    return findings_for_rows(_pair_rows(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
+    pairs = _pair_rows(order_ids, ["folded"], "client_orderid")
+    return findings_for_rows(pairs, "client_orderid", LOOK_ALIKE, message)
 
 
 def find_rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
@@ -172,17 +173,17 @@ def find_rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
     return findings_for_rows(_pair_rows(suspects, [*keys, "repaired"], "folded"), "client_orderid", REWRITTEN, message)
 
 
-def _pair_rows(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
+def _pair_rows(rows: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
     """Pair rows that have the same `keys` but differ in the column `text`. Adds the other row's id and number."""
     order_id, row, is_different = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
-    groups = ids.group_by(keys).agg(
+    groups = rows.group_by(keys).agg(
         text_of_first=pl.col(text).first(),
         first=order_id.first(),
         first_row=row.first(),
         second=order_id.filter(is_different).first(),
         second_row=row.filter(is_different).first(),
     )
-    paired = ids.join(groups.drop_nulls("second"), on=keys, how="inner", maintain_order="left").rechunk()
+    paired = rows.join(groups.drop_nulls("second"), on=keys, how="inner", maintain_order="left").rechunk()
     is_first = pl.col(text) == pl.col("text_of_first")
     return paired.with_columns(
         other=pl.when(is_first).then("second").otherwise("first"),

@@ -344,8 +344,8 @@ class _CountryChecker:
     def _check(
         self, part: pl.DataFrame, checks: Sequence[ColumnCheck], selected: pl.Series | None = None
     ) -> tuple[pl.Series, list[CheckFailure]]:
-        """Return whether each row passes all checks, and the failures. Only `selected` rows can fail, if given."""
-        passing = pl.Series([True]).new_from_index(0, part.height)
+        """Return a mask of rows that pass all checks, and the failures. If `selected` is given, no other rows fail."""
+        passes_all = pl.Series([True]).new_from_index(0, part.height)
         failures = []
         results = part.select(check.passes.alias(str(position)) for position, check in enumerate(checks))
         for position, (check, passes) in enumerate(zip(checks, results, strict=True)):
@@ -354,5 +354,5 @@ class _CountryChecker:
                 is_failing = ~is_passing
                 rows = pl.DataFrame([part[name].filter(is_failing) for name in check.needed_columns])
                 failures.append(CheckFailure(self.code, position, check, rows))
-                passing &= is_passing
-        return passing, failures
+                passes_all &= is_passing
+        return passes_all, failures

@@ -21,7 +21,7 @@ from paygw_batch.language import say
 from paygw_batch.sheet.read.headings import IGNORED_HEADING, MAX_SAMPLES, FileHeading, fold_heading
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
 
-_MIN_LIKENESS = 0.85
+_MIN_SIMILARITY = 0.85
 _MISLEADING_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -107,7 +107,7 @@ def _profile_headings() -> tuple[tuple[str, str], ...]:
 
 def _match_spelling(heading: str, columns: Sequence[str]) -> str | None:
     by_name = {fold_heading(column): column for column in columns} | dict(_profile_headings())
-    matches = get_close_matches(fold_heading(re.sub(r"\(.*?\)", "", heading)), by_name, n=1, cutoff=_MIN_LIKENESS)
+    matches = get_close_matches(fold_heading(re.sub(r"\(.*?\)", "", heading)), by_name, n=1, cutoff=_MIN_SIMILARITY)
     return by_name[matches[0]] if matches else None
 
 

@@ -141,10 +141,10 @@ def _has_required(names: Sequence[str | None]) -> bool:
 
 
 def _match_columns(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
-    targets = ((alias, _require_known_column(alias, column)) for alias, column in aliases.items())
+    meanings = ((alias, _require_known_column(alias, column)) for alias, column in aliases.items())
     lookup = {fold_heading(name): name for name in columns}
     known = {*columns, IGNORED_HEADING}  # columns of other operations are unknown here
-    lookup |= {fold_heading(alias): column for alias, column in targets if column in known}
+    lookup |= {fold_heading(alias): column for alias, column in meanings if column in known}
     return [lookup.get(fold_heading(cell)) or None for cell in cells]
 
 
@@ -174,7 +174,7 @@ def no_header_error(
     """Return the error for a file whose first `rows` contain no header. It suggests columns to add, or profiles."""
     file = options.file
     label = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
-    closest = max(rows, key=lambda cells: _row_likeness(cells, options), default=[])
+    closest = max(rows, key=lambda cells: _row_similarity(cells, options), default=[])
     names = match_names(closest, options)
     row = list(rows).index(closest) + 1 if closest else 0
     headings = [
@@ -230,12 +230,12 @@ def column_texts(index: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(cell[:SHOWN_CHARACTERS] for cell in cells if cell)
 
 
-def header_likeness(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, int, int]:
-    """Return the likeness of the row most like a header, for choosing the most likely worksheet."""
-    return max((_row_likeness(cells, options) for cells in rows), default=(False, 0, 0))
+def header_similarity(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, int, int]:
+    """Return the similarity of the row most like a header, for choosing the most likely worksheet."""
+    return max((_row_similarity(cells, options) for cells in rows), default=(False, 0, 0))
 
 
-def _row_likeness(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
+def _row_similarity(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
     """Return whether a profile fits a row, and how many known columns and texts without digits it has."""
     known_count = sum(name is not None for name in match_names(cells, options))
     texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}
@@ -266,11 +266,11 @@ def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> H
     names: list[str] = []
     sender_headings: dict[str, str] = {}
     nameless: set[str] = set()
-    for position, (heading, known) in enumerate(zip(trimmed, columns, strict=True), start=1):
+    for position, (heading, column) in enumerate(zip(trimmed, columns, strict=True), start=1):
         if not heading:
             nameless.add(f"column {position}")
-        name = known or heading or f"column {position}"
-        if known is None and name in reserved:
+        name = column or heading or f"column {position}"
+        if column is None and name in reserved:
             name = f"{name} (ours)" if is_rejects and name in REJECTS_COLUMNS else f"{name} (sheet)"
         if name in sender_headings:
             raise HeadingError(
@@ -286,6 +286,6 @@ def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> H
             )
         sender_headings[name] = heading
         names.append(name)
-    added = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
-    unknown = tuple(name for name, known in zip(names, columns, strict=True) if known is None and name not in added)
-    return Headings(tuple(names), sender_headings, unknown, frozenset(nameless), added)
+    ours = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
+    unknown = tuple(name for name, column in zip(names, columns, strict=True) if column is None and name not in ours)
+    return Headings(tuple(names), sender_headings, unknown, frozenset(nameless), ours)

@@ -43,11 +43,11 @@ def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> TrialResult:
             say("Parquet files cannot be read here, because no Python interpreter was found to test them with.")
         )
     environ = child_environment(os.environ)
-    trial = subprocess.run(  # noqa: S603 (our own program, with our own arguments)
+    child = subprocess.run(  # noqa: S603 (our own program, with our own arguments)
         command, input=data, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
     )
     try:
-        return TrialResult(trial.returncode)
+        return TrialResult(child.returncode)
     except ValueError:  # a signal or the interpreter ended the child
         return TrialResult.DAMAGED
 
@@ -63,16 +63,16 @@ def run_trial(max_rows: int, max_bytes: int) -> None:
     sys.exit(result)
 
 
-def _set_limit(limit: int, value: int) -> None:
-    hard_limit = resource.getrlimit(limit)[1]
+def _set_limit(kind: int, value: int) -> None:
+    hard_limit = resource.getrlimit(kind)[1]
     value = value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit)
-    resource.setrlimit(limit, (value, value))
+    resource.setrlimit(kind, (value, value))
 
 
 def text_columns(schema: pl.Schema) -> list[str]:
     """Return the columns that can be converted to text. Other columns are never decoded."""
-    wide = (name for name, dtype in schema.items() if isinstance(dtype, pl.Decimal) and dtype.precision > MAX_DIGITS)
-    unsupported = {name for name, dtype in schema.items() if dtype.is_nested() or dtype in _NOT_TEXT}.union(wide)
+    long = (name for name, dtype in schema.items() if isinstance(dtype, pl.Decimal) and dtype.precision > MAX_DIGITS)
+    unsupported = {name for name, dtype in schema.items() if dtype.is_nested() or dtype in _NOT_TEXT}.union(long)
     return [name for name in schema if name not in unsupported]
 
 

@@ -20,7 +20,7 @@ from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
     HeadingError,
     ReadOptions,
-    header_likeness,
+    header_similarity,
     is_header,
     match_headings,
     no_header_error,
@@ -217,7 +217,7 @@ def _most_likely_worksheet(book: Workbook, parts: Sequence[WorksheetPart], optio
 
     def rate_worksheet(part: WorksheetPart) -> tuple[bool, int, int]:
         rows_above = _read_header(book, part, options).rows_above
-        return header_likeness([row_texts(row) for row in rows_above], options)
+        return header_similarity([row_texts(row) for row in rows_above], options)
 
     return max(candidates, key=rate_worksheet)
 

@@ -180,7 +180,7 @@ def build_marked_copy(
 
 
 def build_marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> bytes:
-    """Build a workbook from a table (`rejected_rows`), and mark it as `build_marked_copy` does.
+    """Build a workbook from a table (`rows_to_correct`), and mark it as `build_marked_copy` does.
 
     All cells except row numbers are text, so that spreadsheets don't convert values.
     """

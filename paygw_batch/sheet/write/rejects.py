@@ -19,7 +19,7 @@ from paygw_batch.sheet.read.frame import to_sheet
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import reread_bytes
 from paygw_batch.sheet.read.xlsx import locate_sheet, read_workbook
-from paygw_batch.sheet.write.table import rejected_rows, write_frame
+from paygw_batch.sheet.write.table import rows_to_correct, write_frame
 
 MAX_MARKED_CELLS = 300_000
 """The maximum number of cells in a marked table. The library creates an object for each."""
@@ -55,7 +55,7 @@ def write_rejects(validated: Validated, source: Path, options: ReadOptions, path
         return RejectsFile(is_workbook=False, notes=_write_table(validated, path))
     result = _try_marked_copy(source, validated, options)
     if isinstance(result, str):
-        write_frame(rejected_rows(validated), path)
+        write_frame(rows_to_correct(validated), path)
         template = mark("{name} is a table of the refused rows, not a marked copy of the workbook: {why}.")
         return RejectsFile(is_workbook=False, notes=(say(template, name=path.name, why=result),))
     data, notes = result
@@ -75,7 +75,7 @@ def write_marked_workbook(
     if not isinstance(result, str):
         write_atomically(path, result[0])
         return
-    table = rejected_rows(validated, include_valid=True)
+    table = rows_to_correct(validated, include_valid=True)
     if importlib.util.find_spec("openpyxl") is None or table.height * table.width > MAX_MARKED_CELLS:
         raise OutputError(say(NO_MARKED_WORKBOOK))
     from paygw_batch.sheet.write.marked_workbook import build_marked_table  # noqa: PLC0415 (needs the extra)
@@ -85,7 +85,7 @@ def write_marked_workbook(
 
 def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
     """Write the refused rows as a table, whose faulty cells are marked in a workbook. Returns notes for the user."""
-    table = rejected_rows(validated)
+    table = rows_to_correct(validated)
     can_mark = path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
     if not can_mark or table.height * table.width > MAX_MARKED_CELLS:
         write_frame(table, path)

@@ -52,7 +52,7 @@ def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool 
             raise build_output_error(path, error) from error
 
 
-def rejected_rows(validated: Validated, *, include_valid: bool = False) -> pl.DataFrame:
+def rows_to_correct(validated: Validated, *, include_valid: bool = False) -> pl.DataFrame:
     """Return the invalid rows, or all rows (`include_valid`), for correction.
 
     `row` (UInt32) and `problems` (all messages about the row) come first, then the sender's columns under their own
