@@ -10,7 +10,7 @@ from decimal import Decimal
 from itertools import permutations
 
 _HYPHENS = frozenset({"Pd"})
-"""The Unicode category of hyphens and dashes. The minus sign has another."""
+"""The Unicode category of hyphens and dashes. The minus sign is in another category."""
 _MINUS = "\u2212"
 _INVISIBLE = frozenset({"Cf"})
 """The Unicode category of format characters: soft hyphens, joiners, zero-width spaces, direction marks."""

@@ -167,7 +167,7 @@ class _CountryCase:
         return frozenset(unrequested) | self.fields_marked("never")
 
     def fields_marked(self, usage: str) -> frozenset[str]:
-        return frozenset(name for name, marked_as in self.country_operation.fields.items() if marked_as == usage)
+        return frozenset(name for name, field_usage in self.country_operation.fields.items() if field_usage == usage)
 
     @property
     def sent_fields(self) -> Mapping[str, files.FieldData]:

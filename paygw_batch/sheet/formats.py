@@ -1,4 +1,4 @@
-"""The formats in which tables are written.
+"""Defines the formats in which tables are written.
 
 A file's extension selects one of `FORMATS`. Every command uses this module to check which files it may overwrite. So
 a format's library is loaded only when a table is written.

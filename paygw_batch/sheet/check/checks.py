@@ -1,4 +1,4 @@
-"""The checks of rows: one condition for each column of a country, and the reasons for failing it.
+"""Defines the checks of rows: one condition for each column of a country, and the reasons for failing it.
 
 All conditions are expressions over a `clean_columns` frame. `contract.country_schema` puts these checks into the
 country's pandera schema, and `row_checker` runs them. Nothing else decides whether a value is valid

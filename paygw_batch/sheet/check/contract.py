@@ -1,4 +1,4 @@
-"""The rules of a country as a pandera schema, which is the only definition of a valid row.
+"""Defines the rules of a country as a pandera schema, which is the only definition of a valid row.
 
 Each column of the schema has the country's `ColumnCheck` as its pandera check. Validation runs these checks for all
 columns together (`row_checker`). Before a row is stored for payment, it must also pass pandera's own `validate`. A

@@ -94,7 +94,7 @@ def _build_validated(
     similar = tally.repeated_payee_rows
     repeat_warnings = payee_warnings(sheet_pass.lines_for(sheet, similar)) if similar.len() else empty_findings()
     warnings = tally.warnings().with_findings(file_warnings, added_first=True).with_findings(repeat_warnings)
-    # Computing rows with their defects is expensive if there are many, and most commands never show them.
+    # Computing the rows is expensive if many have defects, and most commands never show them.
     lines, reasons = tally.lines, DeferredFrame(lambda: _row_reasons(defects.all_findings.frame))
     if lines is None:
         # No more checks are needed here, because rows pass `ContractGate` when their batch is opened.

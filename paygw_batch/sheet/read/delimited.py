@@ -171,12 +171,12 @@ def _flag_split_amounts(table: Table, delimiter: str) -> Table:
     next_columns = list(takewhile(lambda name: cleanings.get(name) not in _STRICT, names[names.index("amount") + 1 :]))
     if delimiter != "," or not next_columns:
         return table
-    is_regular = ~pl.col("row").is_in(table.defects["row"].implode())
+    has_no_defect = ~pl.col("row").is_in(table.defects["row"].implode())
     value_and_next = (pl.col(name).str.strip_chars() for name in ("amount", next_columns[0]))
     joined_value = pl.concat_str(value_and_next, separator=",").str.slice(0, SHOWN_CHARACTERS)
     nameless = [name for name in next_columns if name in table.headings.nameless]
     later_columns = names[names.index(next_columns[0]) + 1 :]
-    has_nameless, has_later = (
+    has_nameless_value, has_later_value = (
         pl.any_horizontal(pl.lit(value=False), *(pl.col(name).str.contains(VISIBLE) for name in columns)).fill_null(
             value=False
         )
@@ -188,8 +188,11 @@ def _flag_split_amounts(table: Table, delimiter: str) -> Table:
     )
     looks_split = joined_value.str.contains(_SPLIT_THOUSANDS) | has_cents
     may_be_amount = joined_value.str.contains(r"^[^.,]*[0-9],[0-9]") if next_columns[0] in nameless else looks_split
-    rows = table.frame.filter(is_regular, pl.col(next_columns[0]).str.contains(VISIBLE)).select(
-        "row", whole=joined_value, is_certain=may_be_amount & has_nameless, is_unsure=looks_split & ~has_later
+    rows = table.frame.filter(has_no_defect, pl.col(next_columns[0]).str.contains(VISIBLE)).select(
+        "row",
+        whole=joined_value,
+        is_certain=may_be_amount & has_nameless_value,
+        is_unsure=looks_split & ~has_later_value,
     )
     certain, unsure = rows.filter("is_certain"), rows.filter("is_unsure", ~pl.col("is_certain"))
     message = build_message(
@@ -330,18 +333,20 @@ def _counts_agree(data: bytes, header: HeaderPosition, marks: LineMarks) -> bool
     The few lines with quotation marks are checked one by one. polars rejects extra fields, so if the other lines have
     the right total of delimiters, none of them lacks a field or is blank.
     """
-    needed = len(header.cells) - 1
-    if marks.are_uniform(needed):
+    delimiter_count = len(header.cells) - 1
+    if marks.are_uniform(delimiter_count):
         return True
     quoted = _quoted_lines(data, header.offset, max_lines=marks.line_count // _LINES_PER_QUOTED)
     if quoted is None:
         return False
     quoted_delimiters = sum(line.count(marks.delimiter) for line in quoted)
-    if marks.marks.count(marks.delimiter) - quoted_delimiters != needed * (marks.line_count - len(quoted)):
+    unquoted_count = marks.line_count - len(quoted)
+    if marks.marks.count(marks.delimiter) - quoted_delimiters != delimiter_count * unquoted_count:
         return False
     quoted_lines = pl.Series("line", [line.decode().removesuffix("\r") for line in quoted], pl.String).to_frame()
-    is_well_formed = pl.col("line").str.contains(_line_pattern(header)) & (_delimiters_outside_quotes(header) == needed)
-    return bool(quoted_lines.select(is_well_formed.all()).item())
+    has_fields = pl.col("line").str.contains(_line_pattern(header))
+    has_fields &= _delimiters_outside_quotes(header) == delimiter_count
+    return bool(quoted_lines.select(has_fields.all()).item())
 
 
 def _quoted_lines(data: bytes, offset: int, *, max_lines: int) -> list[bytes] | None:

@@ -118,10 +118,10 @@ class CellStyle:
 
 @dataclass(frozen=True, slots=True)
 class RuleEffect:
-    """The effect of conditional formatting: to strike text through, or to hide or change values (`hides`)."""
+    """The effect of conditional formatting: to strike text through, or to hide or change values (`obscures`)."""
 
     strikes: bool = False
-    hides: bool = False
+    obscures: bool = False
 
 
 FONT_TAGS = frozenset({"strike", "color", "sz"})
@@ -173,7 +173,7 @@ class _RuleStyle:
             is_displayed_white(self._code, _SAMPLE_AMOUNT)
             or displayed_number(self._code, _SAMPLE_AMOUNT) != Decimal(_SAMPLE_AMOUNT)
         )
-        return RuleEffect(strikes=self._font.is_struck, hides=is_unreadable or is_date or changes_number)
+        return RuleEffect(strikes=self._font.is_struck, obscures=is_unreadable or is_date or changes_number)
 
 
 @dataclass(slots=True)
@@ -457,10 +457,10 @@ class Overlays:
             case "cfRule" if (number := int(attributes.get("dxfId", "-1"))) in range(len(self.effects)):
                 self._add_rule(self.effects[number])
             case "dataBar" | "iconSet" if not is_true(attributes.get("showValue", "1")):
-                self._add_rule(RuleEffect(hides=True))
+                self._add_rule(RuleEffect(obscures=True))
 
     def _add_rule(self, effect: RuleEffect) -> None:
-        if effect.strikes or effect.hides:
+        if effect.strikes or effect.obscures:
             self.rules += [(area, effect) for area in self._areas]
             self.budget.count_doubts(0, len(self._areas))
 

@@ -378,7 +378,7 @@ def _rule_warnings(content: Content) -> Iterator[_Finding]:
             "other. Delete those that should not be paid."
         )
         yield 0, "row", None, "row.struck", message
-    for column in sorted({column for column, effect in effects if effect.hides}):
+    for column in sorted({column for column, effect in effects if effect.obscures}):
         message = say(
             "Conditional formatting in the spreadsheet can hide values in the column {heading!r}, or show different "
             "ones. The actual values are used.",
