@@ -312,7 +312,6 @@ class NumberColumn:
 
     @property
     def _is_partly_masked(self) -> pl.Expr:
-        """Whether some but not all digits of the number are masked."""
         if self.kind is not FieldKind.MASKED_PHONE:
             return pl.lit(value=False)
         is_fully_masked = self._masked_number.str.contains(r"^\*+$")

@@ -357,8 +357,7 @@ ROWS_PER_PAGE = 20_000
 
 def to_pages(frame: pl.DataFrame) -> Iterator[bytes]:
     """Yield a frame as compressed Arrow IPC files of at most `ROWS_PER_PAGE` rows. An empty frame has one page."""
-    parts = frame.iter_slices(ROWS_PER_PAGE) if frame.height else [frame]
-    for part in parts:
+    for part in frame.iter_slices(ROWS_PER_PAGE) if frame.height else [frame]:
         page = io.BytesIO()
         part.write_ipc(page, compression="zstd")
         yield page.getvalue()

@@ -351,7 +351,6 @@ def _text_check(column: str, rule: CountryRule, *reasons: Reason, forbidden: str
 
 
 def _payee_name_columns(rule: CountryRule) -> frozenset[str]:
-    """Return the columns that contain the payee's name or part of it."""
     shown_columns = dict(rule.form.shown) if rule.form is not None else {}
     return frozenset({PAYEE_NAME, *shown_columns.get(PAYEE_NAME, ())})
 
@@ -359,13 +358,11 @@ def _payee_name_columns(rule: CountryRule) -> frozenset[str]:
 def _name_check(column: str, rule: CountryRule, *, required: bool) -> ColumnCheck:
     """Return a check for names, which must not look like other names or start like formulas."""
     text, value = pl.col(column), shortened_value(column)
-    direction_message = build_message(
-        "{value} contains an invisible character that reverses text. Retype the name.", value=value
-    )
-    formula_message = build_message("{value} begins like a formula. Enter only the name.", value=value)
+    bidi = build_message("{value} contains an invisible character that reverses text. Retype the name.", value=value)
+    formula = build_message("{value} begins like a formula. Enter only the name.", value=value)
     reasons = (
-        Reason(f"{column}.direction", text.str.contains(_REVERSES_TEXT), direction_message),
-        Reason(f"{column}.formula_sign", text.str.contains(_STARTS_A_FORMULA), formula_message),
+        Reason(f"{column}.direction", text.str.contains(_REVERSES_TEXT), bidi),
+        Reason(f"{column}.formula_sign", text.str.contains(_STARTS_A_FORMULA), formula),
     )
     return _text_check(column, rule, *reasons, forbidden=f"{_REVERSES_TEXT}|{_STARTS_A_FORMULA}", required=required)
 
@@ -570,10 +567,8 @@ def _name_warning(name: str) -> ColumnCheck:
 
 
 def _damage_warning(name: str) -> ColumnCheck:
-    text, repaired, value = pl.col(name), repair_column(name), shortened_value(name)
-    advice = build_message(
-        "{value} may have been damaged by software. Is the name {right}?", value=value, right=repaired
-    )
+    text, fixed, value = pl.col(name), repair_column(name), shortened_value(name)
+    advice = build_message("{value} may have been damaged by software. Is the name {right}?", value=value, right=fixed)
     warning = build_message("{value} may have been damaged by software. Check the name.", value=value)
-    reasons = Reason(f"{name}.damaged", text != repaired, advice, repaired), Reason(f"{name}.damaged", _ALWAYS, warning)
-    return ColumnCheck(name, ((text == repaired) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)
+    reasons = Reason(f"{name}.damaged", text != fixed, advice, fixed), Reason(f"{name}.damaged", _ALWAYS, warning)
+    return ColumnCheck(name, ((text == fixed) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)

@@ -228,7 +228,6 @@ def whole_sheet_refusal(validated: Validated) -> str:
 
 
 def _require_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
-    """Raise `MissingColumns` if the sheet lacks a column that its countries require."""
     available = {*sheet.headers, "client_orderid"}
     countries_by_column: dict[str, list[str]] = defaultdict(list)
     for code in countries.drop_nulls().sort():
@@ -275,7 +274,6 @@ def _row_reasons(defects: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sender_columns(raw: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
-    """Return `row` and those of the sender's columns that the reconciliation shows."""
     sender_columns = [name for name in reconciled_columns(sheet.operation) if name in sheet.headers]
     return raw.select("row", *sender_columns, *sheet.unknown)
 

@@ -174,7 +174,7 @@ def no_header_error(
     """Return the error for a file whose first `rows` contain no header. It suggests columns to add, or profiles."""
     file = options.file
     label = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
-    closest = max(rows, key=lambda cells: _row_similarity(cells, options), default=[])
+    closest = max(rows, key=lambda cells: header_similarity(cells, options), default=[])
     names = match_names(closest, options)
     row = list(rows).index(closest) + 1 if closest else 0
     headings = [
@@ -206,7 +206,7 @@ def _missing_columns_message(label: str, row: int, names: Sequence[str | None], 
 
 
 def _profile_error(label: str, row: int, profiles: Sequence[str], headings: Sequence[FileHeading]) -> UnknownHeadings:
-    """Return the error for a header that only matches profiles that were not chosen."""
+    """Return the error for a header that matches only profiles that were not chosen."""
     return UnknownHeadings(
         say(
             "{place}, row {row}: these are headings of the profile {profiles}.",
@@ -230,12 +230,7 @@ def column_texts(index: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(cell[:SHOWN_CHARACTERS] for cell in cells if cell)
 
 
-def header_similarity(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, int, int]:
-    """Return the similarity of the row most like a header, for choosing the most likely worksheet."""
-    return max((_row_similarity(cells, options) for cells in rows), default=(False, 0, 0))
-
-
-def _row_similarity(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
+def header_similarity(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
     """Return whether a profile fits a row, and how many known columns and texts without digits it has."""
     known_count = sum(name is not None for name in match_names(cells, options))
     texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}

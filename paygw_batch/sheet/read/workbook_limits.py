@@ -71,7 +71,6 @@ class Budget:
             raise self.too_large_error()
 
     def count_string(self, text: str) -> None:
-        """Count a shared string."""
         self._shared_bytes += _STRING_BYTES + _max_text_bytes(text)
         self._check_memory(0)
 

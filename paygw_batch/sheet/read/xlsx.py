@@ -217,7 +217,7 @@ def _most_likely_worksheet(book: Workbook, parts: Sequence[WorksheetPart], optio
 
     def rate_worksheet(part: WorksheetPart) -> tuple[bool, int, int]:
         rows_above = _read_header(book, part, options).rows_above
-        return header_similarity([row_texts(row) for row in rows_above], options)
+        return max((header_similarity(row_texts(row), options) for row in rows_above), default=(False, 0, 0))
 
     return max(candidates, key=rate_worksheet)
 
@@ -232,8 +232,7 @@ def _missing_header_error(book: Workbook, part: WorksheetPart, content: Content,
 def _find_worksheet(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:
     """Find a worksheet by name. Case matters only if several names differ only in case."""
     same_ignoring_case = [part for part in parts if part.name.casefold() == name.casefold()]
-    same_name = [part for part in same_ignoring_case if part.name == name]
-    matches = same_name or same_ignoring_case
+    matches = [part for part in same_ignoring_case if part.name == name] or same_ignoring_case
     if len(matches) != 1:
         names = ", ".join(repr(part.name) for part in parts)
         raise SheetError(
