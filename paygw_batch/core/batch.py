@@ -140,7 +140,7 @@ _DERIVED_ID = re.compile(rf"(.+)-([0-9a-f]{{{_DIGEST_DIGITS}}})([0-9a-f]{{{_CHEC
 
 
 def payee_tag(reference: str, payee: str) -> str:
-    """Return a payee's part of a derived order id. It omits name and amount, so that these can be corrected."""
+    """Return a payee's part of a derived order id. Name and amount do not affect it, so they can be corrected."""
     digest = _hex_digest(payee, _DIGEST_DIGITS)
     return f"{digest}{_hex_digest(f'{reference}-{digest}', _CHECK_DIGITS)}"
 

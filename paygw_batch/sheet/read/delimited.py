@@ -237,7 +237,7 @@ def _read_rows(data: bytes, header: HeaderPosition, marks: LineMarks, file: str)
         frame = frame.with_columns(unguard_formulas(column) for column in frame.iter_columns())
     frame = frame.with_row_index("row", offset=header.row + 1)
     if ragged is None:
-        return Table(frame, headings, may_have_empty=b'""' in marks.marks)
+        return Table(frame, headings, may_have_empty_cells=b'""' in marks.marks)
     frame, defects = _fill_ragged_rows(frame, ragged, header)
     return Table(frame, headings, defects=defects)
 

@@ -87,8 +87,8 @@ _LINE_BREAKS = r"[\x00-\x08\x0a-\x1f\x7f\x{85}\x{2028}\x{2029}]"
 class Table:
     """The rows of a file below its header. `frame` has `row` (UInt32), then `headings.names` as String.
 
-    `worksheet`, `other_worksheets` and `encoding` are as in `Sheet`. If `may_have_empty` is false, the frame has no
-    empty strings.
+    `worksheet`, `other_worksheets` and `encoding` are as in `Sheet`. If `may_have_empty_cells` is false, the frame has
+    no empty strings.
     """
 
     frame: pl.DataFrame
@@ -98,7 +98,7 @@ class Table:
     warnings: pl.DataFrame = field(default_factory=empty_findings)
     worksheet: str = ""
     other_worksheets: tuple[tuple[str, int | None], ...] = ()
-    may_have_empty: bool = True
+    may_have_empty_cells: bool = True
     encoding: str = ""
 
 
@@ -109,7 +109,7 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
     """
     headings, file, max_rows = table.headings, options.file, options.max_rows
     frame = join_cell_lines(table).frame.drop(headings.rejects_columns)
-    if table.may_have_empty:
+    if table.may_have_empty_cells:
         frame = frame.with_columns(_empty_to_null(frame, name) for name in frame.columns[1:])
     if (is_blank := _blank_rows(frame)).any():  # needless filtering would copy all texts
         frame = filter_rows(frame, ~is_blank)
