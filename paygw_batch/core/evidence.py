@@ -295,7 +295,7 @@ def _decide_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) ->
     if _is_about_unknown_attempt(claim, candidate):
         return Finding.CONTRADICTING, max(standing.attempt - candidate.is_attempt_unknown, 0)
     if candidate.sent_order_id is None:
-        # The row was never sent from this journal. The gateway has the order from elsewhere: a person must check this.
+        # The row was never sent from this journal, so the gateway has the order from elsewhere: a person must check.
         return (Finding.LATE if meaning is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
         # If a person settled the attempt as not paid, "accepted" is not late: it shows that the person was wrong.

@@ -206,7 +206,7 @@ class CountryRule:
     """The rules for a country and operation, including the operator's terms.
 
     - `form` is None if the operation cannot be used. Then `unusable` is the message that says why.
-    - `required` are the fields that must be present, and `omitted` those that are never sent for this country.
+    - `required` are the fields that must be present, and `omitted` the fields that are never sent.
     - `missing_terms` are the missing configuration keys, such as `purpose`, without which nothing can be sent.
     - `defaults` maps fields that a sheet may leave out (`ipaddress`, `order_desc`) to their values.
     - `max_characters` maps fields to maximum lengths below the usual one.

@@ -84,7 +84,7 @@ def readable_amount(column: str) -> pl.Expr:
 
 
 def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
-    """Strip the currency, a final `/=` and group spaces. Damage such as `15x` is kept, so that it is rejected."""
+    """Strip the currency, a final `/=` and group spaces. Values such as `15x` stay damaged, so checks reject them."""
     bare = text.str.replace(r"\s*/[=-]$", "")
     if currency is not None:
         words = _CURRENCY_WORDS.get(currency, currency)

@@ -138,8 +138,8 @@ def trim(text: pl.Series) -> pl.Series:
 def strip_separators(text: pl.Series) -> pl.Series:
     """Strip separators from phone and account numbers: `+254 (712) 345-678` becomes `+254712345678`.
 
-    Scientific notation is expanded if no digit is missing (`2.54712345678E+11`). Numbers that a spreadsheet truncated
-    are left unchanged, and so are values that may have a minus sign or decimals.
+    Scientific notation is expanded if no digit is missing (`2.54712345678E+11`). Numbers that a spreadsheet truncated,
+    and values that may have a minus sign or decimals, are left unchanged.
     """
     return apply_where(text, ~text.str.contains(_CLEAN_NUMBER), _strip_number)
 

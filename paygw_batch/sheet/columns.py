@@ -1,4 +1,4 @@
-"""Names the columns of sheets (section 3 of the interface) and of the files that we write."""
+"""Defines the columns of sheets (section 3 of the interface) and of the files that we write."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

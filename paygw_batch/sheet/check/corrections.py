@@ -1,7 +1,7 @@
 """Applies a person's corrections to an uploaded sheet: corrected cells, rows left out, and meanings of headings.
 
-The file itself stays unchanged, and so do row numbers and the defects of other cells. The corrected sheet is validated
-like any other, so no correction makes a value valid by itself.
+The file itself, row numbers and the defects of other cells do not change. The corrected sheet is validated like any
+other, so no correction makes a value valid by itself.
 """
 
 import json

@@ -97,7 +97,7 @@ class _PieceTally:
 
 
 class SheetTally:
-    """Adds up the results of a sheet's pieces. `filled_columns` are those with a value in at least one row."""
+    """Adds up the results of a sheet's pieces. `filled_columns` have a value in at least one row."""
 
     def __init__(self, sheet: Sheet) -> None:
         self.filled_columns = frozenset(column.name for column in sheet.frame if column.null_count() < len(column))

@@ -18,7 +18,7 @@ from paygw_batch.sheet.columns import (
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 
 IGNORED_HEADING = ""
-"""Marks a known heading that is to be ignored."""
+"""The value for a heading that should be ignored."""
 HEADER_ROWS = 20
 """The header must be within this many rows from the top. Titles and notes may precede it."""
 MAX_SAMPLES = 3

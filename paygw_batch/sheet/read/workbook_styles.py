@@ -465,7 +465,7 @@ class Overlays:
             self.budget.count_doubts(0, len(self._areas))
 
     def covered_rows(self, column: int, rows: Sequence[int]) -> list[int]:
-        """Return those of `rows` (sorted) in which merged cells hide the cell in this column."""
+        """Return the `rows` (sorted) whose cell in this column is hidden by merged cells."""
         changes = [0] * (len(rows) + 1)  # for each row: areas that begin there, minus areas that end just before
         for area in self.merged:
             if area.first_column <= column <= area.last_column:

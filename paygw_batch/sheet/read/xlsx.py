@@ -150,7 +150,7 @@ def locate_sheet(data: bytes, options: ReadOptions) -> SheetLocation:
 
 
 def _choose_worksheet(book: Workbook, options: ReadOptions) -> tuple[WorksheetPart, Mapping[WorksheetPart, Content]]:
-    """Choose the worksheet to read. Also returns those that look like a sheet of payees, with their headers."""
+    """Choose the worksheet to read. Also returns all that look like a sheet of payees, with their headers."""
     file = options.file
     parts = book.worksheets()
     if not parts:

@@ -1,7 +1,7 @@
 """Reads the cells of a workbook (.xlsx, ECMA-376) as a stream of exact text, with reasons to doubt it.
 
 Parts are found by their relationships, as in spreadsheet programs. Duplicate and missing parts are errors, because the
-values read could differ from those that a person saw. docs/decisions/0105 explains why no library is used.
+values read could differ from what a person saw. docs/decisions/0105 explains why no library is used.
 """
 
 import io
@@ -427,7 +427,7 @@ class _CellReader:
         elif self._tag == "f" and self._formula is not None:
             self._formula.append(data)
         self._characters += len(data)
-        if self._characters > 2 * MAX_CELL_CHARACTERS:  # a formula and its value
+        if self._characters > 2 * MAX_CELL_CHARACTERS:  # room for a formula and its value
             raise self._budget.too_large_error()
 
     def end_element(self, name: str) -> None:

@@ -309,7 +309,7 @@ def _mark_cells(sheet: Worksheet, problems: Sequence[Problem], location: SheetLo
 
 
 def _unhide_problems(sheet: Worksheet, problems: Sequence[Problem]) -> None:
-    """Unhide rows and columns that contain a defect, unless the defect is that they are hidden."""
+    """Unhide rows and columns that contain a defect, unless being hidden is the defect."""
     defects = [problem for problem in problems if problem.kind == PROBLEM and problem.code not in _DISPLAY_CODES]
     columns = {problem.column for problem in defects}
     for row in {problem.row for problem in defects}:
