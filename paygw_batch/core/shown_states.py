@@ -83,7 +83,7 @@ def encode_text(text: str) -> str:
 
 
 def decode_record(text: str) -> tuple[str, Sequence[Any]]:
-    """Return the code and values of stored text. The code is `text` if the gateway or a person wrote it."""
+    """Return the code and values of stored text. Text from the gateway or a person has the code `_TEXT`."""
     if not text.startswith(CODE_START):
         return _TEXT, (text,)
     code, *values = json.loads(text)
@@ -106,29 +106,29 @@ def render_record(text: str, *, is_for_officers: bool = False) -> str:
     return say(_OFFICER_TEMPLATES.get(code, template) if is_for_officers else template, **named_values)
 
 
-def format_decider(by: str, *, is_for_officers: bool = False) -> str:
+def format_decider(decider: str, *, is_for_officers: bool = False) -> str:
     """Describe in the current language who decided: one person, or several through a signed order."""
-    if _is_decided_by_order(by):
-        return render_record(by, is_for_officers=is_for_officers)
-    return decider_name(by) if is_for_officers else by
+    if _is_decided_by_order(decider):
+        return render_record(decider, is_for_officers=is_for_officers)
+    return decider_name(decider) if is_for_officers else decider
 
 
-def parse_agreement(by: str) -> tuple[str, str] | None:
+def parse_agreement(decider: str) -> tuple[str, str] | None:
     """Return who prepared and who approved an order, or None if one person decided."""
-    if not _is_decided_by_order(by):
+    if not _is_decided_by_order(decider):
         return None
-    _, (_, _, maker, approvers) = decode_record(by)
+    _, (_, _, maker, approvers) = decode_record(decider)
     return maker, approvers
 
 
-def decider_name(by: str) -> str:
+def decider_name(decider: str) -> str:
     """Return the name (or login, if there is none) of the person who decided or carried out an order."""
-    person = str(decode_record(by)[1][0]) if _is_decided_by_order(by) else by
+    person = str(decode_record(decider)[1][0]) if _is_decided_by_order(decider) else decider
     return person.rpartition(LOGIN)[0] or person
 
 
-def _is_decided_by_order(by: str) -> bool:
-    return by.startswith(f'["{_AGREED}", ') and by.endswith("]")
+def _is_decided_by_order(decider: str) -> bool:
+    return decider.startswith(f'["{_AGREED}", ') and decider.endswith("]")
 
 
 _ACTION_LABELS: Mapping[str, str] = MappingProxyType(

@@ -127,8 +127,8 @@ def are_damaged_variants(first: str, second: str) -> bool:
     return repair_order_id(first) == repair_order_id(second)
 
 
-def _value(number: re.Match[str]) -> Decimal:
-    return Decimal(number[1].replace(",", ".")).scaleb(-2 if number[2] else 0)
+def _value(match: re.Match[str]) -> Decimal:
+    return Decimal(match[1].replace(",", ".")).scaleb(-2 if match[2] else 0)
 
 
 def _layout(date: str) -> str:

@@ -530,7 +530,7 @@ def _amount_problems(case: _CountryCase) -> Iterator[str]:
         )
     has_valid_limits = True
     for name, amount in (("min_amount", minimum), ("max_amount", maximum)):
-        if amount is not None and not _is_amount(amount, decimals):
+        if amount is not None and not _is_valid_amount(amount, decimals):
             has_valid_limits = False
             yield say(
                 "{key}: {amount} is not a valid {currency} amount. Write an amount above 0, with at most "
@@ -544,7 +544,7 @@ def _amount_problems(case: _CountryCase) -> Iterator[str]:
         yield say("{key}: min_amount {low} is above max_amount {high}.", key=case.key, low=minimum, high=maximum)
 
 
-def _is_amount(amount: Decimal, decimals: int) -> bool:
+def _is_valid_amount(amount: Decimal, decimals: int) -> bool:
     if not amount.is_finite() or amount <= 0:
         return False
     return isinstance(exponent := amount.as_tuple().exponent, int) and -exponent <= decimals

@@ -269,8 +269,8 @@ def _is_low_contrast(text: Colour | None, background: Colour | None) -> bool:
 
 def _luminance(colour: Colour) -> float:
     red, green, blue = (
-        part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4  # noqa: PLR2004 (of sRGB)
-        for part in colour
+        channel / 255 / 12.92 if channel <= 10 else ((channel / 255 + 0.055) / 1.055) ** 2.4  # noqa: PLR2004 (of sRGB)
+        for channel in colour
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
