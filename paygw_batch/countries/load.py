@@ -112,7 +112,7 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
                 )
             continue
         case = _CountryCase(code, country, operation, operation_data, forms, operators.get(code, {}), country_terms)
-        case.check_data()
+        case.check_data_files()
         problems += [*_term_problems(case), *_number_problems(case, numbers[code])]
         rules[code] = _build_rule(case, numbers[code])
     problems += _shared_purpose_problems(operation, operation_data, rules)
@@ -221,27 +221,27 @@ class _CountryCase:
         missing = [key for key in names if key not in {*self.fields_marked("optional"), *self.terms.optional, *given}]
         return (*([] if self.form_name else ["form"]), *missing)
 
-    def check_data(self) -> None:
+    def check_data_files(self) -> None:
         form = self.documented_form
         if form is not None and form not in self.forms:
             raise ConfigurationError(
                 say("config: there is no form {form!r}. {nearest}", form=form, nearest=files.nearest(form, self.forms))
             )
         if self.form_name in self.forms:
-            checkings = {field.name: KINDS[field.kind].checking for field in self.forms[self.form_name].fields}
+            checking_by_field = {field.name: KINDS[field.kind].checking for field in self.forms[self.form_name].fields}
             for name in (*self.country_operation.fields, *self.country_operation.max_characters):
-                if name not in checkings:
+                if name not in checking_by_field:
                     raise ConfigurationError(
                         say(
                             "config/countries/{code}.toml: the {form_name} form has no field {name!r}. {nearest}",
                             code=self.code,
                             form_name=self.form_name,
                             name=name,
-                            nearest=files.nearest(name, checkings),
+                            nearest=files.nearest(name, checking_by_field),
                         )
                     )
             for name in self.country_operation.max_characters:
-                if checkings[name] is not Checking.TEXT:
+                if checking_by_field[name] is not Checking.TEXT:
                     message = say("config/countries/{code}.toml: {name} is not text.", code=self.code, name=name)
                     raise ConfigurationError(message)
 

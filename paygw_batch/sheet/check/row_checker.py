@@ -83,7 +83,7 @@ class FailureTally:
         for failure in failures:
             if failure.check.once_per_column:
                 for position, rows in _split_by_reason(failure.rows, failure.check):
-                    finding = _explain_rows(rows.bottom_k(1, by="row"), failure.check, position)
+                    finding = _reason_findings(rows.bottom_k(1, by="row"), failure.check, position)
                     self._column_failures[failure.check.column, position].append((rows["row"], finding))
                 continue
             tally = self._tallies.setdefault((failure.country, failure.position), _CheckTally(failure.check))
@@ -125,7 +125,7 @@ class FailureTally:
         last_row = row_numbers.sort().head(MAX_LISTED)[-1]
         is_needed = (pl.col("row") <= last_row) | (pl.int_range(pl.len()) < EXAMPLES_PER_CODE)
         findings = [
-            _explain_rows(rows.filter(is_needed).rechunk(), tally.check, position)
+            _reason_findings(rows.filter(is_needed).rechunk(), tally.check, position)
             for _, tally in sorted(self._tallies.items(), key=lambda item: item[0])
             for position, rows in tally.first_rows.items()
         ]
@@ -134,7 +134,7 @@ class FailureTally:
     def _all_findings(self) -> pl.DataFrame:
         """Return all findings, unsorted. Explaining the failures of all pieces together is much faster."""
         findings = [
-            _explain_rows(rows, tally.check, position)
+            _reason_findings(rows, tally.check, position)
             for _, tally in sorted(self._tallies.items(), key=lambda item: item[0])
             for position, rows in _split_by_reason(pl.concat(tally.frames).rechunk(), tally.check)
         ]
@@ -161,7 +161,7 @@ def _reason_positions(rows: pl.DataFrame, check: ColumnCheck) -> pl.Series:
     return positions
 
 
-def _explain_rows(rows: pl.DataFrame, check: ColumnCheck, position: int) -> pl.DataFrame:
+def _reason_findings(rows: pl.DataFrame, check: ColumnCheck, position: int) -> pl.DataFrame:
     reason = check.reasons[position]
     corrections = rows.select(correction=reason.correction.cast(pl.String)).to_series()
     if corrections.len() == 1 < rows.height:

@@ -130,8 +130,8 @@ def _match_cells(samples: Sequence[str]) -> str | None:
 def _cell_tests() -> Mapping[str, Callable[[str], bool]]:
     countries, numbers = read_countries(config_dir()), read_numbers(config_dir())
     currencies = {country.currency for country in countries.values()}
-    international = "|".join(f"{plan.dialling_code}{plan.pattern}" for plan in numbers.values())
-    national = "|".join(f"{plan.trunk_prefix}{plan.pattern}" for plan in numbers.values() if plan.trunk_prefix)
+    international = "|".join(f"{entry.dialling_code}{entry.pattern}" for entry in numbers.values())
+    national = "|".join(f"{entry.trunk_prefix}{entry.pattern}" for entry in numbers.values() if entry.trunk_prefix)
     phone = re.compile(rf"(?:\+|00)?(?:{international})|(?:{national})")
     return {
         COUNTRY_COLUMN: lambda cell: cell.upper() in countries,

@@ -475,7 +475,7 @@ class Overlays:
         return [row for row, area_count in zip(rows, accumulate(changes), strict=False) if area_count > 0]
 
     def rule_effects(self, columns: Collection[int], *, below: int) -> set[tuple[int, RuleEffect]]:
-        """Return the effects of rules on `columns` in rows below row `below`, as (column, effect)."""
+        """Return the effects of rules on `columns` below a row (`below`), as (column, effect)."""
         return {
             (column, effect)
             for area, effect in self.rules

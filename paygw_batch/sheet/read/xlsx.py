@@ -181,8 +181,8 @@ def _worksheet_notes(book: Workbook, chosen: WorksheetPart, matches: Mapping[Wor
     if chosen.is_hidden:
         yield say("The worksheet {name!r} is hidden in the spreadsheet, but was read as you asked.", name=chosen.name)
     others = {part: content for part, content in matches.items() if part != chosen}
-    for part, rows in zip(others, _describe_row_counts(book, others), strict=True):
-        values = {"name": part.name, "rows": rows, "chosen": chosen.name}
+    for part, row_count in zip(others, _describe_row_counts(book, others), strict=True):
+        values = {"name": part.name, "rows": row_count, "chosen": chosen.name}
         yield (
             say("The worksheet {name!r} ({rows}) is hidden and is not read. {chosen!r} is read instead.", **values)
             if part.is_hidden

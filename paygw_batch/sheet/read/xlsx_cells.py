@@ -102,7 +102,7 @@ class Workbook:
                 raise self._duplicate_error(info.filename)
         self.budget.check_directory(self._zip, len(data))
         self._require_single_parts()
-        self._main_path = self._locate(self._read_relationships(""), "officeDocument")
+        self._main_path = self._find_part(self._read_relationships(""), "officeDocument")
         self._related_parts = self._read_relationships(self._main_path) if self._main_path else []
         self._strings: list[CellText] | None = None
         self._styles = StyleReader()
@@ -150,9 +150,9 @@ class Workbook:
         if self._strings is None:
             strings = _TextReader(self.budget)
             handlers = Handlers(strings.start_element, strings.end_element, strings.add_text)
-            self._parse_all(self._locate(self._related_parts, "sharedStrings"), handlers)
+            self._parse_all(self._find_part(self._related_parts, "sharedStrings"), handlers)
             styles = Handlers(self._styles.start_element, self._styles.end_element)
-            self._parse_all(self._locate(self._related_parts, "styles"), styles)
+            self._parse_all(self._find_part(self._related_parts, "styles"), styles)
             self._strings = strings.texts
         self.overlays = Overlays(self._styles.effects, self.budget)
         reader = _CellReader(self._strings, self._styles.styles, self._first_day, self.overlays)
@@ -206,7 +206,7 @@ class Workbook:
         self._parse_all(relationships if relationships in self._parts else None, Handlers(start=start))
         return related
 
-    def _locate(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
+    def _find_part(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
         """Return the path of the related part of this kind, or None."""
         targets = {target for _, relationship, target in related if relationship == kind}
         if len(targets) > 1:
