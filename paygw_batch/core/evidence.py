@@ -337,7 +337,7 @@ def _is_about_unknown_attempt(claim: Claim, candidate: Candidate) -> bool:
 
 def _latest_attempt_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> Finding:
     state = candidate.standing.state
-    is_certain = _match_claim(claim, candidate) is AttemptMatch.LATEST
+    is_latest = _match_claim(claim, candidate) is AttemptMatch.LATEST
     if state == meaning.value:
         return Finding.REPEATED
     if state is State.READY and meaning in GATEWAY_HAS_ORDER:
@@ -349,7 +349,7 @@ def _latest_attempt_finding(claim: Claim, meaning: OutcomeKind, candidate: Candi
         return Finding.LATE
     if meaning is OutcomeKind.REJECTED and state in {State.READY, State.REPLACED}:
         return Finding.LATE  # the row has since been released, replaced or settled as not received
-    if not is_certain and not is_only_attempt(candidate) and (meaning is not OutcomeKind.PAID or claim.is_current):
+    if not is_latest and not is_only_attempt(candidate) and (meaning is not OutcomeKind.PAID or claim.is_current):
         # A rejection may be about an earlier attempt with the same id, and so may a "paid" in a statement.
         return Finding.AMBIGUOUS
     is_legal = (state, fact_kind(Concluded(Outcome(meaning)))) in TRANSITIONS

@@ -47,7 +47,7 @@ class TableFormat:
 
 def table_format(path: Path, *, must_be_readable: bool = False) -> TableFormat:
     """Return the format for a file's extension. Raises `OutputError` if it is unknown, or needs a missing library."""
-    formats = {known.extension: known for known in FORMATS if known.is_readable or not must_be_readable}
+    formats = {entry.extension: entry for entry in FORMATS if entry.is_readable or not must_be_readable}
     if (output_format := formats.get(path.suffix.lower())) is None:
         raise OutputError(
             say("{name} must have one of these extensions: {endings}.", name=path.name, endings=", ".join(formats)),

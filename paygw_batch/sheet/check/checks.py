@@ -223,7 +223,7 @@ def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], has_cou
     text, value = pl.col("amount"), shortened_value("amount")
     arguments = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
     advice = build_message("{value} {advice}.", value=value, advice=amount_advice(*arguments))
-    plain, nonzero = text.str.contains(PLAIN_AMOUNT), text.str.contains("[1-9]")
+    is_plain, is_nonzero = text.str.contains(PLAIN_AMOUNT), text.str.contains("[1-9]")
     format_reasons = (
         _missing_reason("amount", headings),
         _error_mark_reason("amount"),
@@ -232,19 +232,21 @@ def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], has_cou
             text.str.contains(AMOUNT_EXPONENT),
             build_message("{value}: enter the amount in digits only, without an exponent.", value=value),
         ),
-        Reason("amount.format", ~plain, advice, pl.when(has_country).then(amount_correction(*arguments))),
+        Reason("amount.format", ~is_plain, advice, pl.when(has_country).then(amount_correction(*arguments))),
     )
-    zero = Reason("amount.zero", ~nonzero, build_message("{value}: the amount must be greater than zero.", value=value))
+    zero_message = build_message("{value}: the amount must be greater than zero.", value=value)
+    zero = Reason("amount.zero", ~is_nonzero, zero_message)
     if rule is None:
-        passes = text.is_not_null() & (plain | (~has_country & text.str.contains(_POSSIBLE_AMOUNT))) & nonzero
+        has_format = is_plain | (~has_country & text.str.contains(_POSSIBLE_AMOUNT))
+        passes = text.is_not_null() & has_format & is_nonzero
         return ColumnCheck("amount", passes, (*format_reasons, zero))
-    exact = text.str.contains(amount_pattern(rule.decimals))
+    is_exact = text.str.contains(amount_pattern(rule.decimals))
     is_ambiguous = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.decimals}}}{'0' * (3 - rule.decimals)}$")
     ambiguous = Reason("amount.decimals", is_ambiguous, advice)
     rounded = rounded_amount("amount", rule.decimals)
-    too_precise = Reason("amount.decimals", ~exact, _decimals_message(rule, rounded), rounded)
+    too_precise = Reason("amount.decimals", ~is_exact, _decimals_message(rule, rounded), rounded)
     limits = tuple(_limit_reasons(rule))
-    passes = pl.all_horizontal(text.is_not_null(), exact, nonzero, *(~limit.applies for limit in limits))
+    passes = pl.all_horizontal(text.is_not_null(), is_exact, is_nonzero, *(~limit.applies for limit in limits))
     return ColumnCheck("amount", passes, (*format_reasons, ambiguous, too_precise, zero, *limits))
 
 
@@ -474,7 +476,7 @@ _PLACEHOLDER = (
 def warning_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
     """Yield the checks whose failures are warnings. Rows that fail one remain valid."""
     fields = rule.form.fields if rule.form is not None else ()
-    names = _payee_name_columns(rule)
+    name_columns = _payee_name_columns(rule)
     unused = rule.omitted | (rule.accounts if rule.account_from else frozenset())
     numbers = [field for field in fields if field.kind in NUMBER_KINDS and field.name not in unused]
     # The payee is the account, or the phone if the form has no account.
@@ -489,7 +491,7 @@ def warning_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
                 other_numbers = (number for number in numbers if number.kind is not field.kind)
                 phones = (NumberColumn.for_field(rule, other.name, other.kind) for other in other_numbers)
                 yield _two_meanings_warning(column, next(phones, None))
-        elif field.name in names:
+        elif field.name in name_columns:
             yield _name_warning(field.name)
             yield _damage_warning(field.name)
 

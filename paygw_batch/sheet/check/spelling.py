@@ -48,7 +48,7 @@ class Answers:
 
 
 def country_code(text: pl.Expr, rules: Rules) -> pl.Expr:
-    """Return the code of the country with this name (in any of our languages, with or without accents), or null."""
+    """Return the code of the country with this name (in any supported language, with or without accents), or null."""
     return _fold_letters(text).replace_strict(_codes_by_name(rules), default=None, return_dtype=pl.String)
 
 
@@ -66,7 +66,7 @@ def nearest_country(text: pl.Expr, rules: Rules) -> pl.Expr:
 
 
 def _codes_by_name(rules: Rules) -> Mapping[str, str]:
-    """Map folded country names in all our languages to codes."""
+    """Map normalised country names in all supported languages to codes."""
     codes = {rule.name: code for code, rule in rules.items()}
     for language in languages():
         with language_context(language):

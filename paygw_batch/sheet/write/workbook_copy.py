@@ -40,8 +40,8 @@ _UNCOPIED_PARTS = {
 def find_copy_obstacle(data: bytes) -> str:
     """Return a clause that says why the library must not load this workbook, or "" if it may.
 
-    The library unpacks all parts, resolves document types, and creates an object for each cell in a range. So a small
-    file could exhaust the memory.
+    The library unpacks all parts, reads document type declarations, and creates an object for each cell in a range. So
+    a small file could exhaust the memory.
     """
     cell_count = 0
 
