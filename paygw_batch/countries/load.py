@@ -437,18 +437,16 @@ def _extra_field_problems(case: _CountryCase) -> Iterator[str]:
 
 
 def _default_problem(case: _CountryCase, name: str, value: str) -> str:
-    kind = case.sent_fields[name].kind if name in case.sent_fields else None
-    supplied_key = f"{case.key}.{name}"
-    possible_problems = {
-        _unknown_field_problem(case, name): kind is None,
-        say("each row has its own {name}. Remove this setting.", name=name): kind is not None
-        and kind not in _DEFAULT_MESSAGES,
-        say("{key} also sets this value. Remove one of them.", key=supplied_key): name in case.supplied_values,
-    }
-    problem = next((message for message, applies in possible_problems.items() if applies), "")
-    if problem := problem or _text_problem(case, name, value):
+    if name not in case.sent_fields:
+        return _unknown_field_problem(case, name)
+    kind = case.sent_fields[name].kind
+    if kind not in _DEFAULT_MESSAGES:
+        return say("each row has its own {name}. Remove this setting.", name=name)
+    if name in case.supplied_values:
+        return say("{key} also sets this value. Remove one of them.", key=f"{case.key}.{name}")
+    if problem := _text_problem(case, name, value):
         return problem
-    return "" if kind is None or _matches_kind(kind, value) else say(_DEFAULT_MESSAGES[kind], value=value)
+    return "" if _matches_kind(kind, value) else say(_DEFAULT_MESSAGES[kind], value=value)
 
 
 def _text_problem(case: _CountryCase, name: str, value: str) -> str:
