@@ -193,10 +193,9 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
             hint=say("Choose a new file. Someone may have filled in this one."),
         )
     column_guides = build_guides(rules)
-    if path.suffix.lower() == ".csv":
-        write_atomically(path, f"{','.join(guided_columns(column_guides))}\n".encode())
-    else:
-        write_atomically(path, _build_workbook(rules, column_guides))
+    is_csv = path.suffix.lower() == ".csv"
+    header_line = f"{','.join(guided_columns(column_guides))}\n".encode()
+    write_atomically(path, header_line if is_csv else _build_workbook(rules, column_guides))
     return column_guides
 
 
