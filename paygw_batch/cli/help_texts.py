@@ -137,7 +137,7 @@ class HelpCommand(click.Command):
 
 
 class HelpGroup(HelpCommand, click.Group):
-    """A command with subcommands, whose help is in the chosen language."""
+    """A command group whose help is in the chosen language."""
 
     command_class = HelpCommand
     aliases: Mapping[str, str] = MappingProxyType({})

@@ -92,7 +92,7 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def accept_program_options(command: click.Command) -> click.Command:
+def add_program_options(command: click.Command) -> click.Command:
     """Add the program's options to a command and its subcommands, and return the command.
 
     Options after the command override those before it. The command's help does not list them.
@@ -110,7 +110,7 @@ def accept_program_options(command: click.Command) -> click.Command:
     command.params.extend(option for option in options if own_names.isdisjoint(option.opts))
     if isinstance(command, click.Group):
         for subcommand in command.commands.values():
-            accept_program_options(subcommand)
+            add_program_options(subcommand)
     return command
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from paygw_batch.cli.help_texts import JSON_REQUESTED, HelpGroup, print_and_exit, section_title, translate_click
-from paygw_batch.cli.invocation import Invocation, accept_program_options, program_options, put_language_first
+from paygw_batch.cli.invocation import Invocation, add_program_options, program_options, put_language_first
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import RETRY_HINT, interruption
 from paygw_batch.core.text import escape_for_terminal
@@ -118,7 +118,7 @@ class _CommandGroup(HelpGroup):
         module = importlib.import_module(f"paygw_batch.{_COMMAND_MODULES.get(cmd_name, f'cli.commands.{name}')}")
         command: click.Command = getattr(module, f"{name}_command")
         command.short_help = COMMANDS[cmd_name]
-        return accept_program_options(command)
+        return add_program_options(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (as above)
         for title, commands in COMMAND_GROUPS.items():
@@ -150,7 +150,7 @@ class _CommandGroup(HelpGroup):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the last resort: exit 1 with a trace without data)
-            _fail(ctx, error)
+            _exit_with_error(ctx, error)
 
 
 def _error_hint(error: BaseException, ctx: click.Context) -> str:
@@ -196,7 +196,7 @@ def _print_json_summary(summary: Summary) -> None:
     click.echo(json_line(summary), nl=False, file=standard_output().file)
 
 
-def _fail(ctx: click.Context, error: BaseException) -> NoReturn:
+def _exit_with_error(ctx: click.Context, error: BaseException) -> NoReturn:
     interruption.ignore_signals()
     stream, summary = standard_error().file, error_summary(error, interruption.message())
     cause = error.error if isinstance(error, RunFailed) else error
@@ -261,8 +261,8 @@ def cli(
 def run() -> None:
     """Run the command and exit with its exit code."""
     forbid_core_dumps(permanent=True)
-    # Set before polars is loaded. By default, its allocator keeps freed memory for half a second. A tenth of a second
-    # lowers peak memory use for a large sheet, but zero would cost a third of the run time in page faults.
+    # Must be set before polars is loaded. Its allocator keeps freed memory for half a second by default. A tenth of a
+    # second lowers peak memory use for a large sheet, but zero would cost a third of the run time in page faults.
     os.environ.setdefault("_RJEM_MALLOC_CONF", POLARS_ALLOCATOR)
     try:
         code = cli.main(prog_name="paygw-batch", standalone_mode=False)

@@ -64,7 +64,7 @@ def report_run(settings: Settings, command: str, screen: Screen) -> Iterator[Run
 
 
 @contextmanager
-def hold_journal(
+def lock_journal(
     settings: Settings, command: str, screen: Screen, *, wait: bool
 ) -> Iterator[tuple[Journal, RunReport]]:
     """Lock the journal for a command that sends nothing, and report the run."""
@@ -147,7 +147,7 @@ def _send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen, runs: 
     if end.is_under_way and end.interrupted:
         return ongoing_summary(job)
     summary = reconcile(job.settings, job.rules, job.journal, job.batch, files, screen, end, known_count=job.known)
-    if interruption.is_signalled:  # the signal arrived while the results were written
+    if interruption.is_signalled:  # the signal arrived while the results were being written
         return replace(summary, exit_code=worst_code({summary.exit_code, ExitCode.INTERRUPTED}))
     return summary
 

@@ -36,7 +36,7 @@ def parse_command_name(words: Iterable[str]) -> str:
 
 
 class Interruption:
-    """Records whether a signal has arrived, and whether rows may have been sent."""
+    """Handles the signals that stop a command, and records whether rows may have been sent."""
 
     def __init__(self) -> None:
         self.is_signalled = False
@@ -110,7 +110,7 @@ class Interruption:
         raise KeyboardInterrupt
 
     def _resend_lost_signal(self, unraisable: "sys.UnraisableHookArgs") -> None:
-        """Resend a signal whose exception was lost. SIGTERM is sent, because background processes ignore SIGINT."""
+        """Resend a signal whose exception was lost. Sends SIGTERM, because background processes ignore SIGINT."""
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             sys.__unraisablehook__(unraisable)
             return

@@ -1,4 +1,4 @@
-"""Starts the program, with signal handlers in place before anything heavy is imported.
+"""Starts the program, with signal handlers in place before any slow import.
 
 Until a run sends its first row, SIGINT and SIGTERM raise `KeyboardInterrupt`, so that files are closed and the journal
 is released. The run then installs its own handlers (`cli/send_batch.py`).

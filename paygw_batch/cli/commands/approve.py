@@ -55,7 +55,7 @@ from paygw_batch.cli.screen.approval_plan import (
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import (
     continue_batch,
-    hold_journal,
+    lock_journal,
     read_submission,
     show_known_rows,
     show_plan_findings,
@@ -348,7 +348,7 @@ def carry_out_command(
     given_options = {"--out": results.out, "--for-excel": results.for_excel, "--force": results.force}
     if isinstance(order, ForgetOrder):
         _reject_options(order, {"--batch": batch, "--statement": statement, **given_options})
-        with hold_journal(settings, _COMMAND, screen, wait=results.wait) as (journal, report):
+        with lock_journal(settings, _COMMAND, screen, wait=results.wait) as (journal, report):
             report.summary = report_forgotten(screen, journal, forget_by_order(settings, journal, order, actor))
     elif order.is_release:
         _reject_options(order, {"--statement": statement})
@@ -359,7 +359,7 @@ def carry_out_command(
     else:
         _reject_options(order, given_options if order.cites_gateway else {"--statement": statement, **given_options})
         folder = file.parent if statement is None else statement.parent
-        with hold_journal(settings, _COMMAND, screen, wait=results.wait) as (journal, report):
+        with lock_journal(settings, _COMMAND, screen, wait=results.wait) as (journal, report):
             record = _require_order_batch(settings, journal, order, batch)
             execution = carry_out_order(settings, journal, order, actor, folders=[folder])
             screen.say(settlement_message(order.settlements, execution.by))

@@ -9,7 +9,7 @@ from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import output_guard, settings_for, wait_option
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.send_batch import hold_journal
+from paygw_batch.cli.send_batch import lock_journal
 from paygw_batch.errors import UsageError
 from paygw_batch.forget_people import ForgetResult, choose_payments, forget_by_one_person, remaining_files
 from paygw_batch.journal import JournalReader, PaymentsToForget, RemainingData
@@ -57,7 +57,7 @@ def forget_command(
         )
     output_guard(invocation, settings).check(reporting=yes)
     if yes:
-        with hold_journal(settings, "forget", screen, wait=wait) as (journal, report):
+        with lock_journal(settings, "forget", screen, wait=wait) as (journal, report):
             selection = choose_payments(settings, journal, before=before, person=person)
             result = forget_by_one_person(settings, journal, selection, identify_person(by))
             report.summary = report_forgotten(screen, journal, result)

@@ -44,7 +44,7 @@ from paygw_batch.cli.screen.approval_plan import (
     show_statement_match,
 )
 from paygw_batch.cli.screen.screen import MAX_SHOWN_LINES, Screen
-from paygw_batch.cli.send_batch import continue_batch, hold_journal, reconcile
+from paygw_batch.cli.send_batch import continue_batch, lock_journal, reconcile
 from paygw_batch.cli.signals import interruption
 from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import Basis, Resolution
@@ -121,7 +121,7 @@ def _refresh_all_batches(invocation: Invocation, settings: Settings, screen: Scr
     require_sending_settings(settings)
     load_signing_key(settings, os.environ)
     total, codes = RefreshResult(), set[ExitCode]()
-    with hold_journal(settings, "refresh", screen, wait=wait) as (journal, report):
+    with lock_journal(settings, "refresh", screen, wait=wait) as (journal, report):
         try:
             for record, result in refresh_all(
                 settings, journal, os.environ, screen.say, lambda enquiries: _drain_on_signals(enquiries, screen)
@@ -227,7 +227,7 @@ def resolve_rows(
     evidence_line = require_line(evidence, "--evidence")
     settings = settings_for(invocation)
     settlements = [Settlement(row, Resolution(resolution), evidence_line) for row in sorted(set(rows))]
-    with hold_journal(settings, "resolve", screen, wait=wait) as (journal, report):
+    with lock_journal(settings, "resolve", screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
         rows_text = " ".join(str(settlement.row) for settlement in settlements[:MAX_SHOWN_LINES])
         with _suggest_order(f"{record.batch} {rows_text} --as {resolution} --evidence TEXT"):
@@ -307,7 +307,7 @@ def _apply_statement(
             )
             screen.say(message)
 
-    with hold_journal(settings, "resolve", screen, wait=wait) as (journal, report):
+    with lock_journal(settings, "resolve", screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
         with _suggest_order(f"{record.batch} --statement {shlex.quote(str(file))}"):
             result = carry_out_statement(settings, journal, record, request, show_match)
