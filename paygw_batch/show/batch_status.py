@@ -98,10 +98,10 @@ def _word_alternatives(word: str, countries: Sequence[MobileNumbers]) -> Iterato
 def batch_summary(journal: JournalReader, record: BatchRecord, *, has_failed: bool = False) -> Summary:
     """Return the current summary of a batch, without reading its sheet.
 
-    If `has_failed`, this process's run has failed: rows that it was sending are in doubt, even though it is alive.
+    If `has_failed`, this process's run has failed, so rows that it was sending count as in doubt.
     """
     number = record.number
-    tallies = resolve_in_flight(journal.tallies(number), ()) if has_failed else current_tallies(journal, number)
+    tallies = recount_in_flight(journal.tallies(number), ()) if has_failed else current_tallies(journal, number)
     messages, holds = journal.messages(number), journal.holds(number)
     return build_summary(record, count_states(record, tallies), sums_by_state(tallies), messages, holds)
 
@@ -109,7 +109,7 @@ def batch_summary(journal: JournalReader, record: BatchRecord, *, has_failed: bo
 def current_tallies(journal: JournalReader, batch: int) -> Sequence[StateTally]:
     """Return the tallies of a batch. Rows that a dead process was sending count as in doubt."""
     tallies = journal.tallies(batch)
-    return resolve_in_flight(tallies, rows_being_sent(journal, batch, tallies))
+    return recount_in_flight(tallies, rows_being_sent(journal, batch, tallies))
 
 
 def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
@@ -118,7 +118,7 @@ def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateT
     return journal.rows_being_sent(batch)[:in_flight] if in_flight else ()
 
 
-def resolve_in_flight(tallies: Sequence[StateTally], live_rows: Sequence[RowBeingSent]) -> Sequence[StateTally]:
+def recount_in_flight(tallies: Sequence[StateTally], live_rows: Sequence[RowBeingSent]) -> Sequence[StateTally]:
     """Count rows in flight as in doubt, except `live_rows`, which live processes are sending. Return new tallies."""
     live_counts: Counter[tuple[str, str]] = Counter()
     live_sums: Counter[tuple[str, str]] = Counter()
@@ -253,7 +253,7 @@ def batch_status(
     now, batch = utc_now(), record.number
     tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
     live_rows = rows_being_sent(journal, batch, tallies)
-    resolved_tallies = resolve_in_flight(tallies, live_rows)
+    resolved_tallies = recount_in_flight(tallies, live_rows)
     attention_count, rows = _rows_needing_attention(
         journal, batch, tallies, live_rows, holds, now, only_in_doubt=only_in_doubt, limit=limit
     )
@@ -377,7 +377,7 @@ def sum_batch_tallies(batches: Sequence[ListedBatch]) -> Sequence[StateTally]:
         (tally for batch in batches for tally in batch.tallies), (tally for batch in batches for tally in batch.known)
     )
     live_rows = {row.instruction: row for batch in batches for row in batch.live_rows}
-    return resolve_in_flight(tallies, [*live_rows.values()])
+    return recount_in_flight(tallies, [*live_rows.values()])
 
 
 def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
@@ -387,7 +387,7 @@ def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> 
         record,
         tallies,
         journal.tallies(record.number, kind=TallyKind.KNOWN),
-        count_states(record, resolve_in_flight(tallies, live_rows)),
+        count_states(record, recount_in_flight(tallies, live_rows)),
         len(messages.contradictions) + len(messages.waiting),
         now - datetime.fromisoformat(record.opened_at),
         live_rows,
@@ -458,7 +458,7 @@ def followed_batch(
     running = running_process(settings)
     tallies = journal.tallies(record.number) if count_tallies is None else count_tallies()
     if running is None:
-        tallies = resolve_in_flight(tallies, ())
+        tallies = recount_in_flight(tallies, ())
     return FollowedBatch(record, count_states(record, tallies), sums_by_state(tallies), running)
 
 

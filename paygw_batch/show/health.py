@@ -18,7 +18,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """A check of `doctor` and its result.
+    """A check by `doctor` and its result.
 
     `name` is translated when it is shown. `subject` is a country or person, if any. `message` describes the result, and
     `code` is the exit code if the check fails.
@@ -33,6 +33,6 @@ class HealthCheck:
     @classmethod
     def failed(cls, name: str, error: PaygwError, code: ExitCode = ExitCode.USAGE) -> "HealthCheck":
         """Return a failed check with an error's message and hint."""
-        # The default hint names `doctor` itself.
+        # Leave out the default hint, which says to run `doctor`.
         hint = "" if error.hint == say(ConfigurationError.default_hint) else error.hint
         return cls(name, Health.BAD, f"{error.message} {hint}".strip(), code)

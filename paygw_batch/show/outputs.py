@@ -127,8 +127,8 @@ class OutputGuard:
         """Return whether a file belongs to the program, such as its configuration, a key, the journal or a log."""
         return any(protected.is_overwritten_by(path) for protected in self._own_files())
 
-    def find_own_file(self, folder: Path) -> str | None:
-        """Describe a file of the program, or the home directory, in `folder`. Return None if there is neither."""
+    def describe_own_file(self, folder: Path) -> str | None:
+        """Describe the program's file or home directory that `folder` would expose. Returns None if there is none."""
         real_folder = Path(os.path.realpath(folder))
         for protected in self._own_files():
             path = Path(os.path.realpath(protected.path))

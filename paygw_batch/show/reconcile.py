@@ -50,7 +50,7 @@ def reconciliation(
 def reconciliation_pieces(
     journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int], *, is_for_officers: bool = False
 ) -> Iterator[pl.DataFrame]:
-    """Yield the frame of `reconciliation` in pieces. An `InternalError` may be raised after some pieces."""
+    """Yield the frame that `reconciliation` returns, in pieces. May raise `InternalError` after some of them."""
     require_people_not_forgotten(journal, batch)
     holds = {
         row: say(HELD_FOR_OFFICERS) if is_for_officers else describe_hold(hold)
@@ -163,15 +163,15 @@ def _add_hold_reasons(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataF
     return joined.drop("\0held")
 
 
-def _check_row_order(batch: BatchRecord, previous: int, rows: pl.Series) -> int:
-    """Return the last of `rows`. Raises `InternalError` unless the row numbers increase and are above `previous`.
+def _check_row_order(batch: BatchRecord, last_row: int, rows: pl.Series) -> int:
+    """Return the last of `rows`. Raises `InternalError` unless the row numbers increase and exceed `last_row`.
 
     This and the number of rows prove that every row of the sheet appears exactly once.
     """
-    differences = pl.Series([previous]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
+    differences = pl.Series([last_row]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
     if not (differences > 0).all():
         raise InternalError(f"the reconciliation of batch {batch.batch} has a row twice, or out of order")
-    return int(rows[-1]) if rows.len() else previous
+    return int(rows[-1]) if rows.len() else last_row
 
 
 def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:

@@ -77,7 +77,7 @@ def render_advices(
     """Render a remittance advice for each person, each on its own printed page.
 
     Each of `groups` holds the payments to one person, which the advice lists oldest first. `payer` is the payer's name,
-    if known. `format_day` formats the date of a time in the reader's time zone. If None, dates are in UTC.
+    if known. `format_day` formats a time as a date in the reader's time zone. If None, dates are in UTC.
     """
     return page(PageKind.REMITTANCE, advices=[_build_advice(payments, payer) for payments in groups], day=format_day)
 

@@ -189,19 +189,19 @@ class RowsInState:
         return say_count(self.count, "{count:,} row", "{count:,} rows")
 
 
-def _operator_action(action: HistoryEntry) -> tuple[str, str, str, str]:
+def _format_action(action: HistoryEntry) -> tuple[str, str, str, str]:
     return format_minute(action.at), action_label(action.kind), format_decider(action.by), render_record(action.said)
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The reader of a report: an operator, or an officer who knows no commands, paths, logins or codes.
+    """The reader of a report: an operator, or an officer, who sees no commands, paths, logins or codes.
 
     `format_time` formats a time. `format_action` returns a history entry as (time, action, person, reason).
     """
 
     format_time: Callable[[str], str] = format_minute
-    format_action: Callable[[HistoryEntry], tuple[str, str, str, str]] = _operator_action
+    format_action: Callable[[HistoryEntry], tuple[str, str, str, str]] = _format_action
     is_operator: bool = True
 
 

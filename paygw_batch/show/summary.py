@@ -102,23 +102,23 @@ class Summary:
         }
 
 
-def error_summary(error: BaseException, interrupted: str) -> Summary:
-    """Return the summary of a command that failed with an error. `interrupted` is the message for an interruption."""
+def error_summary(error: BaseException, interrupt_message: str) -> Summary:
+    """Return the summary of a failed command. `interrupt_message` is its message if a person interrupted it."""
     if isinstance(error, RunFailed):
         return error.summary
     if isinstance(error, PaygwError):
         return Summary(ExitCode(error.exit_code), error.message, extra={"code": error.code} if error.code else {})
     if isinstance(error, KeyboardInterrupt):
-        return Summary(ExitCode.INTERRUPTED, interrupted)
+        return Summary(ExitCode.INTERRUPTED, interrupt_message)
     return Summary(ExitCode.UNEXPECTED, say("Unexpected error ({kind}).", kind=type(error).__name__))
 
 
 class RunFailed(PaygwError):
     """An error ended a run that may have sent rows. `summary` contains what is known about them."""
 
-    def __init__(self, error: BaseException, interrupted: str, run_summary: Summary) -> None:
+    def __init__(self, error: BaseException, interrupt_message: str, run_summary: Summary) -> None:
         """Add `error` to `run_summary`, whose message is kept only if rows were sent."""
-        error_result = error_summary(error, interrupted)
+        error_result = error_summary(error, interrupt_message)
         message = error_result.message
         if run_summary.sent_this_run and not isinstance(error, RunFailed):
             count_text = say_count(

@@ -35,7 +35,7 @@ _COLUMN_WIDTHS: Mapping[str, int] = {
     mark("Last change (UTC)"): 18,
 }
 """The columns of the worksheet for printing, with their widths in characters."""
-_AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED = (
+_AMOUNT, _STATE, _MESSAGE, _SENT, _UPDATED = (
     [*_COLUMN_WIDTHS].index(name) for name in ("Amount", "State", "What is known", "Sent (UTC)", "Last change (UTC)")
 )
 _TOTALS_WIDTHS = dict(zip(mark_all("Currency", "Country", "State", "Rows", "Sum"), (10, 14, 12, 10, 24), strict=True))
@@ -64,7 +64,8 @@ def build_workbook(
     """Build an .xlsx file from a reconciliation frame. Needs the `excel` extra.
 
     An amount is a number if a spreadsheet can store it exactly, and otherwise text. The worksheet with all columns has
-    exactly the CSV's texts. The same arguments give the same bytes. Raises `OutputError` for more than `MAX_ROWS` rows.
+    the same texts as the CSV file. Identical arguments give identical bytes. Raises `OutputError` for more than
+    `MAX_ROWS` rows.
     """
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
@@ -78,7 +79,7 @@ def build_workbook(
         payments, totals, all_columns = (
             workbook.add_worksheet(name) for name in say_all("Payments", "Totals", "All columns")
         )
-        # These headings come first among the file's strings, where `outputs.py` recognises them.
+        # `outputs.py` recognises the file by these headings, so they must be its first strings.
         writer.write_headings(all_columns, {name: _WIDTHS.get(name, _USUAL_WIDTH) for name in frame.columns})
         _write_payments(writer, payments, frame, batch_totals)
         _write_totals(writer, totals, batch_totals)
@@ -96,14 +97,14 @@ def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batc
     writer.write_headings(sheet, dict.fromkeys(sender_columns, _USUAL_WIDTH), first=len(_COLUMN_WIDTHS))
     text_amount_count = 0
     for line_number, line in enumerate(_printable_frame(frame, sender_columns).iter_rows(), start=1):
-        special_cells = {column: line[column] for column in (_AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED)}
+        special_cells = {column: line[column] for column in (_AMOUNT, _STATE, _MESSAGE, _SENT, _UPDATED)}
         cells = [None if column in special_cells else cell or "" for column, cell in enumerate(line)]
         writer.write_line(sheet, line_number, cells)
         is_number = writer.write_money(sheet, line_number, _AMOUNT, line[_AMOUNT], line[_AMOUNT + 1])
         text_amount_count += not is_number and line[_STATE] != INVALID
         writer.write_state(sheet, line_number, _STATE, line[_STATE])
-        writer.write_wrapped_text(sheet, line_number, _KNOWN, line[_KNOWN] or "")
-        for column in (_SENT, _CHANGED):
+        writer.write_wrapped_text(sheet, line_number, _MESSAGE, line[_MESSAGE] or "")
+        for column in (_SENT, _UPDATED):
             if line[column] is not None:
                 sheet.write_number(line_number, column, line[column], writer.time)
             else:
@@ -123,7 +124,7 @@ def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batc
 
 
 def _printable_frame(frame: pl.DataFrame, sender_columns: Sequence[str]) -> pl.DataFrame:
-    """Return a frame with the printed columns and the sender's own. Times are spreadsheet serial dates."""
+    """Return the printed columns and the sender's own columns. Times become spreadsheet serial dates."""
     sent, updated = (
         pl.col(name).str.to_datetime(_TIME, time_zone="UTC").dt.epoch("ms") / _DAY_MS + _EPOCH_DAY
         for name in ("first_sent_at", "updated_at")
@@ -135,7 +136,7 @@ def _printable_frame(frame: pl.DataFrame, sender_columns: Sequence[str]) -> pl.D
         "amount",
         "currency",
         "state",
-        pl.coalesce("message", "error_code").alias("\0known"),
+        pl.coalesce("message", "error_code").alias("\0message"),
         "gateway_reference",
         pl.coalesce("sent_orderid", "client_orderid").alias("\0order"),
         sent,
@@ -226,7 +227,7 @@ class _CellWriter:
             sheet.write_string(line, column, name, self._head_right if name in right else self._head)
 
     def write_line(self, sheet: Any, line: int, cells: Sequence[str | int | None], *, is_total: bool = False) -> None:
-        """Write a line of texts and counts. A cell that is None is left unchanged."""
+        """Write a line of texts and counts. None leaves a cell unchanged."""
         for column, cell in enumerate(cells):
             if isinstance(cell, str):
                 _write_text(sheet, line, column, cell, self._texts[is_total])
@@ -237,7 +238,7 @@ class _CellWriter:
         sheet.write_number(line, column, count, self._money[0, is_total])
 
     def write_wrapped_text(self, sheet: Any, line: int, column: int, text: str) -> None:
-        """Write wrapped text and set the height of its row, because some programs do not adjust it."""
+        """Write wrapped text and set its row's height, because some programs do not adjust it."""
         _write_text(sheet, line, column, text, self._wrapped)
         lines = ceil(len(text) / _LETTERS_PER_LINE)
         if lines > 1:

@@ -326,7 +326,7 @@ def _is_adopted(folder: Path) -> bool:
 
 def _require_no_misplaced_files(folder: Path, guard: OutputGuard) -> None:
     """Raise `UsageError` if a folder contains a file that does not belong in a drop folder."""
-    misplaced_file = guard.find_own_file(folder)
+    misplaced_file = guard.describe_own_file(folder)
     if misplaced_file is None:
         kinds = ((path.name, _misplaced_file_kind(path)) for path in sorted(folder.iterdir()))
         misplaced_file = next((f"{name} ({kind})" for name, kind in kinds if kind is not None), None)
