@@ -1,1 +1,1 @@
-"""Pages for people who prepare, approve and follow payouts in a browser. They send nothing: a run is a process."""
+"""Pages on which people prepare, approve and follow payouts. They send nothing: runs are separate processes."""

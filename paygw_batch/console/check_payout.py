@@ -1,4 +1,4 @@
-"""Checks a payout in preparation: reads and validates its sheet with all corrections and drafts its plan.
+"""Checks a payout in preparation: reads and validates its sheet with all corrections, and drafts its plan.
 
 The results are files in the payout's folder: a summary, all defects and warnings, and the corrected table. The pages
 read only these files, never the sheet itself.
@@ -350,7 +350,7 @@ def _finding_kinds(findings: pl.DataFrame, headings: Mapping[str, str]) -> Seque
 
 
 def kind_meaning(code: str, headings: Mapping[str, str], *, is_defect: bool) -> tuple[str, str, str]:
-    """Return the label, sentence and suggestion for a defect or warning. `headings` maps columns to headings."""
+    """Return a defect's or warning's label, sentence and suggestion. `headings` maps columns to headings."""
     try:
         meaning = code_meaning(code, DEFECTS if is_defect else WARNINGS, headings)
     except KeyError:

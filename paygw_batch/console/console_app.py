@@ -136,7 +136,7 @@ ROUTES = (
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Action.START, "continue payout", "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.show_row, Action.LOOK, "open row"),
 )
-"""All pages and actions, each with its handler and required permission. No other path exists."""
+"""All pages and actions, each with its handler and required permission. No other path is served."""
 _UPLOAD_SUFFIXES = ("/new", "/again", "/statement")
 _MAX_CACHED_SHEETS = 2
 """Maximum number of sheets kept in memory. A sheet with 200,000 rows takes about 100 MB."""
@@ -150,7 +150,7 @@ def build_console(settings: Settings, *, config: Path | None, environ: Mapping[s
             say("The console needs a configuration file."), hint=say("Specify its path with --config.")
         )
     options = ["--config", str(config.absolute())]
-    if settings.journal.url is None:  # the URL of a database is set only in the configuration
+    if settings.journal.url is None:  # a database URL is set only in the configuration
         options += ["--journal", str(settings.journal_path())]
     with journal_for_document(settings, "console", must_be_known=False):  # Create the sandbox's journal.
         pass
@@ -249,7 +249,7 @@ def serve_console(
             return console_app(console)
 
         app = ReloadingApp(config, build_app(settings), lambda: build_app(reload_settings()), echo)
-        asyncio.run(serve_pages(app, listener, ready=lambda: echo(say("The console is at {place}.", place=address))))
+        asyncio.run(serve_pages(app, listener, on_ready=lambda: echo(say("The console is at {place}.", place=address))))
 
 
 class ReloadingApp:
@@ -322,7 +322,7 @@ def listen_on_socket(path: Path) -> Iterator[socket.socket]:
             path.unlink()
 
 
-async def serve_pages(app: AsgiApp, listener: socket.socket, *, ready: Callable[[], None]) -> None:
+async def serve_pages(app: AsgiApp, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
     """Serve the console until SIGINT or SIGTERM. Runs continue afterwards, because they are separate processes."""
     server = LocalServer(
         app,
@@ -332,5 +332,5 @@ async def serve_pages(app: AsgiApp, listener: socket.socket, *, ready: Callable[
         grace_s=_GRACE_S,
     )
     with server.stop_on_signals():
-        ready()
+        on_ready()
         await server.serve(sockets=[listener])

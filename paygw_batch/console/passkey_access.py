@@ -44,7 +44,7 @@ from paygw_batch.settings.configuration import Settings
 RANDOM_BYTES = 32
 """Length in bytes of secrets, session ids, nonces and invitation tokens."""
 _MAX_SESSIONS = 1_000
-"""Maximum number of sessions. A further session ends the oldest one."""
+"""Maximum number of sessions. Any further session ends the oldest one."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS session (
     digest     BLOB PRIMARY KEY,
@@ -252,7 +252,7 @@ class WebSessions:
         self._store.delete(_digest(session_id))
 
     def close(self) -> None:
-        """Close the sessions file. Its sessions continue after a restart."""
+        """Close the sessions file. Sessions continue after a restart."""
         self._store.close()
 
     def _has_ended(self, session: StoredSession, now_s: float) -> bool:
@@ -291,8 +291,8 @@ class Invitations:
 
     def invitation(self, token: str, now: datetime) -> Mapping[str, str] | None:
         """Return the `name` and `expires_at` of an open invitation, or None if it is missing, used or expired."""
-        is_token = len(token) == _TOKEN_LENGTH and _TOKEN_ALPHABET.issuperset(token)
-        return self._read(self._path(token), now) if is_token else None
+        is_well_formed = len(token) == _TOKEN_LENGTH and _TOKEN_ALPHABET.issuperset(token)
+        return self._read_unexpired(self._path(token), now) if is_well_formed else None
 
     def use(self, token: str, fingerprint: str, now: datetime) -> tuple[str, bool] | None:
         """Use an invitation for the passkey with this fingerprint.
@@ -304,7 +304,7 @@ class Invitations:
         with self._lock:
             invitation = self.invitation(token, now)
             if invitation is None:
-                used = self._read(used_path, now)
+                used = self._read_unexpired(used_path, now)
                 return (used["name"], False) if used is not None and used["fingerprint"] == fingerprint else None
             self._write(used_path, {**invitation, "fingerprint": fingerprint})
             try:
@@ -313,7 +313,7 @@ class Invitations:
                 return None
             return invitation["name"], True
 
-    def _read(self, path: Path, now: datetime) -> Mapping[str, str] | None:
+    def _read_unexpired(self, path: Path, now: datetime) -> Mapping[str, str] | None:
         try:
             content: Mapping[str, str] = json.loads(path.read_bytes())
         except FileNotFoundError:
@@ -367,7 +367,7 @@ def sign_in_text(nonce: str) -> bytes:
 
 
 class SignIns:
-    """Begins sign-ins, each of which can be completed once within `SIGN_IN_LIMIT_S` seconds.
+    """Begins sign-ins. Each can be completed only once, within `SIGN_IN_LIMIT_S` seconds.
 
     A nonce contains the time and an authentication code that only this console can compute. Only completed sign-ins are
     stored, so opening the page many times cannot fill the disk or displace other people's sign-ins.
@@ -383,7 +383,7 @@ class SignIns:
         return f"{payload}.{self._mac(payload)}"
 
     def complete(self, nonce: str) -> bool:
-        """Complete a sign-in. Returns whether this console began it in the last `SIGN_IN_LIMIT_S` and it was unused."""
+        """Complete a sign-in. Returns False if this console did not begin it, or it is too old or already used."""
         payload, _, mac = nonce.rpartition(".")
         if not hmac.compare_digest(mac.encode(), self._mac(payload).encode()):
             return False
@@ -414,7 +414,7 @@ class PasskeyAccess:
 
 
 def build_passkey_access(settings: Settings, members: tuple[Member, ...], sessions: StoredSessions) -> PasskeyAccess:
-    """Build the passkey access. Raises `ConfigurationError` if two people have the same key."""
+    """Build the keys, sign-ins and invitations. Raises `ConfigurationError` if two people have the same key."""
     return PasskeyAccess(
         party=relying_party(settings),
         keys=_members_by_key(settings, members),

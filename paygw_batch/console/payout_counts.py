@@ -1,4 +1,4 @@
-"""Caches each payout's row counts by state, so that browser tabs that poll share one count.
+"""Caches each payout's row counts by state, so that polling browser tabs share one count.
 
 Counting scans an index of the rows in the rarer states, which takes 0.1 s for a million rows.
 """

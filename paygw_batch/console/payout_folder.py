@@ -233,7 +233,7 @@ class PayoutFolder(NamedFolder):
 
     @property
     def version(self) -> str:
-        """A digest of the upload, how to read it, and its corrections. Forms return it."""
+        """A digest of the upload, its reading options and its corrections. Forms send it back."""
         corrections = self.corrections_file.read_bytes() if self.corrections_file.exists() else b""
         digests = (hashlib.sha256(part).digest() for part in (self._upload_bytes(), corrections))
         return hashlib.sha256(b"".join(digests)).hexdigest()[:32]
@@ -296,7 +296,7 @@ class PayoutFolder(NamedFolder):
             old_sheet.unlink()
 
     def remove_plan(self, sent_back: str = "") -> None:
-        """Remove the plan and its approvals. `sent_back` says who sent it back and why, or is empty."""
+        """Remove the plan, its approvals and the draft. `sent_back` says who sent the plan back and why."""
         self.plan_file.unlink(missing_ok=True)
         (self.path / "draft.json").unlink(missing_ok=True)
         self.write_upload(replace(self.uploaded, sent_back=sent_back))
@@ -334,7 +334,7 @@ class PayoutFolder(NamedFolder):
         try:
             stats = [(self.path / name).stat() for name in (_CHECK_RESULT_FILE, self.MARKER_FILE)]
             return _read_batch_and_upload(self.path, *((stat.st_ino, stat.st_mtime_ns) for stat in stats))
-        except FileNotFoundError:  # The sheet was not checked yet, or has been removed.
+        except FileNotFoundError:  # The sheet has not been checked yet, or was removed.
             return "", None
 
     def write_check_result(self, result: CheckedSheet | UnreadableSheet) -> None:
@@ -389,7 +389,7 @@ def random_folder_name() -> str:
 
 
 def create_folder(directory: Path, name: str | None = None) -> Path:
-    """Create an empty folder. It gets a random name if `name` is None."""
+    """Create an empty folder, with a random name if `name` is None."""
     make_directory(directory)
     path = directory / (name or random_folder_name())
     path.mkdir(mode=0o700)

@@ -40,7 +40,7 @@ class Member:
 
 
 def role_lists(settings: Settings) -> list[tuple[Role, Mapping[str, Keys]]]:
-    """Return each role for which `[console]` lists people, with that list."""
+    """Return the roles that `[console]` assigns, each with its people's keys."""
     return [(role, people) for role in Role if (people := getattr(settings.console, f"{role}s", None)) is not None]
 
 
@@ -70,7 +70,7 @@ def load_members(settings: Settings) -> tuple[Member, ...]:
 
 
 class Action(StrEnum):
-    """An action that a request asks for."""
+    """An action in the console that needs permission."""
 
     LOOK = "look"
     """View payouts, rows and sheets in preparation."""
@@ -121,7 +121,7 @@ _ROLES: Mapping[Action, frozenset[Role]] = MappingProxyType(
 
 
 def may(member: Member, action: Action, maker: str | None = None) -> bool:
-    """Return whether a person may do an action. `maker` prepared the payout or order concerned, if any.
+    """Return whether a person may do an action. `maker` is who prepared the payout or order, if any.
 
     Only the maker may change a payout or order, and only other people may approve it.
     """

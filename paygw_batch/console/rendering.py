@@ -177,7 +177,7 @@ _LANGUAGE_NAME = mark("English")
 
 
 def request_language(request: Request) -> str:
-    """Return the language that the person chose or the browser accepts, or else this process's language."""
+    """Return the language that the person chose or the browser accepts, otherwise this process's language."""
     accepted_codes = re.findall(r"(?:^|,)\s*([a-z]+)", request.headers.get("accept-language", "").lower())
     codes = (request.cookies.get(LANGUAGE_COOKIE, ""), *accepted_codes)
     return next((code for code in codes if code in languages()), language())

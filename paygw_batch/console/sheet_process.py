@@ -39,7 +39,7 @@ def run_within_limits(
     environment = child_environment(environ) | {name: value for name, value in variables.items() if name not in secrets}
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
     environment["PAYGW_LANG"] = language()
-    # The URL of a database is set only in the configuration, so no path is passed on.
+    # A database URL is set only in the configuration, so no path is passed.
     journal = str(settings.journal_path()) if settings.journal.url is None else ""
     command = [sys.executable, "-P", "-c", program, str(config), journal]
     try:
@@ -59,7 +59,7 @@ def run_within_limits(
 
 
 def limit_this_process() -> Settings:
-    """Limit the resources of this process, which is about to read an upload. Return its settings."""
+    """Limit this process's resources before it reads an upload. Returns the settings."""
     forbid_core_dumps(permanent=True)
     os.umask(0o077)
     set_language(os.environ.get("PAYGW_LANG", ENGLISH))

@@ -50,7 +50,7 @@ RECORDED_AS_DONE = "noted before: "
 
 
 def parse_row_number(text: str) -> int | None:
-    """Parse a row number in an address or a form. Returns None if the text is not a number."""
+    """Parse a row number from a URL or a form. Returns None if the text is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_ROW_DIGITS else None
 
 
@@ -159,7 +159,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request with its session and, once read, the values of its form."""
+    """A request with its session and, if it has been read, its form."""
 
     console: Console
     request: Request
@@ -214,7 +214,7 @@ class Visit:
         return describe_subject(self.request.path_params, self.form)
 
     def query(self, name: str) -> str:
-        """Return a query parameter, or else a field of the refused form. Empty if there is neither."""
+        """Return a query parameter or, if it is missing, the refused form's field. Empty if both are missing."""
         return self.request.query_params.get(name) or ("" if self.refusal is None else self.form.get(name, ""))
 
     def query_number(self, name: str) -> int:
@@ -233,7 +233,7 @@ class Visit:
             "has_workers": console.settings.journal.url is not None,
             "gateway": console.settings.gateway.base_url or "",
             "here": self.request.url.path,
-            "back": self._return_address,
+            "back": self._return_path,
             "home": "/sign-in" if member is None else home_path(member),
             # Seconds until an inactive person is signed out, or 0 if nobody is signed in.
             "session_left_s": 0 if self.session is None else int(self.session.remaining_s),
@@ -253,7 +253,7 @@ class Visit:
         return PageOutdated(message) if self.request.method == "POST" else PageNotFound(message)
 
     @property
-    def _return_address(self) -> str:
+    def _return_path(self) -> str:
         url = self.request.url
         if self.request.method == "POST":
             page_fields = {name: self.form[name] for name in ("kind", "after") if self.form.get(name)}
@@ -377,7 +377,7 @@ class WebRoute:
         visit.record_action(self.audit_action, visit.subject, AuditResult.REFUSED, reason=reason)
 
     def _refusal_response(self, visit: Visit) -> Response | None:
-        """Return a response if nobody is signed in, otherwise None. Raises `ActRefused` for a forbidden request."""
+        """Return a response if the person must sign in, otherwise None. Raises `ActRefused` without permission."""
         if self.method == "POST":
             _require_own_origin(visit)
         if self.action is None:

@@ -43,17 +43,17 @@ _MAX_NOTICES = 500
 _MAX_DEATH_AGE = timedelta(days=30)
 """Workers that died earlier are not reported, because notices may not have been configured then."""
 _MAX_FILE_BYTES = 10 * 2**20
-_SERVER_FAILURES = frozenset(FailureKind) - {FailureKind.REFUSED}
+_CHANNEL_FAILURES = frozenset(FailureKind) - {FailureKind.REFUSED}
 """The failures that would also affect the next notice on the same channel."""
 
 
 @dataclass(slots=True)
 class DeliveryResult:
-    """The result of sending due notices. `fault` is the error if sending ended early, or empty."""
+    """The result of sending due notices. `error_message` describes the error that ended sending early, or is empty."""
 
     sent: int = 0
     failed: int = 0
-    fault: str = ""
+    error_message: str = ""
     is_complete: bool = False
     """Whether all due notices were tried in time."""
 
@@ -74,14 +74,14 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
 
 
 def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Echo], None]:
-    """Return a function that sends due notices at the end of a command. Raises `ConfigurationError`."""
+    """Return a function that sends due notices when a command ends. Raises `ConfigurationError` for a bad channel."""
     channels = build_channels(settings, environ)
 
     def send_notices(echo: Echo) -> None:
         with suppress(KeyboardInterrupt):  # a signal only ends the wait
             result = send_due(settings, channels, within_s=MAX_WAIT_AFTER_RUN_S)
-            if result.fault:
-                echo(say("The notices cannot be sent: {reason}", reason=result.fault))
+            if result.error_message:
+                echo(say("The notices cannot be sent: {reason}", reason=result.error_message))
             elif result.failed or not result.is_complete:
                 echo(say("A notice could not be sent yet and will be retried. To see why, run `paygw-batch notices`."))
 
@@ -107,13 +107,13 @@ class _Delivery:
         except JournalMissing:
             self.result.is_complete = True
         except PaygwError as error:
-            self.result.fault = f"{error.message} {error.hint}".strip()
+            self.result.error_message = f"{error.message} {error.hint}".strip()
         except Exception as error:  # noqa: BLE001 (only the type is shown, because the message could contain anything)
-            self.result.fault = say("Unexpected error ({kind}).", kind=type(error).__name__)
+            self.result.error_message = say("Unexpected error ({kind}).", kind=type(error).__name__)
 
     def _send_notices(self, *, again: bool) -> None:
         with journal_location(self.settings).outbox(write=True) as outbox:
-            if not outbox.may_send:  # a worker's login may not send notices, so other hosts do
+            if not outbox.may_send:  # a worker's database login cannot send notices, so other hosts send them
                 self.result.is_complete = True
                 return
             with open_journal_to_read(self.settings) as journal:
@@ -121,7 +121,7 @@ class _Delivery:
             if again:
                 outbox.make_due(utc_now())
             due = outbox.due(utc_now(), limit=_MAX_NOTICES)
-            with open_journal_to_read(self.settings) as journal:  # reopened to include the runs of these notices
+            with open_journal_to_read(self.settings) as journal:  # reopened to see the runs that the notices are about
                 for notice in due:
                     if time.monotonic() >= self.deadline_s:
                         return
@@ -143,7 +143,7 @@ class _Delivery:
             return
         outbox.record_problem(notice, failure.code)
         self.result.failed += 1
-        if failure.kind in _SERVER_FAILURES:
+        if failure.kind in _CHANNEL_FAILURES:
             self.failed_channels.add(channel)
 
 
@@ -158,7 +158,7 @@ def deliver(
         return channels.webhook.post(notice.id, body, int(utc_now().timestamp()))
     if channels.mail is None or settings.notices.sender is None:
         return DeliveryFailure(FailureKind.NOT_CONFIGURED)
-    from paygw_batch.notices.mail import build_mail  # noqa: PLC0415 (only if there is a mail)
+    from paygw_batch.notices.mail import build_mail  # noqa: PLC0415 (only for e-mail)
 
     attachment = _rejects_attachment(settings, notice, content)
     text = notice_text(notice, content, has_attachment=attachment is not None)
@@ -185,7 +185,7 @@ def _rejects_attachment(settings: Settings, notice: StoredNotice, content: Mappi
     path = Path(content["answer"])
     if settings.journal.url is not None or not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
         return None
-    from paygw_batch.notices.mail import Attachment  # noqa: PLC0415 (only if there is a mail)
+    from paygw_batch.notices.mail import Attachment  # noqa: PLC0415 (only for e-mail)
 
     return Attachment(path.name, path.read_bytes())
 
@@ -210,7 +210,7 @@ def _run_end_content(settings: Settings, journal: JournalReader, batch: str) -> 
 
 
 def find_new_notices(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield notices about unreported contradictions, dead workers and rows long in doubt."""
+    """Yield new notices about contradictions, dead workers and rows that have long been in doubt."""
     yield from _in_doubt_notices(settings, journal, outbox, now)
     yield from _contradiction_notices(settings, journal, outbox)
     yield from _dead_worker_notices(settings, now)

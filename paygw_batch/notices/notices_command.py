@@ -68,8 +68,8 @@ def send(invocation: Invocation, *, again: bool) -> None:
     with open_journal_to_read(settings):  # raises an error if the journal cannot be used
         pass
     result = send_due(settings, channels, within_s=MAX_SEND_S, again=again)
-    if result.fault:
-        raise JournalError(result.fault)
+    if result.error_message:
+        raise JournalError(result.error_message)
     sentences = [say_count(result.sent, "{count:,} notice was sent.", "{count:,} notices were sent.")]
     if result.failed:
         sentences.append(

@@ -36,7 +36,7 @@ def decode_secret(text: str) -> bytes:
 
 
 def compute_signature(key: bytes, notice_id: str, timestamp_s: int, body: bytes) -> str:
-    """Return the `webhook-signature` header: version 1, HMAC-SHA-256 over id, time and body."""
+    """Return the value of the `webhook-signature` header: version 1, HMAC-SHA-256 of id, time and body."""
     digest = hmac.digest(key, f"{notice_id}.{timestamp_s}.".encode() + body, hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
 

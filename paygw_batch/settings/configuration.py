@@ -136,7 +136,7 @@ class Settings(Section):
         }
 
     def missing_for(self, operation: str) -> list[str]:
-        """Return the missing keys for an operation, without those for the gateway and countries."""
+        """Return the missing keys that only this operation needs."""
         return self.payin.missing_keys() if operation == "payin" else []
 
     def endpoint(self) -> str:
@@ -160,7 +160,7 @@ class Settings(Section):
         return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
 
     def journal_path(self) -> Path:
-        """Return the configured path of the journal, or the merchant's path in the user's state directory.
+        """Return the journal's path: the configured one, or the merchant's in the user's state directory.
 
         The path does not depend on the port, so that a configuration with another port finds the same journal and is
         refused. With `journal.url`, there is no journal at this path, but its folder contains other files of this host.
@@ -237,9 +237,9 @@ def load_settings(
 ) -> Settings:
     """Load the settings from `file`. The environment overrides them, and the command line's `flags` override both.
 
-    Raises `ConfigurationError`, naming all wrong keys. Also raises it if other users can write the file, unless the
-    gateway is the built-in one: they could decide where money goes. If `trust_errors` is given, that error is added to
-    it instead.
+    Raises `ConfigurationError`, naming all wrong keys. Also raises it if other users can write to the file, and so
+    redirect payments, unless the gateway is the built-in one. If `trust_errors` is given, that error is added to it
+    instead.
     """
     source = None if file is None else read_and_check_access(file, str(file), OtherUsers.MAY_READ, max_bytes=1 << 20)
     tables = {} if file is None or source is None else _parse_tables(file, source.content)
@@ -324,7 +324,7 @@ def _annotated_types(annotation: Any) -> set[Any]:
 
 
 def _parse_path_variable(name: str, text: str) -> str:
-    """Return a variable's value as an absolute path. Reject an empty one, which would mean the current directory."""
+    """Return a variable's value as an absolute path. Rejects empty text, which would mean the current directory."""
     if not text.strip():
         message = say("{name} is empty, but it must be a path.", name=name)
         raise ConfigurationError(message, hint=say("Set it to a path, or unset it."))

@@ -21,7 +21,7 @@ class NewEndpoint:
     """A person's answers about an endpoint. Values that the gateway's operator must still provide are None or missing.
 
     `countries` maps country codes to the purpose of payouts. `open_keys` maps country codes to the keys that the
-    interface leaves open there (`purpose`, `form`). Paths are written to the file unchanged.
+    interface does not define for that country (`purpose`, `form`). Paths are written to the file unchanged.
     """
 
     base_url: str
@@ -72,7 +72,7 @@ def _quote_toml(text: str) -> str:
 
 
 def render_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str, fingerprint: str) -> str:
-    """Return the letter as plain text, without the questions that `endpoint` already answers."""
+    """Return the letter to the operator as plain text, without the questions that `endpoint` answers."""
     numbers = count(1)
 
     def format_question(key: str, caller: Callable[[], str]) -> str:

@@ -38,7 +38,7 @@ def _parse_path(value: object) -> object:
 
 
 KEY_SCHEMES = ("pkcs11:", "awskms:")
-"""The schemes of URIs of private keys: in a token (RFC 7512) or in AWS KMS."""
+"""URI schemes of private keys in a token (RFC 7512) or in AWS KMS."""
 
 
 def _parse_key_location(value: object) -> object:
@@ -46,7 +46,7 @@ def _parse_key_location(value: object) -> object:
 
 
 def _resolve_path(path: Any, info: ValidationInfo) -> Any:
-    """Resolve a path relative to the folder of the configuration file, which is the validation context."""
+    """Resolve a path relative to the configuration file's folder, which is the validation context."""
     if not isinstance(path, Path) or info.context is None:
         return path
     # Do not follow links, because the code that opens the file checks them.
@@ -103,7 +103,7 @@ AmountText = Annotated[Decimal, BeforeValidator(_parse_amount_text)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 HttpUrl = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
 CONTROL_PARTS = ("client_orderid", "amount", "currency")
-"""The parts of the control hash of a collection, from section 5 of the gateway's interface."""
+"""The parts of a collection's control hash (section 5 of the gateway's interface)."""
 
 
 class NotificationFieldsSection(Section):
@@ -422,7 +422,7 @@ Cron = Annotated[str, AfterValidator(_validate_cron)]
 
 
 class PickUpSection(Section):
-    """An entry in `[[timetable.pick_up]]`: a folder of sheets to submit, as `run-folder` does, and when."""
+    """An entry in `[[timetable.pick_up]]`: a folder whose sheets are submitted, as by `run-folder`, and when."""
 
     folder: FilePath
     at: Cron
@@ -442,7 +442,7 @@ class BackupSection(Section):
 
 
 class TimetableSection(Section):
-    """`[timetable]`: commands that workers run at set times, each once for all hosts.
+    """`[timetable]`: commands that workers run at set times, each on only one host.
 
     `time_zone` applies to all entries. Workers on this host run only commands that have an entry here.
     """
@@ -501,8 +501,8 @@ FOLDER_PREFIX = "folder:"
 class EvidenceSection(Section):
     """`[evidence]`: how a statement is proven to come from the gateway.
 
-    Without `statements`, a person vouches for each statement. `signed` requires a signature by `statement_key` next
-    to the file, and `folder:PATH` a folder that only the gateway's transfer writes to.
+    Without `statements`, a person vouches for each statement. `signed` requires a signature by `statement_key`,
+    stored next to the file. `folder:PATH` is a folder that only the gateway's transfer can write to.
     """
 
     statements: (
@@ -518,7 +518,7 @@ class EvidenceSection(Section):
 
     @property
     def folder(self) -> Path | None:
-        """The folder that only the gateway's transfer writes to, if configured."""
+        """The folder that only the gateway's transfer can write to, if configured."""
         is_folder = self.statements is not None and self.statements.startswith(FOLDER_PREFIX)
         return Path(self.statements.removeprefix(FOLDER_PREFIX)) if self.statements and is_folder else None
 
@@ -534,7 +534,7 @@ Keys = str | list[str]
 
 
 class ApprovalSection(Section):
-    """`[approval]`: which documents need approval, and from whom. Names of people map to their public keys.
+    """`[approval]`: which documents need approval, and from whom. People's names map to their public keys.
 
     Without approvers, no document needs approval. Currencies missing from `from_amount` always need approval.
     """
@@ -561,7 +561,7 @@ _IP_ADDRESS = re.compile(r".*\.[0-9]+(:[0-9]+)?", re.ASCII)
 class ConsoleSection(Section):
     """`[console]`: the console, and its users other than the makers and approvers in `[approval]`.
 
-    `origin` is the origin of the pages, for which people create passkeys. Auditors and administrators cannot pay. With
+    `origin` is the web origin of the pages, to which passkeys are bound. Auditors and administrators cannot pay. With
     the built-in gateway, a person signs in by choosing a name from a list, and `sandbox_keys` is a folder with each
     person's key, `NAME.pem`. `time_zone` defaults to the machine's.
     """
@@ -580,7 +580,7 @@ class ConsoleSection(Section):
 
     @model_validator(mode="after")
     def _validate_origin(self) -> "ConsoleSection":
-        """Reject an origin for which browsers create no passkeys, or which they spell differently."""
+        """Reject an origin that cannot have passkeys, or that browsers write differently."""
         if self.origin is None:
             return self
         is_default_port = self.origin.endswith(":443" if self.origin.startswith("https") else ":80")
@@ -597,7 +597,7 @@ class ConsoleSection(Section):
 
 
 class ReportingSection(Section):
-    """`[reporting]`: the reports on a run: a log of JSON lines, a file for Prometheus (`.prom`) and a hook.
+    """`[reporting]`: how runs are reported: in a log (JSON lines), a Prometheus file (`.prom`) and by a hook.
 
     `hook` is a command that receives the summary on standard input. `payer` is the payer's name on remittance advices.
     """
@@ -649,7 +649,7 @@ _SENDER = re.compile(r'(?P<name>[^<>"]+?) *<(?P<address>[^<>]+)>')
 
 
 def parse_sender(sender: str) -> tuple[str, str]:
-    """Parse a sender such as `Payouts <payouts@example.com>` into name (may be empty) and address."""
+    """Parse a sender such as `Payouts <payouts@example.com>` into a name, which may be empty, and an address."""
     match = _SENDER.fullmatch(sender)
     return ("", sender) if match is None else (match["name"], match["address"])
 

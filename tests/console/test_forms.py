@@ -418,7 +418,7 @@ def test_unfinished_requests_do_not_block_other_visitors(monkeypatch: pytest.Mon
     async def play() -> bytes:
         with closing(listen_on_port(0)) as listener:
             ready, port = asyncio.Event(), listener.getsockname()[1]
-            serving = asyncio.create_task(serve_pages(app, listener, ready=ready.set))
+            serving = asyncio.create_task(serve_pages(app, listener, on_ready=ready.set))
             await ready.wait()
             await asyncio.gather(*(drip_head(port) for _ in range(300)), return_exceptions=True)
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
