@@ -56,18 +56,15 @@ def parse_row_number(text: str) -> int | None:
 
 def describe_subject(path_params: Mapping[str, Any], form: Mapping[str, str]) -> str:
     """Return the subject of a request for the audit trail, without the secret token of an invitation."""
-    return ", ".join(f"{name} {value}" for name, value in _subject_parts(path_params, form))
-
-
-def _subject_parts(path_params: Mapping[str, Any], form: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    yield from ((name, value) for name, value in path_params.items() if name not in _SECRET_PARAMETERS)
+    parts = {name: value for name, value in path_params.items() if name not in _SECRET_PARAMETERS}
     number, row, column = (form.get(name, "") for name in ("number", "row", "column"))
     if "sheet" not in path_params and is_folder_name(number):
-        yield "sheet", number
+        parts["sheet"] = number
     if "row" not in path_params and parse_row_number(row) is not None:
-        yield "row", row
+        parts["row"] = row
     if column in operation_columns(PAYOUT):
-        yield "column", column
+        parts["column"] = column
+    return ", ".join(f"{name} {value}" for name, value in parts.items())
 
 
 def parse_subject(text: str) -> Mapping[str, str]:
@@ -101,7 +98,7 @@ class Console:
     sessions: WebSessions
     counts: PayoutCounts
     memories: Callable[[str], ComparisonMemory]
-    """Returns the comparison memory of a payout by its number. Empty unless the sheet was checked recently."""
+    """Returns a payout's comparison memory by its number. It is empty unless the sheet was checked recently."""
     templates: Environment
     program: tuple[str, ...]
     environ: Mapping[str, str] = field(repr=False)
@@ -170,7 +167,7 @@ class Visit:
     """The detached signature of the upload, from its own field."""
     form_page: str = "/"
     was_recorded: bool = False
-    """Whether the audit trail already records the action as done, which happens before the action."""
+    """Whether the audit trail, which is written before the action, already records it as done."""
     refusal: Refusal | None = None
     """Why the form was refused. If set, its page is shown again with the answers filled in."""
 
@@ -226,7 +223,7 @@ class Visit:
         page_values = {
             "member": member,
             "csrf": "" if self.session is None else self.session.csrf_token,
-            # Whether the person has permission for the action with this name.
+            # Whether the person may do the named action.
             "may": lambda action: member is not None and self.may(Action(action)),
             "is_sandbox": console.settings.uses_sandbox,
             # Several machines can send only if they share a journal in a database.
@@ -392,7 +389,7 @@ class WebRoute:
         request, is_form = visit.request, self.method == "POST"
         path = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
         if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not session_cookie(visit):
-            # This may be a link in an email. Browsers send no session cookie with a request from another site.
+            # This may be a link in an e-mail. Browsers send no session cookie with a request from another site.
             return visit.page("forward.html", address=path)
         values = {"to": path if path != "/" else "", "ended": "yes" if session_cookie(visit) else ""}
         query = urlencode({name: value for name, value in values.items() if value})
