@@ -170,7 +170,7 @@ def _error_hint(error: BaseException, ctx: click.Context) -> str:
 def _prepare_usage_error(error: click.UsageError, *, as_json: bool) -> click.UsageError:
     """Escape the error's text, because it quotes the command line. With --json, also print the summary."""
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its text is the help
-    message = error.format_message().replace("\n\t", " ")  # click lists choices on lines of their own
+    message = error.format_message().replace("\n\t", " ")  # click lists choices on separate lines
     if as_json:
         message = say("No command was given.") if is_help else message
         _print_json_summary(Summary(ExitCode(error.exit_code), message))
@@ -252,7 +252,7 @@ def cli(
     os.umask(0o077)
     from paygw_batch.settings.user_directories import find_user_configuration  # noqa: PLC0415 (not for `--help`)
 
-    # Click treats an empty variable as unset, and would silently use a different configuration.
+    # Click treats an empty environment variable as unset, and would silently use a different configuration.
     if config is None and os.environ.get("PAYGW_CONFIG") is not None:
         raise ConfigurationError(say("PAYGW_CONFIG is empty."), hint=say("Set it to a path, or unset it."))
     ctx.obj = Invocation(config or find_user_configuration(), journal, as_json, quiet, verbose)

@@ -131,7 +131,7 @@ def send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen) -> Summ
 
 
 def _send_and_reconcile(job: SendJob, files: ResultFiles, screen: Screen, runs: list[Drainable]) -> Summary:
-    """Do the work of `send_and_reconcile`. Add the run to `runs` when it starts."""
+    """Send due rows and write the reconciliation. Adds the run to `runs` when it starts."""
 
     def on_start(run: Drainable) -> None:
         runs.append(run)

@@ -91,7 +91,7 @@ def has_cached_sheet(folder: PayoutFolder) -> bool:
     return _read_cached_values(folder) is not None
 
 
-def warm_cache(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> None:
+def fill_memory(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> None:
     """Load a checked payout into `memory`, so that its first correction is checked as fast as later ones."""
     if (cached_sheet := _read_cached_sheet(folder)) is not None:
         corrections, sheet = cached_sheet

@@ -152,7 +152,7 @@ def build_console(settings: Settings, *, config: Path | None, environ: Mapping[s
     options = ["--config", str(config.absolute())]
     if settings.journal.url is None:  # a database URL is set only in the configuration
         options += ["--journal", str(settings.journal_path())]
-    with journal_for_document(settings, "console", must_be_known=False):  # Create the sandbox's journal.
+    with journal_for_document(settings, "console", must_be_known=False):  # creates the sandbox's journal
         pass
     sessions = StoredSessions(settings.journal_path())
     access = build_passkey_access(settings, members, sessions)

@@ -238,7 +238,7 @@ class WebSessions:
             self._store.delete(digest)
             return None
         if not is_poll and now_s - session.seen_s > _MIN_USE_INTERVAL_S:
-            with suppress(SessionsBroken):  # If the disk is full, people can still read until their session ends.
+            with suppress(SessionsBroken):  # If the disk is full, people can still view pages.
                 self._store.record_use(digest, now_s)
         key = self._keys.get(session.key)
         passkey = None if key is None else SignInKey(key[0], session.credential)

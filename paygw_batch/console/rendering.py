@@ -112,7 +112,7 @@ def request_locale(request: Request, zone: str | None) -> Iterator[None]:
     If `zone` is None, times are in the machine's zone. The space is used in every language, because some people read a
     comma as a decimal point.
     """
-    token = _zone.set(None if zone is None else ZoneInfo(zone))  # zoneinfo caches it
+    token = _zone.set(None if zone is None else ZoneInfo(zone))  # cached by `zoneinfo`
     try:
         with language_context(request_language(request)), thousands_separator(_NARROW_SPACE):
             yield

@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 4 * 1024**3
 MAX_PROCESSOR_S = 300
 TIME_LIMIT_S = 600
 MAX_IN_PROCESS_BYTES = 256 * 1024
-"""Maximum size of a sheet that is rechecked in the console process. Starting a process takes a second."""
+"""Maximum size of a sheet that is rechecked in the console process. Starting another process takes a second."""
 CHECK_PROGRAM = "from paygw_batch.console.sheet_process import check; check()"
 MARK_PROGRAM = "from paygw_batch.console.sheet_process import mark; mark()"
 

@@ -76,7 +76,7 @@ def start_run(
             )
         run = StartedRun(batch, process.pid, _start_ticks(process.pid) or "", by, timestamp(utc_now()))
         write_atomically(directory / f"{batch}.json", json.dumps(asdict(run)).encode())
-        # A thread collects the exit status, because the system keeps the pid of an ended process until then.
+        # A thread collects the exit status, because until then the system keeps an ended process's pid.
         threading.Thread(target=lambda: on_end(process.wait()), daemon=True).start()
         return run
 
@@ -105,7 +105,7 @@ def pause_run(directory: Path, batch: str, reference: str) -> StartedRun:
             raise UsageError(say("No run of this payout was started from the console."), hint="")
         if run_reference(run) == reference and run.is_alive and not run.is_pausing:
             with suppress(ProcessLookupError):
-                # A run that a shell started in the background ignores SIGINT until it sends, so SIGTERM is used.
+                # SIGTERM is used, because a run that a shell started in the background ignores SIGINT at first.
                 os.kill(run.pid, signal.SIGTERM)
             write_atomically(directory / f"{batch}.json", json.dumps(asdict(replace(run, is_pausing=True))).encode())
         return run

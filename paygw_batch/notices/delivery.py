@@ -238,7 +238,7 @@ def _contradiction_notices(settings: Settings, journal: JournalReader, outbox: O
 
 
 def _dead_worker_notices(settings: Settings, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each recently dead worker, even if its rows are already in doubt."""
+    """Yield a notice for each worker that died recently."""
     recipients, database = notice_recipients(settings, Occasion.WORKER_DIED), database_location(settings)
     if not recipients or database is None:
         return

@@ -253,14 +253,14 @@ def batch_status(
     now, batch = utc_now(), record.number
     tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
     live_rows = rows_being_sent(journal, batch, tallies)
-    resolved_tallies = recount_in_flight(tallies, live_rows)
+    recounted = recount_in_flight(tallies, live_rows)
     attention_count, rows = _rows_needing_attention(
         journal, batch, tallies, live_rows, holds, now, only_in_doubt=only_in_doubt, limit=limit
     )
     return BatchStatus(
         record,
-        resolved_tallies,
-        build_summary(record, count_states(record, resolved_tallies), sums_by_state(resolved_tallies), messages, holds),
+        recounted,
+        build_summary(record, count_states(record, recounted), sums_by_state(recounted), messages, holds),
         attention_count,
         _row_statuses(settings, journal, record, rows, now, holds),
         journal.message_counts(batch),

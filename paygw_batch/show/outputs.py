@@ -128,7 +128,7 @@ class OutputGuard:
         return any(protected.is_overwritten_by(path) for protected in self._own_files())
 
     def describe_own_file(self, folder: Path) -> str | None:
-        """Describe the program's file or home directory that `folder` would expose. Returns None if there is none."""
+        """Describe the program file or home directory in `folder`, or return None if there is none."""
         real_folder = Path(os.path.realpath(folder))
         for protected in self._own_files():
             path = Path(os.path.realpath(protected.path))
@@ -145,7 +145,7 @@ class OutputGuard:
                 yield ProtectedFile(name, path)
 
     def _console_results(self, source: Path | str | None) -> Iterator[Path]:
-        """Yield the path of a console run's reconciliation, which is in the payout's folder or the folder of runs."""
+        """Yield the path of the reconciliation that a console run writes for a sheet or batch."""
         if isinstance(source, str):
             yield self.settings.console_runs_directory() / f"{source}.reconciliation.csv"
         elif source is not None and (folder := source.parent.parent).parent == self.settings.console_directory():

@@ -296,7 +296,7 @@ def _rows_needing_attention(
 
 
 def _build_charts(frame: pl.DataFrame, history: Sequence[HistoryEntry]) -> Sequence[Chart]:
-    # If a person decided about a row, its last change is the decision and not a gateway response.
+    # If a person decided on a row, its last change is that decision and not a gateway response.
     decided_rows = [action.row for action in history if action.row is not None]
     charts = (outcome_chart(frame), latency_chart(frame.filter(~pl.col("row").is_in(decided_rows))))
     return [chart for chart in charts if chart is not None]

@@ -14,10 +14,10 @@ from paygw_batch.approval.approval_keys import PublicKey, normalise_name
 from paygw_batch.approval.policy import configured_people, load_sandbox_key
 from paygw_batch.console.check_payout import (
     check_payout,
+    fill_memory,
     has_cached_sheet,
     recheck_cached_sheet,
     unreadable_result,
-    warm_cache,
 )
 from paygw_batch.console.pages.agreement import withdraw
 from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet
@@ -87,7 +87,7 @@ def ensure_checked(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False)
                 payout.write_check_result(unreadable_result(error))
             payout = PayoutFolder(payout.path)  # A first check may reuse the answers of an earlier payout.
             if isinstance(result := payout.check_result, CheckedSheet) and not result.is_ready:
-                warm_cache(payout, settings, rules, memory)
+                fill_memory(payout, settings, rules, memory)
         result = payout.check_result
     if result is None:
         raise SheetError(say("The sheet could not be checked."), hint=say("Upload it again."))
