@@ -75,7 +75,7 @@ class StoredSession:
     """
 
     person: str
-    way: str
+    method: str
     key: str
     credential: str
     started_s: float
@@ -259,10 +259,10 @@ class WebSessions:
         idle_s, age_s = now_s - session.seen_s, now_s - session.started_s
         if idle_s > self._idle_s or age_s > self._max_age_s or min(idle_s, age_s) < -_MAX_CLOCK_STEP_S:
             return True
-        if session.way not in self._methods or session.person not in self._members:
+        if session.method not in self._methods or session.person not in self._members:
             return True
         entry = self._keys.get(session.key)
-        return session.way == SignInMethod.PASSKEY and (entry is None or entry[1].name != session.person)
+        return session.method == SignInMethod.PASSKEY and (entry is None or entry[1].name != session.person)
 
 
 def _digest(text: str) -> bytes:
@@ -295,7 +295,7 @@ class Invitations:
         return self._read_unexpired(self._path(token), now) if is_well_formed else None
 
     def use(self, token: str, fingerprint: str, now: datetime) -> tuple[str, bool] | None:
-        """Use an invitation for the passkey with this fingerprint.
+        """Use an invitation to register the passkey with this fingerprint.
 
         Returns the person's name and whether this is the first use, because a second click sends the same passkey
         again. Returns None if the invitation is missing, has expired, or was used for another passkey.
