@@ -45,7 +45,7 @@ class Number(click.FloatRange):
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The options that all commands share."""
+    """The values of the options that all commands share."""
 
     config: Path | None
     journal: Path | None

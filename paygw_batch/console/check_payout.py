@@ -281,10 +281,10 @@ def _check_against_journal(
     findings.write_parquet(folder.path / FINDINGS_FILE)
     replace_cells(sheet.frame, plan.validated.interpreted, "value").write_parquet(folder.path / ROWS_FILE)
     left_out = {row.row for row in corrections.left_out}
-    to_correct = findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
+    open_defects = findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
     open_questions = plan.unanswered_questions(submission.choices)
     has_new_rows = plan.existing is None and plan.known_row_count < plan.validated.payable_count
-    is_ready = to_correct.is_empty() and not open_questions and has_new_rows and not submission.wrong_totals
+    is_ready = open_defects.is_empty() and not open_questions and has_new_rows and not submission.wrong_totals
     if is_ready and maker_key is not None:
         submission.require_complete()
         prepared = draft_plan(submission, journal, Conversation(), maker_key)
@@ -298,7 +298,7 @@ def _check_against_journal(
         rows=plan.validated.height,
         payable=plan.validated.payable_count,
         known=plan.known_row_count,
-        rows_to_mend=to_correct["row"].n_unique(),
+        rows_to_mend=open_defects["row"].n_unique(),
         is_ready=is_ready,
         is_drafted=is_ready and maker_key is not None,
         batches=batch_count,
@@ -306,7 +306,7 @@ def _check_against_journal(
         left_out=sorted(left_out),
         mended=[(edit.row, edit.column) for edit in corrections.edits],
         kinds=[
-            *_finding_kinds(to_correct, headings),
+            *_finding_kinds(open_defects, headings),
             *_finding_kinds(findings.filter(~pl.col("is_defect") & (pl.col("row") > 0)), headings),
         ],
         wrong_totals=submission.wrong_totals,

@@ -121,7 +121,7 @@ class CheckedSheet:
     known: int
     rows_to_mend: int
     is_ready: bool
-    """Whether the plan can be signed when it `is_drafted`. Only a check of the whole file drafts a plan."""
+    """Whether the plan can be signed as soon as it `is_drafted`. Only a check of the whole file drafts a plan."""
     is_drafted: bool
     questions: Sequence[AskedQuestion]
     left_out: Sequence[int]
@@ -182,7 +182,7 @@ class NamedFolder:
 
     @classmethod
     def list_newest_first(cls, directory: Path, sort_key: Callable[[Self], Any]) -> Sequence[Self]:
-        """Return the folders in a directory, sorted by descending `sort_key`. Omits folders with the key None."""
+        """Return the folders in a directory, sorted by descending `sort_key`. Omits folders whose key is None."""
         keyed_folders = list[tuple[Any, Self]]()
         with suppress(FileNotFoundError):
             for path in [path for path in directory.iterdir() if (path / cls.MARKER_FILE).exists()]:

@@ -107,10 +107,10 @@ _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=UTC)
 
 @contextmanager
 def request_locale(request: Request, zone: str | None) -> Iterator[None]:
-    """Use the browser's language, the time zone `zone` and a narrow thousands space within the block.
+    """Use the browser's language, the time zone `zone` and narrow spaces between thousands within the block.
 
-    If `zone` is None, times are in the machine's zone. The space is used in every language, because some people read a
-    comma as a decimal point.
+    If `zone` is None, times are in the machine's zone. Spaces are used in every language, because some people read
+    a comma as a decimal point.
     """
     token = _zone.set(None if zone is None else ZoneInfo(zone))  # cached by `zoneinfo`
     try:

@@ -33,7 +33,7 @@ MARK_PROGRAM = "from paygw_batch.console.sheet_process import mark; mark()"
 def run_within_limits(
     program: str, arguments: Sequence[str], settings: Settings, *, config: Path, environ: Mapping[str, str]
 ) -> bool:
-    """Run `program` in another process, which limits its own resources. Return whether it succeeded."""
+    """Run the Python code `program` in a process that limits its own resources. Return whether it succeeded."""
     variables = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
     secrets = secret_variables(settings)
     environment = child_environment(environ) | {name: value for name, value in variables.items() if name not in secrets}

@@ -50,7 +50,7 @@ def start_run(
     environ: Mapping[str, str],
     on_end: Callable[[int], None] = lambda _exit_code: None,
 ) -> StartedRun:
-    """Start `command` in a new session as the batch's run. If a run is alive, return that run instead.
+    """Start `command` in a new session as the batch's run. If one is already alive, return it instead.
 
     `on_end` is called with the exit code, unless this process ends before the run.
     """

@@ -107,7 +107,7 @@ class Console:
     cookie_name: str
 
     def run_on_upload(self, program: str, *arguments: str) -> bool:
-        """Run one of our programs on an upload in a limited process. Returns whether it succeeded."""
+        """Run the Python code `program` on an upload in a limited process. Return whether it succeeded."""
         return run_within_limits(program, arguments, self.settings, config=self.config, environ=self.environ)
 
     @property

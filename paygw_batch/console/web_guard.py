@@ -37,7 +37,7 @@ BODY_LIMIT_S = 300.0
 
 
 class WebGuard:
-    """Protects the ASGI application `app`, which it wraps.
+    """Wraps and protects the ASGI application `app`.
 
     `hosts` are the accepted host names. Any other name could belong to a foreign site but resolve to this server.
     `max_body_bytes` returns the maximum length of a body for a path. `uses_tls` says whether browsers use TLS.

@@ -191,7 +191,7 @@ def _rejects_attachment(settings: Settings, notice: StoredNotice, content: Mappi
 
 
 def _run_end_content(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
-    """Return the content of a notice about a run that ended, with row counts and sums by state."""
+    """Return the content of a notice about a finished run, with row counts and sums by state."""
     record = journal.batch(batch)
     if record is None:
         return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}

@@ -47,7 +47,7 @@ def render_endpoint_configuration(endpoint: NewEndpoint) -> str:
 
 
 def render_sandbox_configuration(template: str, journal: str | None) -> str:
-    """Return the configuration for the sandbox, with its journal at the path `journal` if given."""
+    """Return the sandbox's configuration, with `journal` as its journal's path if given."""
     journal_table = f"[journal]\n{_format_setting('path', journal)}\n" if journal else ""
     text, replaced_count = _JOURNAL_TABLE.subn(lambda _: journal_table, template)
     if replaced_count != 1:

@@ -131,7 +131,7 @@ _AUTHENTICITY_KEYS: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
 class NotificationsSection(Section):
     """`[notifications]`: how notifications are received and proven.
 
-    Without `authenticity`, all are unproven. `on_unproven` says what to do after an unproven notification.
+    Without `authenticity`, every notification is unproven. `on_unproven` says what to do after an unproven one.
     """
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8087
@@ -196,7 +196,7 @@ class ReplySection(Section):
 
 
 class StatusEnquirySection(Section):
-    """`[status_enquiry]`: how to ask the gateway about orders. `not_found` lists its words for an unknown order."""
+    """`[status_enquiry]`: how to ask about orders. `not_found` lists the gateway's words for an unknown order."""
 
     profile: Literal["paynet-v4"] | None = None
     not_found: list[str] | None = None
@@ -268,7 +268,7 @@ def _parse_purpose(value: object) -> object:
 
 
 class _TermsSection(Section):
-    """The operator's terms common to all operations."""
+    """The operator's terms that all operations share."""
 
     purpose: str | None = None
     min_amount: AmountText | None = None

@@ -169,7 +169,7 @@ def build_summary(
 def count_states(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
     """Count a sheet's rows by state. Rows that have no instruction or were replaced count as invalid."""
     counts: Counter[str] = Counter()
-    for tally in without_replaced(tallies):
+    for tally in exclude_replaced(tallies):
         counts[tally.state.value] += tally.count
     counts[INVALID] = record.rows - counts.total()
     return {state: counts[state] for state in STATES if counts[state]}
@@ -190,7 +190,7 @@ def combine_tallies(tallies: Iterable[StateTally], known_tallies: Iterable[State
 def sums_by_state(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]:
     """Return exact sums by currency and state, as text with the currency's decimals. Leaves out replaced rows."""
     units, sums = minor_units_by_currency(), dict[str, Counter[str]]()
-    for tally in without_replaced(tallies):
+    for tally in exclude_replaced(tallies):
         sums.setdefault(tally.currency, Counter())[tally.state.value] += tally.minor
     return {
         currency: {state: from_minor(minor, minor_units=units[currency]) for state, minor in state_sums.items()}
@@ -198,7 +198,7 @@ def sums_by_state(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, st
     }
 
 
-def without_replaced(tallies: Iterable[StateTally]) -> Iterator[StateTally]:
+def exclude_replaced(tallies: Iterable[StateTally]) -> Iterator[StateTally]:
     """Return the tallies except those of replaced rows, whose replacements are paid instead."""
     return (tally for tally in tallies if tally.state is not State.REPLACED)
 
@@ -325,8 +325,8 @@ def _count_rows(tallies: Sequence[StateTally], states: Collection[State]) -> int
 class ListedBatch:
     """A batch in the list of all batches.
 
-    `known` holds the tallies of rows already counted in an earlier batch. `contradictions` is the number of
-    messages that contradict a row or need a decision. `age` is the time since the batch was opened.
+    `known` holds the tallies of rows already counted in an earlier batch. `contradictions` is the number of messages
+    that contradict a row or need a decision. `age` is the time since the batch was opened.
     """
 
     record: BatchRecord
@@ -365,7 +365,7 @@ def journal_status(journal: JournalReader) -> JournalStatus:
     batches = [listed_batch(journal, record, now) for record in journal.batches()]
     tallies = sum_batch_tallies(batches)
     counts = Counter({INVALID: sum(batch.states.get(INVALID, 0) for batch in batches)})
-    for tally in without_replaced(tallies):
+    for tally in exclude_replaced(tallies):
         counts[tally.state.value] += tally.count
     states = {state: counts[state] for state in STATES if counts[state]}
     return JournalStatus(batches, states, sums_by_state(tallies), journal.message_counts())
@@ -398,7 +398,7 @@ def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> 
 class FollowedBatch:
     """A batch shown on a page, with the number of rows in each state and the sums by currency and state.
 
-    `running` is the process whose run holds the journal, for this or another batch, or None.
+    `running` is the process whose run holds the journal, if any. It may be sending another batch.
     """
 
     record: BatchRecord
@@ -473,10 +473,10 @@ def followed_rows(
             raise UsageError(say("There is no state {state!r}.", state=state))
         states = {State(state)} if state != State.IN_DOUBT or running is not None else DISPLAYED_IN_DOUBT
     row_states = list(journal.rows(record.number, states=states, after=after, limit=limit))
-    return with_payees(journal, record, row_states, running)
+    return add_payees(journal, record, row_states, running)
 
 
-def with_payees(
+def add_payees(
     journal: JournalReader, record: BatchRecord, row_states: Sequence[RowState], running: LockHolder | None
 ) -> Sequence[FollowedRow]:
     """Return rows of a batch with payees and amounts. `running` is the process that holds the journal."""
@@ -493,7 +493,7 @@ def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord
     row_state = next(journal.rows(record.number, numbers={row}), None)
     if row_state is None:
         raise UsageError(say("Row {row} is not part of this payout.", row=row))
-    (followed,) = with_payees(journal, record, [row_state], running_process(settings))
+    (followed,) = add_payees(journal, record, [row_state], running_process(settings))
     (status,) = _row_statuses(settings, journal, record, [row_state], utc_now(), journal.holds(record.number))
     history = [entry for entry in journal.history(record.number) if entry.row == row]
     return FollowedRowHistory(followed, status.step, journal.replies(row_state.instruction), history)

@@ -285,8 +285,8 @@ def next_steps(
 ) -> Mapping[int, str]:
     """Return the next step for each of `rows` that is in doubt, held, or rejected by a person.
 
-    The texts do not depend on the current time. They give the steps as of when the batch was opened, and
-    mention a quarantine even after it has ended.
+    The texts do not depend on the current time. They give the steps as of when the batch was opened, and mention
+    a quarantine even after it has ended.
     """
     holds, opened_at = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
     quarantine, steps = JournalClock.read(journal, opened_at).quarantine(quarantine_h), {}

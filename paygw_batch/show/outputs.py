@@ -104,8 +104,8 @@ class OutputGuard:
     ) -> None:
         """Raise `OutputError` unless every output may be written. Call this before reading or sending anything.
 
-        `inputs` maps descriptions, such as `the sheet`, to the files that the command reads. `reporting` adds the
-        configured log and metrics file.
+        `inputs` maps descriptions, such as `the sheet`, to the files that the command reads. With `reporting`, also
+        checks the configured log and metrics file.
         """
         section = self.settings.reporting
         requested = [*outputs_to_check]

@@ -166,7 +166,7 @@ def _add_hold_reasons(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataF
 def _check_row_order(batch: BatchRecord, last_row: int, rows: pl.Series) -> int:
     """Return the last of `rows`. Raises `InternalError` unless the row numbers increase and exceed `last_row`.
 
-    This and the number of rows prove that every row of the sheet appears exactly once.
+    Together with the number of rows, this proves that every row of the sheet appears exactly once.
     """
     differences = pl.Series([last_row]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
     if not (differences > 0).all():
@@ -198,8 +198,8 @@ _QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {
 def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
     """Return a line (`QUESTION_COLUMNS`) for each row in doubt, in sheet order.
 
-    Lines omit the payee, which the gateway knows. The gateway's support writes paid, rejected or
-    not-received in the column `answer`. `resolve statement` reads the completed list.
+    Lines omit the payee, which the gateway knows. The gateway's support writes paid, rejected or not-received in the
+    column `answer`. `resolve statement` reads the completed list.
     """
     lines = [
         (

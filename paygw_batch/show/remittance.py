@@ -55,7 +55,7 @@ def paid_payouts(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
 def render_batch_advices(
     journal: JournalReader, batch: BatchRecord, payer: str | None, format_day: Callable[[str], str] | None = None
 ) -> str:
-    """Render a remittance advice for each payee of a batch. Raises `UsageError` if nobody was paid."""
+    """Render a remittance advice for each payee of a batch. Raises `UsageError` if there is none."""
     rows = [row.row for row in journal.rows(batch.number, states={State.PAID})]
     groups: dict[tuple[str, str], list[FoundPayment]] = {}
     for payment in paid_payouts(list(journal.payments(batch.number, rows).values())):

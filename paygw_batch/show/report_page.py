@@ -237,7 +237,7 @@ def render_report(
         counts={state: totals.states[state] for state in STATE_COLOURS if totals.states.get(state)},
         sums=sums,
         waiting=list(_rows_needing_attention(journal, batch, displayed, minor_units, quarantine_h)),
-        on_demand=[_list_rows(displayed, state, MAX_COLLAPSED_ROWS, minor_units) for state in _COLLAPSED_STATES],
+        on_demand=[_select_rows(displayed, state, MAX_COLLAPSED_ROWS, minor_units) for state in _COLLAPSED_STATES],
         lines=totals.lines,
         deeds=[(action.row, *reader.format_action(action)) for action in actions[:MAX_ACTIONS]],
         deed_count=len(actions),
@@ -262,7 +262,7 @@ def _intro_sentences(batch: BatchRecord, history: Sequence[HistoryEntry], reader
     return [opening, plan]
 
 
-def _list_rows(frame: pl.DataFrame, state: str, limit: int, minor_units: Mapping[str, int]) -> RowsInState:
+def _select_rows(frame: pl.DataFrame, state: str, limit: int, minor_units: Mapping[str, int]) -> RowsInState:
     matches = frame.filter(pl.col("state") == state)
     rows = [
         {**row, "amount": _format_sheet_amount(row["amount"], minor_units.get(row["currency"] or ""))}
@@ -286,7 +286,7 @@ def _rows_needing_attention(
 ) -> Iterator[RowsInState]:
     operation = load_operation(batch.operation)
     for state in (*_ATTENTION_STATES, State.READY.value):
-        rows_in_state = _list_rows(frame, state, MAX_SHOWN_ROWS, minor_units)
+        rows_in_state = _select_rows(frame, state, MAX_SHOWN_ROWS, minor_units)
         if rows_in_state.count:
             rows = [row["row"] for row in rows_in_state.rows]
             step = state_step(state, batch, operation, first_row=rows[0])

@@ -31,7 +31,7 @@ _CHUNK_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
-    """Counts and sums of the rows of a sheet.
+    """Counts and sums of a sheet's rows.
 
     `states` holds counts by state, and `totals` sums by currency and state, as text. Each of `lines` is (country,
     currency, state, count, sum as text). Invalid rows have no sum, because their amounts may be unreadable.
@@ -46,8 +46,8 @@ class BatchTotals:
 class CurrencyTotals:
     """The number of rows to be paid in a currency, and their sum.
 
-    Each of `states` is (state, number of rows, sum as text). States that need attention come first.
-    Invalid rows come last, and are not part of any sum.
+    Each of `states` is (state, number of rows, sum as text). States that need attention come first. Invalid rows come
+    last, and are not part of any sum.
     """
 
     currency: str

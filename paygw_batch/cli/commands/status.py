@@ -44,10 +44,10 @@ from paygw_batch.show.batch_status import (
     batch_status,
     count_states,
     current_tallies,
+    exclude_replaced,
     followed_batch,
     journal_status,
     sums_by_currency,
-    without_replaced,
 )
 from paygw_batch.show.next_step import describe_step, state_step
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
@@ -240,7 +240,7 @@ def _show_batch(
 
 def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
     minor_units = minor_units_by_currency()
-    payable, row_counts = list(without_replaced(tallies)), Counter[str]()
+    payable, row_counts = list(exclude_replaced(tallies)), Counter[str]()
     for tally in payable:
         row_counts[tally.currency] += tally.count
     lines = [("", code, "to be paid", row_counts[code], amount) for code, amount in sums_by_currency(payable).items()]

@@ -23,12 +23,12 @@ from paygw_batch.language import say, say_count
 from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.show.batch_status import (
     ListedBatch,
+    exclude_replaced,
     listed_batch,
     parse_payment_search,
     sum_batch_tallies,
     sums_by_currency,
     sums_by_state,
-    without_replaced,
 )
 from paygw_batch.show.remittance import build_payee, paid_payouts
 
@@ -174,7 +174,7 @@ def show_overview(visit: Visit) -> Response:
 
 def _build_listed_payout(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
     name, by = (batch.record.sheet_name, "") if uploaded is None else (uploaded.display_name, uploaded.by)
-    return ListedPayout(batch.record, name, by, _state_counts(batch), sums_by_currency(without_replaced(batch.tallies)))
+    return ListedPayout(batch.record, name, by, _state_counts(batch), sums_by_currency(exclude_replaced(batch.tallies)))
 
 
 def _payouts_in_preparation(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:

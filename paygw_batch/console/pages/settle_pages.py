@@ -43,7 +43,7 @@ from paygw_batch.opening.open_journal import journal_for_planning, open_journal_
 from paygw_batch.settle.resolve import Settlement, row_states
 from paygw_batch.settle.row_order import Decision, OrderedRow, RowAct
 from paygw_batch.settle.settle_rows import SettleChoice, draft_order, settle_by_decision
-from paygw_batch.show.batch_status import running_process, sums_by_currency, with_payees
+from paygw_batch.show.batch_status import add_payees, running_process, sums_by_currency
 from paygw_batch.show.remittance import build_payee
 from paygw_batch.submit.submit_sheet import RejectedRows, rejected_rows
 
@@ -161,7 +161,7 @@ def show_rejected_form(visit: Visit) -> Response:
         rejected = rejected_rows(settings, journal, record, limit=MAX_ROWS_IN_ORDER)
         reasons = _group_by_reason(rejected)
         matches = [row for row in rejected.rows if row.row > after and key in {"", _reason_key(row)}]
-        rows = with_payees(journal, record, matches[:ROWS_PER_PAGE], None)
+        rows = add_payees(journal, record, matches[:ROWS_PER_PAGE], None)
     numbers = {row.row for row in rejected.rows}
     return visit.page(
         "retry.html",

@@ -61,7 +61,7 @@ from paygw_batch.settle.settle_rows import (
 )
 from paygw_batch.settle.statement import proof_message
 from paygw_batch.sheet.write.table import write_frame
-from paygw_batch.show.batch_status import FollowedRow, followed_batch, running_process, with_payees
+from paygw_batch.show.batch_status import FollowedRow, add_payees, followed_batch, running_process
 from paygw_batch.show.reconcile import questions
 
 LINES_PER_PAGE = 50
@@ -261,7 +261,7 @@ def _page_lines(
         case "settles":
             settled = match.settlements[part]
             states = row_states(journal, record, [line.row for line in settled])
-            followed = with_payees(journal, record, [states[line.row] for line in settled], None)
+            followed = add_payees(journal, record, [states[line.row] for line in settled], None)
             return [
                 LineView(
                     line.row, row.standing.sent_orderid or "", line.evidence_text, choice_name(line.resolution), row
@@ -272,7 +272,7 @@ def _page_lines(
             return [LineView(line.line, line.order_id, line.sentence) for line in match.differences[part]]
         case "silent":
             reason = say("The statement does not settle this row.")
-            followed = with_payees(journal, record, match.unsettled_rows[part], None)
+            followed = add_payees(journal, record, match.unsettled_rows[part], None)
             return [LineView(row.standing.row, row.standing.sent_orderid or "", reason, row=row) for row in followed]
         case _:
             raise PageNotFound(say("This page does not exist."))
