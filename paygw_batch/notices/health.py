@@ -23,11 +23,9 @@ def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthChe
     try:
         channels = build_channels(settings, environ)
         unsent_notices = [notice for notice in list_notices(settings) if notice.tries and notice.sent_at is None]
-    except ConfigurationError as error:
-        yield HealthCheck.failed(_NOTICES, error)
-        return
     except PaygwError as error:
-        yield HealthCheck.failed(_NOTICES, error, ExitCode.JOURNAL)
+        code = ExitCode.USAGE if isinstance(error, ConfigurationError) else ExitCode.JOURNAL
+        yield HealthCheck.failed(_NOTICES, error, code)
         return
     if channels.mail is not None and (failure := probe_mail_server(channels)) is not None:
         is_usage_error = failure.kind in {FailureKind.UNTRUSTED, FailureKind.NOT_ENCRYPTED, FailureKind.SIGN_IN}
