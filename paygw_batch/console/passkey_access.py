@@ -98,7 +98,7 @@ class StoredSessions:
             )
             self.secret: bytes = self._execute("SELECT value FROM secret")[0][0]
 
-    def begin(self, digest: bytes, session: StoredSession, *, old_digest: bytes) -> None:
+    def add(self, digest: bytes, session: StoredSession, *, old_digest: bytes) -> None:
         """Store a session under the digest of its id. Deletes the session stored under `old_digest`."""
         with self._transaction():
             self._execute("DELETE FROM session WHERE digest = ?", old_digest)
@@ -224,7 +224,7 @@ class WebSessions:
         session_id, now_s = secrets.token_urlsafe(RANDOM_BYTES), self._now_s()
         key, credential = ("", "") if passkey is None else (passkey.key.text, passkey.credential)
         session = StoredSession(member.name, method, key, credential, now_s, now_s)
-        self._store.begin(_digest(session_id), session, old_digest=_digest(old_id))
+        self._store.add(_digest(session_id), session, old_digest=_digest(old_id))
         return session_id
 
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:
