@@ -395,7 +395,7 @@ def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class FollowedBatch:
+class BatchView:
     """A batch shown on a page, with the number of rows in each state and the sums by currency and state.
 
     `running` is the process whose run holds the journal, if any. It may be sending another batch.
@@ -422,7 +422,7 @@ class FollowedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowedRow:
+class PaymentView:
     """A row shown on a page, with its payee and amount."""
 
     standing: RowState
@@ -432,10 +432,10 @@ class FollowedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowedRowHistory:
+class RowHistory:
     """A row with its next step, if any, the gateway's replies, and its history."""
 
-    followed: FollowedRow
+    view: PaymentView
     step: NextStep | None
     replies: Sequence[AttemptReply]
     history: Sequence[HistoryEntry]
@@ -447,24 +447,24 @@ def running_process(settings: Settings) -> LockHolder | None:
     return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
 
 
-def followed_batch(
+def batch_view(
     settings: Settings,
     journal: JournalReader,
     record: BatchRecord,
     count_tallies: Callable[[], Sequence[StateTally]] | None = None,
-) -> FollowedBatch:
+) -> BatchView:
     """Return a batch with its counts and sums. `count_tallies` returns the tallies, by default from the journal."""
     # Look for a run before counting rows. Otherwise a run that ends in between would seem to leave rows unsent.
     running = running_process(settings)
     tallies = journal.tallies(record.number) if count_tallies is None else count_tallies()
     if running is None:
         tallies = recount_in_flight(tallies, ())
-    return FollowedBatch(record, count_states(record, tallies), sums_by_state(tallies), running)
+    return BatchView(record, count_states(record, tallies), sums_by_state(tallies), running)
 
 
-def followed_rows(
+def payment_views(
     settings: Settings, journal: JournalReader, record: BatchRecord, *, state: str = "", after: int = 0, limit: int
-) -> Sequence[FollowedRow]:
+) -> Sequence[PaymentView]:
     """Return up to `limit` rows after row `after`, in `state` if given. Raises `UsageError` for an unknown state."""
     running = running_process(settings)
     states: Collection[State] | None = None
@@ -478,25 +478,25 @@ def followed_rows(
 
 def add_payees(
     journal: JournalReader, record: BatchRecord, row_states: Sequence[RowState], running: LockHolder | None
-) -> Sequence[FollowedRow]:
-    """Return rows of a batch with payees and amounts. `running` is the process that holds the journal."""
+) -> Sequence[PaymentView]:
+    """Return rows of a batch with their payees and amounts. `running` is the process that holds the journal."""
     payments = journal.payments(record.number, [row.row for row in row_states])
     pairs = ((row, payments[row.row]) for row in row_states)
     return [
-        FollowedRow(row, _shown_state(row.state, running), build_payee(payment.form, payment.fields), payment.amount)
+        PaymentView(row, _shown_state(row.state, running), build_payee(payment.form, payment.fields), payment.amount)
         for row, payment in pairs
     ]
 
 
-def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
+def load_row_history(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> RowHistory:
     """Return a row with its replies and history. Raises `UsageError` if it is not in the batch."""
     row_state = next(journal.rows(record.number, numbers={row}), None)
     if row_state is None:
         raise UsageError(say("Row {row} is not part of this payout.", row=row))
-    (followed,) = add_payees(journal, record, [row_state], running_process(settings))
+    (view,) = add_payees(journal, record, [row_state], running_process(settings))
     (status,) = _row_statuses(settings, journal, record, [row_state], utc_now(), journal.holds(record.number))
     history = [entry for entry in journal.history(record.number) if entry.row == row]
-    return FollowedRowHistory(followed, status.step, journal.replies(row_state.instruction), history)
+    return RowHistory(view, status.step, journal.replies(row_state.instruction), history)
 
 
 def _shown_state(state: State, running: LockHolder | None) -> str:

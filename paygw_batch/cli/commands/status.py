@@ -37,15 +37,15 @@ from paygw_batch.opening.open_journal import find_batch, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.batch_status import (
     BatchStatus,
-    FollowedBatch,
+    BatchView,
     JournalStatus,
     ListedBatch,
     RowStatus,
     batch_status,
+    batch_view,
     count_states,
     current_tallies,
     exclude_replaced,
-    followed_batch,
     journal_status,
     sums_by_currency,
 )
@@ -151,7 +151,7 @@ def status_command(
             status = batch_status(settings, journal, record, only_in_doubt=in_doubt, limit=limit)
             visible_rows = status.rows if screen.as_json else status.rows[:MAX_SHOWN_LINES]
             payments = journal.payments(record.number, [entry.row.row for entry in visible_rows])
-            _show_active_run(followed_batch(settings, journal, record, lambda: status.tallies), screen)
+            _show_active_run(batch_view(settings, journal, record, lambda: status.tallies), screen)
             summary = _show_batch(status, payments, screen, only_in_doubt=in_doubt)
             if history:
                 entries = _show_history(journal, record, screen)
@@ -179,7 +179,7 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
     screen.say(message)
 
 
-def _show_active_run(batch: FollowedBatch, screen: Screen) -> None:
+def _show_active_run(batch: BatchView, screen: Screen) -> None:
     run = batch.running
     if run is None or not batch.is_sending:
         return

@@ -40,7 +40,7 @@ from paygw_batch.opening.given_sheet import rule_minor_units
 from paygw_batch.settle.kept_documents import recorded_orders
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.settle.settle_rows import SettleChoice, settle_choices
-from paygw_batch.show.batch_status import FollowedBatch, FollowedRowHistory, followed_batch, followed_row, followed_rows
+from paygw_batch.show.batch_status import BatchView, RowHistory, batch_view, load_row_history, payment_views
 from paygw_batch.show.next_step import HELD_FOR_OFFICERS, NextStep, RowStep
 from paygw_batch.show.remittance import paid_payouts, render_advices, render_batch_advices
 from paygw_batch.show.report_page import Reader
@@ -96,8 +96,8 @@ class RunView:
 
 def show_payout(visit: Visit) -> Response:
     with open_payout(visit) as (journal, record):
-        followed = _load_followed_batch(visit, journal, record, is_poll=False)
-        live_values, actions = _live_values(visit, journal, followed), _people_actions(journal, record)
+        view = _load_batch_view(visit, journal, record, is_poll=False)
+        live_values, actions = _live_values(visit, journal, view), _people_actions(journal, record)
         plan_page = signed_plan_path(visit, journal, record.batch)
     orders, order_paths = open_orders(visit, record.batch), signed_order_paths(visit, record.batch)
     history = [replace(action, page=order_paths.get(action.order, "")) for action in actions[-MAX_ACTIONS:]]
@@ -109,12 +109,12 @@ def show_progress(visit: Visit) -> Response:
     if visit.query("seen") == visit.console.counts.version(visit.path_param("batch"), language()):
         return Response(status_code=204)
     with open_payout(visit) as (journal, record):
-        followed = _load_followed_batch(visit, journal, record, is_poll=True)
-        version = _live_version(visit, followed)
+        view = _load_batch_view(visit, journal, record, is_poll=True)
+        version = _live_version(visit, view)
         visit.console.counts.record_version(visit.path_param("batch"), language(), version)
         if visit.query("seen") == version:
             return Response(status_code=204)
-        live_values = _live_values(visit, journal, followed)
+        live_values = _live_values(visit, journal, view)
     response = visit.page("payout_live.html", **live_values)
     response.headers["x-seen"] = live_values["seen"]
     return response
@@ -122,11 +122,11 @@ def show_progress(visit: Visit) -> Response:
 
 def show_row(visit: Visit) -> Response:
     record, row_history, choices = load_row(visit)
-    number = row_history.followed.standing.row
+    number = row_history.view.standing.row
     return visit.page(
         "row.html",
         record=record,
-        followed=row_history.followed,
+        view=row_history.view,
         next_step=None if row_history.step is None else _build_step(row_history.step),
         events=sorted(_row_events(visit, row_history), key=lambda event: event.at),
         orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
@@ -134,46 +134,46 @@ def show_row(visit: Visit) -> Response:
     )
 
 
-def load_row(visit: Visit) -> tuple[BatchRecord, FollowedRowHistory, Sequence[SettleChoice]]:
+def load_row(visit: Visit) -> tuple[BatchRecord, RowHistory, Sequence[SettleChoice]]:
     """Return the batch and row in the address, and how to settle it. Raises `PageNotFound` if either is missing."""
     settings = visit.console.settings
     with open_payout(visit) as (journal, record):
         try:
-            row_history = followed_row(settings, journal, record, int(visit.path_param("row")))
+            row_history = load_row_history(settings, journal, record, int(visit.path_param("row")))
         except UsageError as error:
             raise PageNotFound(error.message) from None
-        if row_history.followed.state == State.IN_FLIGHT:
+        if row_history.view.state == State.IN_FLIGHT:
             return record, row_history, []
-        return record, row_history, settle_choices(settings, journal, record, row_history.followed.standing)
+        return record, row_history, settle_choices(settings, journal, record, row_history.view.standing)
 
 
-def _load_followed_batch(visit: Visit, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> FollowedBatch:
+def _load_batch_view(visit: Visit, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> BatchView:
     count_tallies = partial(visit.console.counts.tallies, journal, record, is_poll=is_poll)
-    return followed_batch(visit.console.settings, journal, record, count_tallies)
+    return batch_view(visit.console.settings, journal, record, count_tallies)
 
 
-def _live_version(visit: Visit, followed: FollowedBatch) -> str:
+def _live_version(visit: Visit, view: BatchView) -> str:
     """Return a digest of the values shown in the changing part of a payout's page."""
-    text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _build_run_view(visit, followed)))
+    text = repr((sorted(view.counts.items()), sorted(view.sums.items()), _build_run_view(visit, view)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Mapping[str, Any]:
+def _live_values(visit: Visit, journal: JournalReader, view: BatchView) -> Mapping[str, Any]:
     state, after = visit.query("state"), visit.query_number("after")
     try:
-        rows = followed_rows(
-            visit.console.settings, journal, followed.record, state=state, after=after, limit=ROWS_PER_PAGE + 1
+        rows = payment_views(
+            visit.console.settings, journal, view.record, state=state, after=after, limit=ROWS_PER_PAGE + 1
         )
     except UsageError as error:
         raise PageNotFound(error.message) from None
-    counts, run = followed.counts, _build_run_view(visit, followed)
-    summed_states = {"paid", "ready"}.union(*followed.sums.values())
+    counts, run = view.counts, _build_run_view(visit, view)
+    summed_states = {"paid", "ready"}.union(*view.sums.values())
     return {
-        "followed": followed,
+        "view": view,
         "run": run,
         "is_finished": not (counts.get("ready") or counts.get(State.IN_FLIGHT) or run.wait_reason),
-        "pace": _pace_sentence(visit, followed),
-        "bar": list(_bar_parts(followed)),
+        "pace": _pace_sentence(visit, view),
+        "bar": list(_bar_parts(view)),
         "summed_states": [name for name in SHOWN_STATES if name in summed_states],
         "shown_state": state,
         "after": after,
@@ -181,20 +181,20 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
         "pages": next_page_links(
             after, rows[ROWS_PER_PAGE - 1].standing.row if len(rows) > ROWS_PER_PAGE else 0, "rows", state=state
         ),
-        "seen": _live_version(visit, followed),
+        "seen": _live_version(visit, view),
     }
 
 
-def _build_run_view(visit: Visit, followed: FollowedBatch) -> RunView:
-    run = last_run(visit.console.runs, followed.record.batch)
-    is_alive, has_unsent_rows = run is not None and run.is_alive, bool(followed.counts.get("ready"))
-    holder_pid = None if followed.running is None else followed.running.pid
-    is_running = followed.is_sending or (run is not None and is_alive and has_unsent_rows and holder_pid == run.pid)
+def _build_run_view(visit: Visit, view: BatchView) -> RunView:
+    run = last_run(visit.console.runs, view.record.batch)
+    is_alive, has_unsent_rows = run is not None and run.is_alive, bool(view.counts.get("ready"))
+    holder_pid = None if view.running is None else view.running.pid
+    is_running = view.is_sending or (run is not None and is_alive and has_unsent_rows and holder_pid == run.pid)
     wait_reason = ""
     if is_alive and has_unsent_rows and not is_running:
         wait_reason = (
             say("The run is starting.")
-            if followed.running is None
+            if view.running is None
             else say("Another payout is running. This one will continue when that one finishes.")
         )
     elif is_alive and not is_running:
@@ -231,7 +231,7 @@ def continue_payout(visit: Visit) -> Response:
                 raise PageOutdated(say("{name} has continued this payout since this page was opened.", name=run.by))
             return visit.redirect(f"/payouts/{batch}")
         with open_payout(visit) as (journal, record):
-            counts = followed_batch(console.settings, journal, record).counts
+            counts = batch_view(console.settings, journal, record).counts
         if not counts.get("ready"):
             raise PageOutdated(say("Every row of this payout has been sent since this page was opened."))
         make_directory(console.directory)
@@ -246,11 +246,11 @@ def _require_batch(visit: Visit) -> str:
         return record.batch
 
 
-def _pace_sentence(visit: Visit, followed: FollowedBatch) -> str:
-    rate = visit.console.counts.rate(followed.record.batch, followed.answered)
-    if rate <= 0 or not followed.is_sending:
+def _pace_sentence(visit: Visit, view: BatchView) -> str:
+    rate = visit.console.counts.rate(view.record.batch, view.answered)
+    if rate <= 0 or not view.is_sending:
         return ""
-    remaining_s = (followed.payable - followed.answered) / rate
+    remaining_s = (view.payable - view.answered) / rate
     if remaining_s < _MIN_MINUTES_S:
         time_text = say_count(max(1, round(remaining_s)), "{count:,} second", "{count:,} seconds")
     elif remaining_s < _MIN_HOURS_S:
@@ -261,13 +261,13 @@ def _pace_sentence(visit: Visit, followed: FollowedBatch) -> str:
     return say("About {rate} rows a second, with about {left} left.", rate=rate_text, left=time_text)
 
 
-def _bar_parts(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
+def _bar_parts(view: BatchView) -> Iterator[tuple[str, float, float]]:
     """Yield (state, start, width) for each part of the bar, in thousandths. Every part is wide enough to see."""
     start = 0.0
     for name in SHOWN_STATES:
-        count = followed.counts.get(name, 0)
+        count = view.counts.get(name, 0)
         if count and name != INVALID:
-            width = max(count * 1000 / max(followed.payable, 1), 2.0)
+            width = max(count * 1000 / max(view.payable, 1), 2.0)
             yield name, round(start, 2), round(width, 2)
             start += width
 
@@ -307,8 +307,8 @@ def _format_action(entry: HistoryEntry) -> tuple[str, str, str, str]:
     return format_time(action.at), action.title, action.by, action.details
 
 
-def _row_events(visit: Visit, row_history: FollowedRowHistory) -> Iterator[HistoryEvent]:
-    row = row_history.followed.standing
+def _row_events(visit: Visit, row_history: RowHistory) -> Iterator[HistoryEvent]:
+    row = row_history.view.standing
     if row.first_sent_at and row.first_sent_at != row.intended_at:
         yield HistoryEvent(row.first_sent_at, say("First sent"))
     if row.intended_at:
@@ -322,7 +322,7 @@ def _row_events(visit: Visit, row_history: FollowedRowHistory) -> Iterator[Histo
     yield from map(_action_event, row_history.history)
     if row.updated_at and not any(entry.at == row.updated_at for entry in row_history.history):
         details = render_record(row.message or "", is_for_officers=True) or row.gateway_status or ""
-        yield HistoryEvent(row.updated_at, state_title(row_history.followed.state), details, attempt=row.attempt)
+        yield HistoryEvent(row.updated_at, state_title(row_history.view.state), details, attempt=row.attempt)
 
 
 _STEP_TEXTS: Mapping[RowStep, tuple[str, ...]] = {

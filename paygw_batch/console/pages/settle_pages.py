@@ -50,11 +50,11 @@ from paygw_batch.submit.submit_sheet import RejectedRows, rejected_rows
 
 def show_settle_form(visit: Visit) -> Response:
     record, row_history, choices = load_row(visit)
-    number = row_history.followed.standing.row
+    number = row_history.view.standing.row
     return visit.page(
         "settle.html",
         record=record,
-        followed=row_history.followed,
+        view=row_history.view,
         step=row_history.step,
         choices=choices,
         consequence=_describe_consequence,

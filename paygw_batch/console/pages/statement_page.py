@@ -61,7 +61,7 @@ from paygw_batch.settle.settle_rows import (
 )
 from paygw_batch.settle.statement import proof_message
 from paygw_batch.sheet.write.table import write_frame
-from paygw_batch.show.batch_status import FollowedRow, add_payees, followed_batch, running_process
+from paygw_batch.show.batch_status import PaymentView, add_payees, batch_view, running_process
 from paygw_batch.show.reconcile import questions
 
 LINES_PER_PAGE = 50
@@ -78,7 +78,7 @@ class LineView:
     order_id: str
     reason: str
     becomes: str = ""
-    row: FollowedRow | None = None
+    row: PaymentView | None = None
 
 
 def download_questions(visit: Visit) -> Response:
@@ -94,14 +94,14 @@ def download_questions(visit: Visit) -> Response:
 
 def show_statement_form(visit: Visit) -> Response:
     with open_payout(visit) as (journal, record):
-        followed = followed_batch(visit.console.settings, journal, record)
+        view = batch_view(visit.console.settings, journal, record)
     folders = statement_folders(statements_directory(visit), record.batch)[:MAX_LISTED]
     return visit.page(
         "statement.html",
         record=record,
         # The form names the new folder, so that sending it twice creates only one.
         upload=random_folder_name(),
-        in_doubt=followed.counts.get("in_doubt", 0),
+        in_doubt=view.counts.get("in_doubt", 0),
         takes_signature=visit.console.settings.evidence.statement_key is not None,
         statements=[(f"/statements/{folder.number}", folder.uploaded) for folder in folders],
         max_upload_mib=visit.console.settings.console.max_upload_mib,
@@ -261,18 +261,18 @@ def _page_lines(
         case "settles":
             settled = match.settlements[part]
             states = row_states(journal, record, [line.row for line in settled])
-            followed = add_payees(journal, record, [states[line.row] for line in settled], None)
+            views = add_payees(journal, record, [states[line.row] for line in settled], None)
             return [
                 LineView(
                     line.row, row.standing.sent_orderid or "", line.evidence_text, choice_name(line.resolution), row
                 )
-                for line, row in zip(settled, followed, strict=True)
+                for line, row in zip(settled, views, strict=True)
             ]
         case "differs":
             return [LineView(line.line, line.order_id, line.sentence) for line in match.differences[part]]
         case "silent":
             reason = say("The statement does not settle this row.")
-            followed = add_payees(journal, record, match.unsettled_rows[part], None)
-            return [LineView(row.standing.row, row.standing.sent_orderid or "", reason, row=row) for row in followed]
+            views = add_payees(journal, record, match.unsettled_rows[part], None)
+            return [LineView(row.standing.row, row.standing.sent_orderid or "", reason, row=row) for row in views]
         case _:
             raise PageNotFound(say("This page does not exist."))
