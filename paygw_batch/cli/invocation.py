@@ -61,9 +61,9 @@ def _set_language(_context: click.Context, _parameter: click.Parameter, language
 
 def put_language_first(words: Sequence[str]) -> list[str]:
     """Repeat --lang at the front of the command line, so that help and errors are in that language too."""
-    requested = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
-    requested += [name for word, name in pairwise(words) if word == "--lang"]
-    return [*(f"--lang={name}" for name in requested if name in languages()), *words]
+    names = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
+    names += [name for word, name in pairwise(words) if word == "--lang"]
+    return [*(f"--lang={name}" for name in names if name in languages()), *words]
 
 
 def program_options(command: Callable[..., Any]) -> Callable[..., Any]:

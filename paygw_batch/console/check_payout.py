@@ -204,11 +204,11 @@ def _read_with_earlier_answers(
     return corrections, None
 
 
-def _next_reference(previous: UploadedSheet) -> str | None:
+def _next_reference(old_upload: UploadedSheet) -> str | None:
     """Return this month's default reference if the previous payout used its own month's default."""
     reference = suggest_reference(PAYOUT, utc_now())
-    was_default = previous.reference == suggest_reference(PAYOUT, datetime.fromisoformat(previous.at))
-    return reference if was_default and previous.reference != reference else None
+    was_default = old_upload.reference == suggest_reference(PAYOUT, datetime.fromisoformat(old_upload.at))
+    return reference if was_default and old_upload.reference != reference else None
 
 
 def _build_submission(folder: PayoutFolder, sheet_source: SheetSource, sheet: Sheet) -> Submission:
@@ -364,8 +364,8 @@ def _unsent_totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple
     sent_rows = [row.row for row in plan.sent_before]
     sums: dict[str, tuple[int, int]] = {}
     for part in plan.validated.parts():
-        unsent = exclude_rows(part.instructions, sent_rows).group_by("currency").agg(pl.len(), pl.col("minor").sum())
-        for currency, rows, minor in unsent.iter_rows():
+        totals = exclude_rows(part.instructions, sent_rows).group_by("currency").agg(pl.len(), pl.col("minor").sum())
+        for currency, rows, minor in totals.iter_rows():
             total_rows, total_minor = sums.get(currency, (0, 0))
             sums[currency] = total_rows + rows, total_minor + minor
     return [

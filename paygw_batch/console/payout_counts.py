@@ -36,8 +36,8 @@ class PayoutCounts:
 
     def version(self, batch: str, language: str) -> str | None:
         """Return the version of a payout's page if it was recorded in the last second, otherwise None."""
-        recorded = self._versions.get((batch, language))
-        return recorded[1] if recorded is not None and self._monotonic_s() - recorded[0] < MAX_AGE_S else None
+        entry = self._versions.get((batch, language))
+        return entry[1] if entry is not None and self._monotonic_s() - entry[0] < MAX_AGE_S else None
 
     def record_version(self, batch: str, language: str, version: str) -> None:
         self._versions[batch, language] = (self._monotonic_s(), version)

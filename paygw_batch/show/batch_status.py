@@ -125,16 +125,16 @@ def recount_in_flight(tallies: Sequence[StateTally], live_rows: Sequence[RowBein
     for row in live_rows:
         live_counts[row.country, row.currency] += 1
         live_sums[row.country, row.currency] += row.minor
-    adjusted: list[StateTally] = []
+    new_tallies: list[StateTally] = []
     for tally in tallies:
         key = (tally.country, tally.currency)
         if tally.state is State.IN_FLIGHT and live_counts[key]:
-            adjusted.append(replace(tally, count=live_counts[key], minor=live_sums[key]))
+            new_tallies.append(replace(tally, count=live_counts[key], minor=live_sums[key]))
             tally = replace(tally, count=tally.count - live_counts[key], minor=tally.minor - live_sums[key])  # noqa: PLW2901
         if tally.state is State.IN_FLIGHT:
             tally = replace(tally, state=State.IN_DOUBT)  # noqa: PLW2901
-        adjusted.append(tally)
-    return [tally for tally in combine_tallies(adjusted, ()) if tally.count]
+        new_tallies.append(tally)
+    return [tally for tally in combine_tallies(new_tallies, ()) if tally.count]
 
 
 def build_summary(
@@ -253,14 +253,14 @@ def batch_status(
     now, batch = utc_now(), record.number
     tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
     live_rows = rows_being_sent(journal, batch, tallies)
-    recounted = recount_in_flight(tallies, live_rows)
+    new_tallies = recount_in_flight(tallies, live_rows)
     attention_count, rows = _rows_needing_attention(
         journal, batch, tallies, live_rows, holds, now, only_in_doubt=only_in_doubt, limit=limit
     )
     return BatchStatus(
         record,
-        recounted,
-        build_summary(record, count_states(record, recounted), sums_by_state(recounted), messages, holds),
+        new_tallies,
+        build_summary(record, count_states(record, new_tallies), sums_by_state(new_tallies), messages, holds),
         attention_count,
         _row_statuses(settings, journal, record, rows, now, holds),
         journal.message_counts(batch),

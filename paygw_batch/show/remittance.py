@@ -100,14 +100,14 @@ def _build_advice(payments: Sequence[FoundPayment], payer: str | None) -> Mappin
     for payment in payments:
         sums[payment.currency] = sums.get(payment.currency, Decimal(0)) + Decimal(payment.amount)
     totals = ", ".join(f"{currency} {format_amount(f'{amount:f}')}" for currency, amount in sorted(sums.items()))
-    count = say_count(len(payments), "1 payment", "{count:,} payments")
-    before, _, after = say(
+    count_text = say_count(len(payments), "1 payment", "{count:,} payments")
+    prefix, _, suffix = say(
         "To {name}, account or phone number {number}.", name=_NAME_PLACEHOLDER, number=payee.number
     ).partition(_NAME_PLACEHOLDER)
     return {
         "payee": payee,
-        "to": (before, after),
+        "to": (prefix, suffix),
         "by": "" if payer is None else _describe_payer(payments, payer),
-        "total": say("{count}, {totals} in total, all recorded as paid.", count=count, totals=totals),
+        "total": say("{count}, {totals} in total, all recorded as paid.", count=count_text, totals=totals),
         "paid": sorted(payments, key=lambda payment: (payment.updated_at or "", payment.client_orderid)),
     }

@@ -94,7 +94,7 @@ def build_workbook(
 def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batch_totals: BatchTotals) -> None:
     sender_columns = [name for name in frame.columns if name not in RECONCILIATION_COLUMNS]
     writer.write_headings(sheet, {say(name): width for name, width in _COLUMN_WIDTHS.items()}, right=[say("Amount")])
-    writer.write_headings(sheet, dict.fromkeys(sender_columns, _USUAL_WIDTH), first=len(_COLUMN_WIDTHS))
+    writer.write_headings(sheet, dict.fromkeys(sender_columns, _USUAL_WIDTH), first_column=len(_COLUMN_WIDTHS))
     text_amount_count = 0
     for line_number, line in enumerate(_printable_frame(frame, sender_columns).iter_rows(), start=1):
         special_cells = {column: line[column] for column in (_AMOUNT, _STATE, _MESSAGE, _SENT, _UPDATED)}
@@ -219,10 +219,10 @@ class _CellWriter:
         }
 
     def write_headings(
-        self, sheet: Any, widths: Mapping[str, int], *, first: int = 0, line: int = 0, right: Iterable[str] = ()
+        self, sheet: Any, widths: Mapping[str, int], *, first_column: int = 0, line: int = 0, right: Iterable[str] = ()
     ) -> None:
-        """Write headings in a line, starting in column `first`, and set the column widths."""
-        for column, (name, width) in enumerate(widths.items(), start=first):
+        """Write headings in a line, from `first_column` on, and set the column widths."""
+        for column, (name, width) in enumerate(widths.items(), start=first_column):
             sheet.set_column(column, column, width)
             sheet.write_string(line, column, name, self._head_right if name in right else self._head)
 
