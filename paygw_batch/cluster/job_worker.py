@@ -40,7 +40,7 @@ from paygw_batch.cluster.calling import (
 )
 from paygw_batch.errors import JournalError
 from paygw_batch.journal import SharedRun
-from paygw_batch.settings.sections import TimetableSection, pick_up_name
+from paygw_batch.settings.sections import TimetableSection, pick_up_job_name
 
 if TYPE_CHECKING:
     from procrastinate.app import WorkerOptions
@@ -96,7 +96,7 @@ def scheduled_commands(timetable: TimetableSection) -> Iterator[ScheduledCommand
     zone = timetable.time_zone or "UTC"
     for pick_up in timetable.pick_up:
         arguments = ("run-folder", "--wait", *(["--collect"] if pick_up.collect else []), "--", str(pick_up.folder))
-        yield ScheduledCommand(pick_up_name(pick_up.folder), pick_up.at, zone, arguments)
+        yield ScheduledCommand(pick_up_job_name(pick_up.folder), pick_up.at, zone, arguments)
     if timetable.refresh is not None:
         yield ScheduledCommand("refresh", timetable.refresh, zone, ("refresh", "--wait"))
     if timetable.verify is not None:

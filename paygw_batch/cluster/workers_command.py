@@ -17,7 +17,7 @@ from paygw_batch.journal import GateState, LimitChange, TimetableJob
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.opening.open_journal import find_batch, require_database, require_workers
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settings.sections import pick_up_name
+from paygw_batch.settings.sections import pick_up_job_name
 from paygw_batch.show.summary import ExitCode, Summary
 
 _HEADINGS = mark_all("host", "process", "since", "last seen", "batch", "rows sent", "alive")
@@ -59,7 +59,7 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
 
 
 def _job_row(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
-    folders = {pick_up_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
+    folders = {pick_up_job_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
     state = say("running") if job.is_being_done else "" if job.due_at is None else _trim_time(job.due_at, _TO_SECONDS)
     ended_at = "" if job.ended_at is None else _trim_time(job.ended_at, _TO_SECONDS)
     exit_code = "" if job.exit_code is None else str(job.exit_code)

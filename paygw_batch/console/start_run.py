@@ -38,7 +38,7 @@ class StartedRun:
 
     @property
     def is_alive(self) -> bool:
-        return _start_ticks(self.pid) == self.started_ticks
+        return _read_start_ticks(self.pid) == self.started_ticks
 
 
 def start_run(
@@ -74,7 +74,7 @@ def start_run(
                 stderr=stderr,
                 start_new_session=True,
             )
-        run = StartedRun(batch, process.pid, _start_ticks(process.pid) or "", by, timestamp(utc_now()))
+        run = StartedRun(batch, process.pid, _read_start_ticks(process.pid) or "", by, timestamp(utc_now()))
         write_atomically(directory / f"{batch}.json", json.dumps(asdict(run)).encode())
         # A thread collects the exit status, because until then the system keeps an ended process's pid.
         threading.Thread(target=lambda: on_end(process.wait()), daemon=True).start()
@@ -125,7 +125,7 @@ def _summary_path(directory: Path, batch: str) -> Path:
     return directory / f"{batch}.out"
 
 
-def _start_ticks(pid: int) -> str | None:
+def _read_start_ticks(pid: int) -> str | None:
     """Return the start time of a process in clock ticks, or None if the process is not running."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

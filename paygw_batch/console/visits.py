@@ -238,7 +238,7 @@ class Visit:
             # The fields of the refused form.
             "sent": {} if self.refusal is None else self.form,
             "languages": language_names(),
-            "payout_name": payout_namer(console),
+            "payout_name": payout_name_lookup(console),
             "account": self.account,
             "writes_workbooks": can_write_workbooks(),
         }
@@ -266,7 +266,7 @@ class Visit:
         return RedirectResponse(path, status_code=303)
 
 
-def payout_namer(console: Console) -> Callable[[str, str], str]:
+def payout_name_lookup(console: Console) -> Callable[[str, str], str]:
     """Return a function that looks up a payout's display name. It falls back to the sheet name."""
     uploads = cache(partial(uploads_by_batch, console.directory))
 

@@ -429,7 +429,7 @@ class PickUpSection(Section):
     collect: bool = False
 
 
-def pick_up_name(folder: Path) -> str:
+def pick_up_job_name(folder: Path) -> str:
     """Return the job name for a folder. It contains a digest, because job names have at most 40 bytes."""
     return f"pick_up {hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
 

@@ -16,7 +16,7 @@ from procrastinate import App
 from procrastinate.testing import InMemoryConnector
 
 from paygw_batch.cluster.job_worker import ScheduledCommand, periodic_task_for, scheduled_commands
-from paygw_batch.settings.sections import TimetableSection, pick_up_name
+from paygw_batch.settings.sections import TimetableSection, pick_up_job_name
 from tests.promise.campaign.machine import children_of
 from tests.support.clusters import Host, Hosts, new_hosts, require_exit_code
 from tests.support.patience import PATIENCE_S, wait_until
@@ -75,23 +75,23 @@ def test_all_workers_send_scheduled_folder(hosts: Hosts) -> None:
     workers = [configure_timetable(hosts.host(name), place).start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
     drop_sheet(place)
-    queue_job(hosts, pick_up_name(place / "drop"))
+    queue_job(hosts, pick_up_job_name(place / "drop"))
     wait_until(lambda: hosts.ask(RESULTS))
-    assert hosts.ask(RESULTS) == [(pick_up_name(place / "drop"), 0)]
+    assert hosts.ask(RESULTS) == [(pick_up_job_name(place / "drop"), 0)]
     assert is_paid_once(hosts)
     file_names = sorted(path.name.partition("-")[2] for path in (place / "drop/done").iterdir())
     assert file_names == ["staff.csv", "staff.reconciliation.csv", "staff.report.html", "staff.summary.json"]
     assert hosts.ask("SELECT count(*) FROM paygw.run") == [(1,)]
     wait_until(lambda: not hosts.ask(JOBS))  # finished jobs are deleted
     (job,) = hosts.office.json("workers")["jobs"]
-    assert (job["name"], job["exit_code"], job["is_being_done"]) == (pick_up_name(place / "drop"), 0, False)
+    assert (job["name"], job["exit_code"], job["is_being_done"]) == (pick_up_job_name(place / "drop"), 0, False)
     assert "drop" in configure_timetable(hosts.office, place).run("workers").stdout
     assert "jobs of workers" in hosts.office.run("doctor").stdout
     stop_workers(*workers)
 
 
 def test_missed_timetable_run_is_skipped(hosts: Hosts) -> None:
-    place, queue = hosts.place, pick_up_name(hosts.place / "drop")
+    place, queue = hosts.place, pick_up_job_name(hosts.place / "drop")
     drop_sheet(place)
     queue_job(hosts, queue, ago_s=700)
     worker = configure_timetable(hosts.host("one"), place).start("work")
@@ -125,7 +125,7 @@ def test_worker_skips_job_of_long_dead_worker(hosts: Hosts, silent_s: int, resul
 
 
 def test_folder_of_dead_host_is_picked_up_once(hosts: Hosts) -> None:
-    place, queue = hosts.place, pick_up_name(hosts.place / "drop")
+    place, queue = hosts.place, pick_up_job_name(hosts.place / "drop")
     dying = configure_timetable(hosts.host("one"), place).start("work")
     hosts.wait_for_workers(dying)
     drop_sheet(place)

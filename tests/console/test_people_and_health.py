@@ -19,7 +19,7 @@ from paygw_batch.journal import SharedWork, TimetableJob, UnfinishedRun, WorkerS
 from paygw_batch.journal.location import JournalLocation
 from paygw_batch.journal.port import GateState, GateStop, GateStopKind
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settings.sections import pick_up_name
+from paygw_batch.settings.sections import pick_up_job_name
 from tests.console.preparing import EIGHT_DEFECTS, digest, sheet, sign_sheet, upload_sheet
 from tests.support.clusters import ClusterProgram
 from tests.support.patience import PATIENCE_S, wait_until
@@ -159,7 +159,7 @@ def test_timetable_jobs_are_described_by_task() -> None:
     timetable = {"time_zone": "Africa/Nairobi", "pick_up": [{"folder": "/srv/in", "at": "0 * * * *"}]}
     journal = {"url": "postgresql://db/paygw", "replication": "none"}
     settings = Settings.model_validate({"journal": journal, "timetable": timetable})
-    names = ("verify", pick_up_name(Path("/srv/in")), pick_up_name(Path("/srv/other")))
+    names = ("verify", pick_up_job_name(Path("/srv/in")), pick_up_job_name(Path("/srv/other")))
     jobs = [TimetableJob(name, False, 0, None, "nairobi-1", None, timestamp(NOW), 0) for name in names]
     page = people_page.page_values(SharedWork([], [], GATE), jobs, settings, NOW)
     folders = ("Pay the sheets in the folder in", "Pay the sheets in a folder on another machine")

@@ -19,7 +19,7 @@ from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.console.permissions import Member
 from paygw_batch.console.rendering import page_links
 from paygw_batch.console.start_run import last_run, last_summary, start_run
-from paygw_batch.console.visits import RECORDED_AS_DONE, PageNotFound, Visit, parse_subject, payout_namer
+from paygw_batch.console.visits import RECORDED_AS_DONE, PageNotFound, Visit, parse_subject, payout_name_lookup
 from paygw_batch.errors import PaygwError
 from paygw_batch.journal import (
     NO_ENTRY,
@@ -34,7 +34,7 @@ from paygw_batch.journal import (
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.opening.open_journal import database_location, file_location, open_journal_to_read, require_workers
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settings.sections import pick_up_name
+from paygw_batch.settings.sections import pick_up_job_name
 from paygw_batch.sheet.columns import column_label
 from paygw_batch.show.batch_status import running_process
 from paygw_batch.submit.send import gate_stop_reason
@@ -83,7 +83,7 @@ def _job_label(name: str, settings: Settings) -> str:
     """Return a job's label. A job from another host may use a folder that is not in this configuration."""
     if (label := _JOBS.get(name)) is not None:
         return say(label)
-    folders = {pick_up_name(entry.folder): entry.folder.name for entry in settings.timetable.pick_up}
+    folders = {pick_up_job_name(entry.folder): entry.folder.name for entry in settings.timetable.pick_up}
     if name in folders:
         return say("Pay the sheets in the folder {folder}", folder=folders[name])
     return say("Pay the sheets in a folder on another machine")
@@ -219,7 +219,7 @@ def _resolve_results(entries: Iterable[AuditEntry]) -> Iterator[tuple[AuditEntry
 
 def _subject_formatter(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
     """Return a function that describes an audit entry's subject, such as a sheet, row and column."""
-    payout_name = payout_namer(visit.console)
+    payout_name = payout_name_lookup(visit.console)
 
     def subject_parts(text: str) -> Iterator[str]:
         subject = parse_subject(text)
