@@ -67,7 +67,8 @@ _MAY_PAY_MORE = frozenset({State.PAID, State.ACCEPTED, State.READY})
 class _Conflict:
     """A row that conflicts with the `earlier` payment. `clash` is None if the row has a new order id.
 
-    `can_amend` is set if the row may replace the earlier payment, at least after a quarantine.
+    `is_only` is set if the payee has only this row. `payees` holds the earlier payments of all conflicting rows, by the
+    parts of their payees' `person`.
     """
 
     new: Instruction
@@ -75,12 +76,29 @@ class _Conflict:
     clash: Clash | None
     repeat: RepeatedRow | None
     is_held: bool
-    can_amend: bool
+    is_only: bool
+    payees: Mapping[str, FoundPayment]
     sheet: Sheet
 
     @property
     def has_own_id(self) -> bool:
         return "client_orderid" in self.sheet.headers
+
+    @property
+    def can_amend(self) -> bool:
+        """Whether the row may replace the earlier payment, at least after a quarantine."""
+        return self.clash is not None and self.clash.is_amendable and self.is_only and self.other_payment is None
+
+    @property
+    def is_other_person(self) -> bool:
+        """Whether neither the number nor the name is that of the earlier payment."""
+        return not {*_person_parts(self.new)} & {*_person_parts(self.earlier)}
+
+    @property
+    def other_payment(self) -> FoundPayment | None:
+        """The earlier payment to this row's payee, if another conflicting row has its order id."""
+        payments = (self.payees.get(part) for part in _person_parts(self.new) if self.is_other_person)
+        return next(filter(None, payments), None)
 
     def defect(self, row: int, cutoff: str, quarantine: Quarantine) -> tuple[int, str, str, str, str]:
         """Return the defect, in the order id if the sheet has one, or else in the first column that differs."""
@@ -164,16 +182,23 @@ class _Conflict:
             case = _AMEND_READY if earlier.state is State.READY else _AMEND_REJECTED
         yield say(_REMEDIES[case])
         more = Decimal(new.amount) - Decimal(earlier.amount)
-        if case in _MAY_PAY_MORE and more > 0 and earlier.currency == new.currency:
+        if case in _MAY_PAY_MORE and more > 0 and earlier.currency == new.currency and not self.is_other_person:
             template = (
                 mark("To pay {currency} {more} more, add a row for this amount with its own id.")
                 if self.has_own_id
                 else mark("To pay {currency} {more} more, pay that amount in a separate payment run.")
             )
             yield say(template, currency=new.currency, more=format_amount(f"{more:f}"))
-        person, other = (build_payee(payment.form, payment.fields).person for payment in (new, earlier))
-        if self.has_own_id and all(mine != theirs for mine, theirs in zip(person, other, strict=True)):
+        if self.has_own_id and (other := self.other_payment) is not None:
+            template = mark("The order ids may be in the wrong rows: {order_id} was used for {name}.")
+            yield say(template, order_id=other.client_orderid, name=build_payee(other.form, other.fields).name)
+        elif self.has_own_id and self.is_other_person and _REMEDIES[case] != _SETTLE:
             yield say("Give this row its own id only if it pays a different person.")
+
+
+def _person_parts(payment: Instruction | FoundPayment) -> Iterator[str]:
+    """Yield the number and name of a payment's payee, unless the person was forgotten."""
+    return filter(None, build_payee(payment.form, payment.fields).person)
 
 
 def conflict_defects(
@@ -196,6 +221,7 @@ def conflict_defects(
             rows, holds = [row for name, row in earlier_rows.values() if name == batch], journal.holds(record.number)
             payments = journal.payments(record.number, rows)
             earlier |= {(batch, row): (payment, row in holds) for row, payment in payments.items()}
+    payees = {part: payment for payment, _ in earlier.values() for part in _person_parts(payment)}
     columns = ("row", "client_orderid", "country", "currency", "amount", "form", "fields")
     for part in validated.parts() if earlier_rows else ():
         lines = select_rows(part.instructions, list(earlier_rows)).select(columns)
@@ -207,7 +233,8 @@ def conflict_defects(
                 clash,
                 repeats.get(row),
                 is_held,
-                clash is not None and clash.is_amendable and is_only,
+                is_only,
+                payees,
                 validated.sheet,
             )
             yield conflict.defect(row, cutoff, quarantine)

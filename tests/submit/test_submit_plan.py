@@ -180,6 +180,32 @@ def test_only_another_person_gets_own_id(journal: SqliteJournal, who: str, *, is
     assert message.endswith("Give this row its own id only if it pays a different person.") is is_other
 
 
+@pytest.mark.parametrize("kind", [OutcomeKind.PAID, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED, None])
+@pytest.mark.parametrize(("people", "ends"), [("Otieno Jane", "B was used for Otieno."), ("Amani Otieno", "")])
+def test_new_id_is_never_proposed_for_swapped_ids(
+    journal: SqliteJournal, kind: OutcomeKind | None, people: str, ends: str
+) -> None:
+    def plan_people(*names: str) -> Plan:
+        rows = zip("AB", names, ("1000", "2000"), strict=True)
+        cells = [
+            {**KENYAN, "client_orderid": order_id, "account_name": name, "amount": amount}
+            | {"account_number": f"25471234500{len(name)}"}
+            for order_id, name, amount in rows
+        ]
+        return plan(validate(build_sheet(*cells), RULES), journal)
+
+    first = plan_people("Jane", "Otieno")
+    batch = open_planned_batch(first, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    if kind is not None:
+        send(journal, batch.number, kind, timestamp(NOW))
+    again = plan_people(*people.split()).validated.defects
+    message = again["message"][0]
+    is_settled = kind is not OutcomeKind.UNKNOWN
+    assert message.endswith(ends or "its own id instead.") is bool(ends or is_settled)
+    assert ("own id" in message, " more, " in message) == (not ends and is_settled, False)
+    assert not ends or "or amend" not in message
+
+
 def test_amended_payment_is_sent_as_next_attempt(journal: SqliteJournal, tmp_path: Path) -> None:
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     old = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal, declined)
