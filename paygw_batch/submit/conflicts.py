@@ -26,7 +26,7 @@ from paygw_batch.submit.compare_sheet import select_rows
 from paygw_batch.submit.open_questions import RepeatedRow, share_workbook
 
 CONFLICT = "client_orderid.conflict"
-_HELD, _AMEND_READY, _AMEND_REJECTED, _WORKSHEET = "held", "amend ready", "amend rejected", "worksheet"
+_HELD, _AMEND_READY, _AMEND_REJECTED = "held", "amend ready", "amend rejected"
 _RESTORE = mark("Restore this row.")
 _SETTLE = mark(
     "The earlier payment may have been made. Settle it first: the status of its batch shows how. Until then, do not "
@@ -52,13 +52,30 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
             "this row replaces it."
         ),
         _AMEND_REJECTED: mark("Restore this row, or amend the earlier payment, so that this row replaces it."),
-        _WORKSHEET: mark(
-            "The earlier payment is on another worksheet. If this row is the same payment, delete it. If not, pay it "
-            "in a separate payment run."
-        ),
     }
 )
 """What to do about a conflict, by the state of the earlier payment or by another case above."""
+_OTHER_WORKSHEET = mark(
+    "The earlier payment is on another worksheet. If this row is the same payment, delete it. If not, pay it in a "
+    "separate payment run."
+)
+_UNPAID_OTHER_WORKSHEET: Mapping[str, str] = MappingProxyType(
+    {
+        State.READY: mark(
+            "The earlier payment is on another worksheet, and will still be sent as it was. If this row is the same "
+            "payment, delete it. If not, pay it in a separate payment run."
+        ),
+        State.REJECTED: mark(
+            "The earlier payment is on another worksheet, and was rejected. If this row is the same payment, delete "
+            "it, and retry the earlier one or amend it on its own worksheet. If not, pay it in a separate payment run."
+        ),
+        State.RETURNED: mark(
+            "The earlier payment is on another worksheet, and the money came back. Delete this row, and pay the "
+            "person in a separate payment run."
+        ),
+    }
+)
+"""What to do if the earlier payment was not made and is on another worksheet, by its state."""
 _MAY_PAY_MORE = frozenset({State.PAID, State.ACCEPTED, State.READY})
 """The states in which a higher amount may be paid by an additional payment."""
 
@@ -87,7 +104,13 @@ class _Conflict:
     @property
     def can_amend(self) -> bool:
         """Whether the row may replace the earlier payment, at least after a quarantine."""
-        return self.clash is not None and self.clash.is_amendable and self.is_only and self.other_payment is None
+        is_amendable = self.clash is not None and self.clash.is_amendable and self.is_only
+        return is_amendable and not self.is_on_other_worksheet and self.other_payment is None
+
+    @property
+    def is_on_other_worksheet(self) -> bool:
+        """Whether the earlier payment is on another worksheet, with which this one shares a payment run."""
+        return not self.has_own_id and share_workbook(self.earlier.sheet_name, self.sheet.name)
 
     @property
     def is_other_person(self) -> bool:
@@ -174,13 +197,15 @@ class _Conflict:
     def _remedies(self) -> Iterator[str]:
         """Yield what to do, including how to pay more or somebody else."""
         earlier, new, case = self.earlier, self.new, str(self.earlier.state)
-        if not self.has_own_id and share_workbook(earlier.sheet_name, self.sheet.name):
-            case = _WORKSHEET
-        elif self.is_held:
+        if self.is_held:
             case = _HELD
         elif self.can_amend:
             case = _AMEND_READY if earlier.state is State.READY else _AMEND_REJECTED
-        yield say(_REMEDIES[case])
+        remedy = _REMEDIES[case]
+        if self.is_on_other_worksheet and remedy != _SETTLE:
+            yield say(_UNPAID_OTHER_WORKSHEET.get(case, _OTHER_WORKSHEET))
+            return
+        yield say(remedy)
         more = Decimal(new.amount) - Decimal(earlier.amount)
         if case in _MAY_PAY_MORE and more > 0 and earlier.currency == new.currency and not self.is_other_person:
             template = (
@@ -192,7 +217,7 @@ class _Conflict:
         if self.has_own_id and (other := self.other_payment) is not None:
             template = mark("The order ids may be in the wrong rows: {order_id} was used for {name}.")
             yield say(template, order_id=other.client_orderid, name=build_payee(other.form, other.fields).name)
-        elif self.has_own_id and self.is_other_person and _REMEDIES[case] != _SETTLE:
+        elif self.has_own_id and self.is_other_person and remedy != _SETTLE:
             yield say("Give this row its own id only if it pays a different person.")
 
 

@@ -397,11 +397,29 @@ def test_conflict_shows_differing_column(
     assert difference in planned.validated.defects["message"][0]
 
 
-def test_conflict_with_other_worksheet_restores_nothing(journal: SqliteJournal) -> None:
-    pay(journal, plan_sheet_of(journal, "Jane 001 1000", name="pay.xlsx [May]"))
-    again = plan_sheet_of(journal, "Jane 001 1000", "Otieno 002 1100", name="pay.xlsx [June]")
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        (OutcomeKind.PAID, "on another worksheet. If this row is the same payment, delete it. If not, pay"),
+        (
+            OutcomeKind.REJECTED,
+            "rejected. If this row is the same payment, delete it, and retry the earlier one or amend",
+        ),
+        (OutcomeKind.UNKNOWN, "Settle it first"),
+        (None, "will still be sent as it was. If this row is the same payment, delete it."),
+    ],
+)
+@pytest.mark.parametrize("amount", ["1000", "1100"])
+def test_conflict_with_other_worksheet_restores_nothing(
+    journal: SqliteJournal, kind: OutcomeKind | None, remedy: str, amount: str
+) -> None:
+    first = plan_sheet_of(journal, "Jane 001 1000", name="pay.xlsx [May]")
+    batch = open_planned_batch(first, journal, RULES, sheet_path=Path("pay.xlsx"), now=lambda: NOW)
+    if kind is not None:
+        send(journal, batch.number, kind, timestamp(NOW))
+    again = plan_sheet_of(journal, f"Jane 001 {amount}", "Otieno 002 1100", name="pay.xlsx [June]")
     (message,) = again.validated.defects["message"]
-    assert ("on another worksheet" in message, "Restore" in message) == (True, False)
+    assert (remedy in message, "Restore" in message, " more, " in message) == (True, False, False)
 
 
 def test_payee_with_another_payees_staff_number_is_reported(journal: SqliteJournal) -> None:
