@@ -26,7 +26,7 @@ from paygw_batch.submit.compare_sheet import select_rows
 from paygw_batch.submit.open_questions import RepeatedRow, share_workbook
 
 CONFLICT = "client_orderid.conflict"
-_HELD, _AMEND_READY, _AMEND_REJECTED = "held", "amend ready", "amend rejected"
+_HELD, _AMEND_READY, _AMEND_REJECTED, _FORGOTTEN = "held", "amend ready", "amend rejected", "forgotten"
 _RESTORE = mark("Restore this row.")
 _SETTLE = mark(
     "The earlier payment may have been made. Settle it first: the status of its batch shows how. Until then, do not "
@@ -52,6 +52,10 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
             "this row replaces it."
         ),
         _AMEND_REJECTED: mark("Restore this row, or amend the earlier payment, so that this row replaces it."),
+        _FORGOTTEN: mark(
+            "The person in the earlier payment was forgotten, so this row can't be compared with it. If this row pays "
+            "the same person, delete it."
+        ),
     }
 )
 """What to do about a conflict, by the state of the earlier payment or by another case above."""
@@ -174,7 +178,7 @@ class _Conflict:
         values["order_id"] = self.new.client_orderid
         paid = say(" ({name}: {currency} {amount} to {account})", name=payee.name, **payment) if earlier.fields else ""
         return say(
-            "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}).",
+            "{order_id} was used on {day} for an earlier payment{paid} (batch {batch}, row {row}, now {state}).",
             **values,
             paid=paid,
         )
@@ -201,6 +205,8 @@ class _Conflict:
             case = _HELD
         elif self.can_amend:
             case = _AMEND_READY if earlier.state is State.READY else _AMEND_REJECTED
+        elif not earlier.fields:
+            case = _FORGOTTEN
         remedy = _REMEDIES[case]
         if self.is_on_other_worksheet and remedy != _SETTLE:
             yield say(_UNPAID_OTHER_WORKSHEET.get(case, _OTHER_WORKSHEET))

@@ -86,7 +86,8 @@ def test_forgetting_one_person_keeps_others(paid: Program) -> None:
         refused = paid.json(*command)
         assert (refused["exit_code"], "were forgotten" in refused["message"]) == (2, True)
     assert not (paid.home / "again.csv").exists()
-    assert paid.json("submit", paid.sheet(kenyan_rows(3), "more.csv"))["exit_code"] == 3
+    again = paid.run("submit", paid.sheet(kenyan_rows(3), "more.csv"))
+    assert (again.exit_code, "delete it" in again.stdout, "Restore" in again.stdout) == (3, True, False)
     assert (paid.record(), paid.json("verify")["exit_code"]) == (before, 0)
 
 
