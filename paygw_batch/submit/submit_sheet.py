@@ -119,12 +119,11 @@ def _defects_message(plan: Plan, defect_count: int, submission: Submission) -> s
     operation, defect_rows = load_operation(plan.validated.sheet.operation), plan.validated.defects_found.rows
     message = say_count(
         defect_count,
-        "Nothing was sent, because {count:,} of {rows} has defects. Correct it, or run `paygw-batch {command}` with "
+        "Nothing was sent, because {count:,} of {rows} has defects. Correct it, or run the command again with "
         "--skip-invalid to {verb} the others.",
-        "Nothing was sent, because {count:,} of {rows} have defects. Correct them, or run `paygw-batch {command}` with "
+        "Nothing was sent, because {count:,} of {rows} have defects. Correct them, or run the command again with "
         "--skip-invalid to {verb} the others.",
         rows=say_count(plan.validated.height, "{count:,} row", "{count:,} rows"),
-        command=operation.command,
         verb=say(operation.verb),
     )
     strict, validated = submission.choices.strict, submission.validated

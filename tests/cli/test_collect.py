@@ -207,7 +207,7 @@ def test_status_and_messages_name_collections(program: Program) -> None:
     sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", COLLECTED)
     refused = program.json("collect", sheet)["message"]
     assert "--collect --rejects " in refused
-    assert "run `paygw-batch collect` with --skip-invalid to collect the others" in refused
+    assert "run the command again with --skip-invalid to collect the others" in refused
     program.json("collect", sheet, "--skip-invalid")
     program.json("submit", program.sheet(kenyan_rows(1)))
     assert [batch["operation"] for batch in program.json("status")["batches"]] == ["payin", "payout"]
