@@ -128,8 +128,8 @@ class ClaimedSheet:
 
     def _refusal_text(self, summary: Summary) -> str:
         options = say(
-            "You can put options such as --worksheet or --reference in a file named {file!r} next to "
-            "the sheet: see docs/cron.md.",
+            "Put such options in a file named {file!r} next to the sheet, as `reference`, `worksheet` or `new_payees`: "
+            "see docs/cron.md.",
             file=f"{self.name}{NOTE_SUFFIX}",
         )
         parts = [
