@@ -215,7 +215,7 @@ def waiting_message(row: RowState, quarantine: Quarantine) -> str:
         "A person, not the gateway, reported row {row} as rejected. It was sent at {intended_at} and could still be "
         "paid. You can send it again from {opens} ({quarantine}).",
         row=row.row,
-        intended_at=row.intended_at,
+        intended_at=_latest_send_time(row, None),
         opens=timestamp(end) if end else say("now"),
         quarantine=quarantine,
     )

@@ -1,6 +1,7 @@
 """Settling rows by a person's decision: what is allowed, from when, and what is recorded; and releasing rows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -93,6 +94,8 @@ def test_unsent_or_held_row_has_no_quarantine() -> None:
     assert quarantine_end(ready, quarantine) is None
     assert quarantine_message(ready, quarantine, LEFT) is None
     assert "You can send it again from now (a quarantine of 24 h)." in waiting_message(ready, quarantine)
+    lost = replace(ready, quarantined_since=at(3))  # only a host knows its attempt
+    assert f"It was sent at {at(3)} and" in waiting_message(lost, quarantine)
     assert quarantine_end(row_of(journal_of(OutcomeKind.PAID), 1, 2), quarantine) == OPENS
     journal = journal_of(None)
     journal.record_evidence([build_evidence(1)], WORDS, at=at(3))
