@@ -143,6 +143,8 @@ def test_wrong_statement_options_are_refused(program: Program) -> None:
 
 def test_statement_without_effect_may_be_applied_later(program: Program) -> None:
     batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
-    file = write_statement(program, "PAY-1,1500.50,KES,approved", "NOBODY,1,KES,approved")
-    assert program.json("resolve", "statement", batch, file, "--yes")["exit_code"] == 3
+    for lines in (["NOBODY,1,KES,approved"], ["PAY-1,1500.50,KES,approved", "NOBODY,1,KES,approved"]):
+        file = write_statement(program, *lines)
+        refused = program.json("resolve", "statement", batch, file, "--yes")
+        assert (refused["exit_code"], "--matching-only" in refused["message"]) == (3, len(lines) > 1)
     assert program.json("resolve", "statement", batch, file, "--yes", "--matching-only")["resolved"] == 1

@@ -315,7 +315,7 @@ def _apply_statement(
         summary = summary_after_settling(journal, record, _statement_as_json(match, len(result.settled), result.held))
         if request.is_refused(match):
             differences = describe_differences(match)
-            summary = _refusal_summary(summary, say("In the statement, {differences}.", differences=differences))
+            summary = _refusal_summary(summary, match, say("In the statement, {differences}.", differences=differences))
         else:
             screen.say(settlement_message(result.settled, request.by))
             if match.differences:
@@ -342,7 +342,7 @@ def preview_statement(
         )
     if request.is_refused(match):
         message = say("The statement {does}, but {differences}.", does=effect, differences=describe_differences(match))
-        return match, _refusal_summary(summary, message)
+        return match, _refusal_summary(summary, match, message)
     message = say("The statement {does}. Nothing was changed. To apply it, add --yes.", does=effect)
     if order_rows := rows_needing_order(settings, journal, record, match.settlements):
         message = say(
@@ -354,8 +354,12 @@ def preview_statement(
     return match, replace(summary, message=message)
 
 
-def _refusal_summary(summary: Summary, reason: str) -> Summary:
-    hint = say("Nothing was settled. Ask the gateway about these lines, or add --matching-only to settle the others.")
+def _refusal_summary(summary: Summary, match: StatementMatch, reason: str) -> Summary:
+    hint = (
+        say("Nothing was settled. Ask the gateway about these lines, or add --matching-only to settle the others.")
+        if match.settlements
+        else say("Nothing was settled. Ask the gateway about these lines.")
+    )
     return replace(summary, exit_code=ExitCode.DEFECTS, message=f"{reason} {hint}")
 
 
