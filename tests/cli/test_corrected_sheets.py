@@ -235,6 +235,12 @@ def test_payee_repeated_on_second_worksheet_stops_submission(program: Program) -
     assert len(program.record()) == 3
 
 
+def test_refused_rows_without_ids_are_corrected_in_sheet(program: Program) -> None:
+    path = write_sheet(program, change_row(1, amount="x"))
+    message = program.json("validate", path, *RUN, "--rejects", program.home / "rejects.csv")["message"]
+    assert message.endswith("Correct them in the sheet, and submit the whole sheet.")
+
+
 # The drop folder
 
 

@@ -135,7 +135,12 @@ def _save_rejects(validated: Validated, invalid_count: int, source: SheetSource,
     screen.notes(result.notes)
     if result.is_workbook:
         return " " + say("Correct the red cells in {rejects}, then submit that workbook.", rejects=rejects)
-    return " " + say("The refused rows are in {rejects}. Correct them there and submit that file.", rejects=rejects)
+    template = (
+        mark("The refused rows are in {rejects}. Correct them there and submit that file.")
+        if "client_orderid" in validated.sheet.headers
+        else mark("The refused rows are in {rejects}. Correct them in the sheet, and submit the whole sheet.")
+    )
+    return " " + say(template, rejects=rejects)
 
 
 @click.command("template", cls=HelpCommand)
