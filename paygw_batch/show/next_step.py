@@ -171,12 +171,13 @@ _STEP_SENTENCES: Mapping[RowStep, str] = {
     ),
     RowStep.RETRY_AFTER_PERSON: mark(
         "A person, not the gateway, reported this row as rejected. It may have been paid anyway. Check with the "
-        "gateway. Then run `paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with "
-        "--amend{later}."
+        "gateway. Then run `paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet as "
+        "before with --amend{later}."
     ),
     RowStep.RETRY: mark(
         "The gateway's answer is final: no payment was made. If the payment can succeed now, run `paygw-batch retry "
-        "{batch} --row {row}`. If the sheet was wrong, correct the row and submit the sheet with --amend."
+        "{batch} --row {row}`. If the sheet was wrong, correct the row and submit the sheet as before with "
+        "--amend."
     ),
     RowStep.SEND: mark("To send this row, run `paygw-batch resume {batch}`.{again}"),
     RowStep.PAY_AGAIN: mark(
@@ -228,7 +229,11 @@ class StateStep:
 
 def state_step(state: str, batch: BatchRecord, operation: Operation, *, first_row: int) -> StateStep:
     """Return the next step for all rows displayed in `state`. One of the commands may be for `first_row` only."""
-    sheet = shlex.quote(batch.sheet_path or batch.sheet_name)
+    sheet, worksheet = shlex.quote(batch.sheet_path or batch.sheet_name), batch.sheet_name.rpartition(" [")[2]
+    if worksheet.endswith("]"):
+        sheet += f" --worksheet {shlex.quote(worksheet[:-1])}"
+    if batch.reference:
+        sheet += f" --reference {shlex.quote(batch.reference)}"
     match state:
         case State.IN_DOUBT:
             return StateStep(

@@ -48,10 +48,13 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
         ),
         State.RETURNED: mark("The money came back. Restore this row, and pay the person in a separate payment."),
         _AMEND_READY: mark(
-            "The earlier payment will still be sent as it was. Restore this row, or amend the earlier payment, so that "
-            "this row replaces it."
+            "The earlier payment will still be sent as it was. Restore this row, or submit the sheet with the option "
+            "'amend', so that this row replaces it."
         ),
-        _AMEND_REJECTED: mark("Restore this row, or amend the earlier payment, so that this row replaces it."),
+        _AMEND_REJECTED: mark(
+            "Restore this row, or submit the sheet with the option 'amend', so that this row replaces the earlier "
+            "payment."
+        ),
         _FORGOTTEN: mark(
             "The person in the earlier payment was forgotten, so this row can't be compared with it. If this row pays "
             "the same person, delete it."

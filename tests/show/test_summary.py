@@ -9,9 +9,10 @@ import pytest
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import State
+from paygw_batch.countries.load import load_operation
 from paygw_batch.engine.quarantine import Quarantine
-from paygw_batch.journal import RowState
-from paygw_batch.show.next_step import RowStep, batch_steps, describe_step, next_step
+from paygw_batch.journal import BatchRecord, RowState
+from paygw_batch.show.next_step import RowStep, batch_steps, describe_step, next_step, state_step
 from paygw_batch.show.summary import ExitCode, exit_code_for, worst_code
 from paygw_batch.show.totals import amount_text, batch_totals
 
@@ -113,3 +114,13 @@ def test_row_state_determines_next_step(
     if next_action is not None:
         assert bool(next_action.not_before) is has_to_wait
         assert describe_step(next_action)
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "options"),
+    [("pay.xlsx", "", ""), ("pay.xlsx [May pay]", "R 1", " --worksheet 'May pay' --reference 'R 1'")],
+)
+def test_amending_command_has_options_of_sheet(name: str, reference: str, options: str) -> None:
+    batch = BatchRecord(1, "B", "payout", name, "", 2, 0, "", "/srv/pay.xlsx", reference)
+    command = state_step(State.REJECTED, batch, load_operation("payout"), first_row=2).commands[-1]
+    assert command == f"paygw-batch submit /srv/pay.xlsx{options} --amend"

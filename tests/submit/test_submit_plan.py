@@ -126,8 +126,8 @@ def test_defect_of_reused_id_shows_batch_and_date(journal: SqliteJournal, tmp_pa
             "will still be sent as it was, and this row cannot replace",
         ),
         (OutcomeKind.UNKNOWN, Resolution.REJECTED, "150", "This row can replace it from"),
-        (OutcomeKind.REJECTED, None, "150", "or amend the earlier payment"),
-        (None, None, "150", "will still be sent as it was. Restore this row, or amend the earlier payment"),
+        (OutcomeKind.REJECTED, None, "150", "or submit the sheet with the option 'amend'"),
+        (None, None, "150", "be sent as it was. Restore this row, or submit the sheet with the option 'amend'"),
     ],
 )
 def test_conflict_remedy_follows_earlier_payment(
@@ -146,7 +146,7 @@ def test_conflict_remedy_follows_earlier_payment(
         if resolution is not None:
             journal.settle([resolved(due.number, 1, resolution, timestamp(NOW), Basis.PERSON)])
     again = plan(sheet(tmp_path, f"A {amount} 001"), journal, amend=amend)
-    if amend and "or amend the earlier payment" in remedy:
+    if amend and "or submit the sheet with the option 'amend'" in remedy:
         assert again.amendments
         return
     (message,) = again.validated.defects["message"]
@@ -203,7 +203,7 @@ def test_new_id_is_never_proposed_for_swapped_ids(
     is_settled = kind is not OutcomeKind.UNKNOWN
     assert message.endswith(ends or "its own id instead.") is bool(ends or is_settled)
     assert ("own id" in message, " more, " in message) == (not ends and is_settled, False)
-    assert not ends or "or amend" not in message
+    assert not ends or "'amend'" not in message
 
 
 def test_amended_payment_is_sent_as_next_attempt(journal: SqliteJournal, tmp_path: Path) -> None:
