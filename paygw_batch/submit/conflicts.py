@@ -216,7 +216,9 @@ class _Conflict:
             return
         yield say(remedy)
         more = Decimal(new.amount) - Decimal(earlier.amount)
-        if case in _MAY_PAY_MORE and more > 0 and earlier.currency == new.currency and not self.is_other_person:
+        if self.clash is not None and not self.is_only:
+            yield say("This person has several payments in this run. If one of their rows was deleted, restore it.")
+        elif case in _MAY_PAY_MORE and more > 0 and earlier.currency == new.currency and not self.is_other_person:
             template = (
                 mark("To pay {currency} {more} more, add a row for this amount with its own id.")
                 if self.has_own_id

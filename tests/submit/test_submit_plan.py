@@ -422,6 +422,13 @@ def test_conflict_with_other_worksheet_restores_nothing(
     assert (remedy in message, "Restore" in message, " more, " in message) == (True, False, False)
 
 
+def test_conflict_after_deletion_restores_deleted_row(journal: SqliteJournal) -> None:
+    pay(journal, plan_sheet_of(journal, "Jane 001 1000", "Jane 001 50"))
+    kept = [plan_sheet_of(journal, f"Jane 001 {amount}").validated.defects["message"] for amount in ("1000", "50")]
+    (message,) = (message for messages in kept for message in messages)
+    assert message.endswith("If one of their rows was deleted, restore it.")
+
+
 def test_payee_with_another_payees_staff_number_is_reported(journal: SqliteJournal) -> None:
     pay(journal, plan_sheet_of(journal, "Jane 001 1000 1", "Otieno 002 1100 2"))
     again = plan_sheet_of(journal, "Jane 001 1000 1", "Otieno 002 1100 1", "Amani 003 1200 3")
