@@ -201,7 +201,7 @@ def test_new_id_is_never_proposed_for_swapped_ids(
     again = plan_people(*people.split()).validated.defects
     message = again["message"][0]
     is_settled = kind is not OutcomeKind.UNKNOWN
-    assert message.endswith(ends or "its own id instead.") is bool(ends or is_settled)
+    assert message.endswith(ends or "if it pays a different person.") is bool(ends or is_settled)
     assert ("own id" in message, " more, " in message) == (not ends and is_settled, False)
     assert not ends or "'amend'" not in message
 
