@@ -105,7 +105,7 @@ class Adoption:
         lost_rows = LostRows(SqliteTables(self._connection), self.loss, by=by, at=at)
         for facts in lost_rows.decide(lost_rows.numbers) if lost_rows.numbers else ():
             append(facts)
-        lost_rows.record_unknown_orders(append)
+        lost_rows.record_unknown_order_ids(append)
         notes = [Remark(AdoptionNote(by, str(self.path)), at)]
         if endpoint not in self._examined.endpoints:
             notes.append(Remark(EndpointNote(endpoint, by), at))

@@ -159,7 +159,7 @@ class EvidenceQueries(ABC):
 
     def carried_out_statements(self, batch: str) -> Sequence[StatementNote]:
         """Return the statements applied to a batch, oldest first."""
-        notes = self._notes(NoteKind.CARRIED_OUT)
+        notes = self._notes(NoteKind.STATEMENT)
         return [note for note in notes if isinstance(note, StatementNote) and note.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
@@ -192,7 +192,7 @@ class EvidenceQueries(ABC):
 
     def endpoints(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
         """Return the merchant's recorded endpoints, oldest first."""
-        notes = self._notes(NoteKind.NAMED)
+        notes = self._notes(NoteKind.ENDPOINT)
         return (identity.endpoint_identity, *(note.endpoint for note in notes if isinstance(note, EndpointNote)))
 
     def clock(self) -> tuple[str, ClockComparison | None]:

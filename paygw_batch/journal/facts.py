@@ -50,7 +50,7 @@ from paygw_batch.language import say
 
 BATCH_OPENED = "batch_opened"
 BATCH_FORGOTTEN = "batch_forgotten"
-HEARD = "heard"
+EVIDENCE_RECORDED = "heard"
 """The kind of a fact that records evidence without moving a row. It may name an instruction."""
 SALT_BYTES = 16
 """The length of a salt. Salts are forgotten too, so that digests do not reveal forgotten values."""
@@ -61,11 +61,11 @@ class NoteKind(StrEnum):
 
     ADOPTED = "adopted"
     ARRIVED = "arrived"
-    CARRIED_OUT = "carried_out"
+    STATEMENT = "carried_out"
     CLOCK = "clock"
-    NAMED = "named"
+    ENDPOINT = "named"
     ORDER = "order"
-    TAKEN_IN = "taken_in"
+    PROCESSED = "taken_in"
     """All notifications up to a certain fact were processed."""
     WITHDRAWN = "withdrawn"
 
@@ -156,7 +156,7 @@ def remark_columns(fact: EvidenceRecord | Note | BatchFact) -> tuple[str, FactCo
     """Return the kind, stored columns and personal data of a fact that moves no instruction."""
     match fact:
         case EvidenceRecord():
-            return HEARD, _evidence_columns(fact), PersonalData(_clean_text(fact.content))
+            return EVIDENCE_RECORDED, _evidence_columns(fact), PersonalData(_clean_text(fact.content))
         case BatchOpened():
             return BATCH_OPENED, FactColumns(details=encode_batch(fact)), _NO_PERSONAL_DATA
         case BatchForgotten():
@@ -170,7 +170,7 @@ def _note_columns(note: Note) -> tuple[str, FactColumns, PersonalData]:
         case StatementNote():
             details = canonical({"attempts": note.attempts, "batch": note.batch, "sha256": note.sha256})
             event = FactColumns(by=_clean_word(note.by), details=details)
-            return NoteKind.CARRIED_OUT.value, event, PersonalData(_clean_text(note.name))
+            return NoteKind.STATEMENT.value, event, PersonalData(_clean_text(note.name))
         case ClockComparison():
             return NoteKind.CLOCK.value, FactColumns(details=canonical(asdict(note))), _NO_PERSONAL_DATA
         case SignedOrder():
@@ -182,13 +182,13 @@ def _note_columns(note: Note) -> tuple[str, FactColumns, PersonalData]:
         case Arrival():
             return NoteKind.ARRIVED.value, FactColumns(), PersonalData(_clean_text(note.content))
         case ProcessedArrivals():
-            return NoteKind.TAKEN_IN.value, FactColumns(details=canonical(note.number)), _NO_PERSONAL_DATA
+            return NoteKind.PROCESSED.value, FactColumns(details=canonical(note.number)), _NO_PERSONAL_DATA
         case AdoptionNote():
             event = FactColumns(by=_clean_word(note.by), details=canonical(note.path))
             return NoteKind.ADOPTED.value, event, _NO_PERSONAL_DATA
         case EndpointNote():
             details = canonical(astuple(note.endpoint))
-            return NoteKind.NAMED.value, FactColumns(by=_clean_word(note.by), details=details), _NO_PERSONAL_DATA
+            return NoteKind.ENDPOINT.value, FactColumns(by=_clean_word(note.by), details=details), _NO_PERSONAL_DATA
         case _:
             assert_never(note)
 
@@ -205,7 +205,7 @@ def parse_note(
 
 def _build_note(kind: NoteKind, by: str | None, agreement: str | None, details: Any, text: str | None, at: str) -> Note:
     match kind:
-        case NoteKind.CARRIED_OUT:
+        case NoteKind.STATEMENT:
             attempts = tuple((number, count) for number, count in details["attempts"])
             return StatementNote(details["batch"], text or "", details["sha256"], by or "", at, attempts)
         case NoteKind.CLOCK:
@@ -214,11 +214,11 @@ def _build_note(kind: NoteKind, by: str | None, agreement: str | None, details: 
             return SignedOrder(details, text or "")
         case NoteKind.WITHDRAWN:
             return Withdrawal(agreement or "", by or "", text or "", at)
-        case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # read by `arrivals` and `last_processed_arrival` instead
+        case NoteKind.ARRIVED | NoteKind.PROCESSED:  # read by `arrivals` and `last_processed_arrival` instead
             raise ValueError(kind)
         case NoteKind.ADOPTED:
             return AdoptionNote(by or "", details)
-        case NoteKind.NAMED:
+        case NoteKind.ENDPOINT:
             return EndpointNote(EndpointIdentity(*details), by or "")
         case _:
             assert_never(kind)

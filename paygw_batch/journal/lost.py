@@ -119,18 +119,18 @@ class LostRows:
         for number in numbers:
             row, intents = rows.get(number), self._intents[number]
             row_intents = [] if row is None else [intent for intent in intents if _has_used(row, intent.order_id)]
-            self.rows.unknown_orders += sorted({intent.order_id for intent in intents if intent not in row_intents})
+            self.rows.unknown_order_ids += sorted({intent.order_id for intent in intents if intent not in row_intents})
             if row is None or not row_intents:
                 continue
             latest, is_only = row_intents[-1], len(row_intents) == 1  # if not, a reply could belong to any of them
             order_ids = list(dict.fromkeys(intent.order_id for intent in row_intents))
             is_next = row.standing.state is State.READY and row.order_id == latest.order_id
             if (number, canonical(latest.name)) in recorded:
-                self.rows.held_orders.append(", ".join(order_ids))
+                self.rows.held_order_ids.append(", ".join(order_ids))
             elif (number, latest.name) in recorded:
                 self.rows.in_doubt += 1
             elif row.standing.state is State.REPLACED:  # the row that replaced it is held
-                self.rows.unknown_orders.append(latest.order_id)
+                self.rows.unknown_order_ids.append(latest.order_id)
             elif row.standing.state in {State.PAID, State.RETURNED}:
                 self.rows.contradictions.append(latest.order_id)
             elif is_only and row.standing.state is State.IN_DOUBT and (number, ASSUMED_ATTEMPT) in recorded:
@@ -142,20 +142,20 @@ class LostRows:
                 attempt, intended = row.standing.attempt + 1, Intended(latest.order_id, latest.name, 0, None)
                 restored += [Entry(number, attempt, fact, latest.at) for fact in (intended, Interrupted())]
             else:
-                self.rows.held_orders.append(", ".join(order_ids))
+                self.rows.held_order_ids.append(", ".join(order_ids))
                 content = {"by": self._by, "lost_orders": order_ids, "sent_at": latest.at}
                 evidence = _witness_evidence(Finding.AMBIGUOUS, content, canonical(latest.name))
                 holds.append(Remark(evidence, self._at, number))
         return restored, holds
 
-    def record_unknown_orders(self, record: RecordFacts) -> None:
+    def record_unknown_order_ids(self, record: RecordFacts) -> None:
         """Record the order ids of lost batches in the open transaction, and hold rows that use them."""
-        new_orders = sorted(set(self.rows.unknown_orders) - _load_lost_orders(self._tables))
+        new_orders = sorted(set(self.rows.unknown_order_ids) - _load_lost_orders(self._tables))
         pages = [new_orders[start : start + _ORDERS_PER_FACT] for start in range(0, len(new_orders), _ORDERS_PER_FACT)]
         evidence_pages = (_witness_evidence(Finding.UNKNOWN_ORDER, {"by": self._by, "orders": page}) for page in pages)
         if pages:
             record([Remark(evidence, self._at) for evidence in evidence_pages])
-        _hold_orders(self._tables, record, self.rows.unknown_orders, 0)
+        _hold_orders(self._tables, record, self.rows.unknown_order_ids, 0)
 
 
 def _has_used(row: RowStanding, order_id: str) -> bool:

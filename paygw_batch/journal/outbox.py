@@ -80,9 +80,9 @@ class Outbox(ABC):
         """Return up to `limit` notices: first the unsent ones, then the sent ones, each newest first."""
         return [_parse_notice(line) for line in self._query("all_notices", limit=limit)]
 
-    def newest_subject(self, occasion: Occasion, batch: str) -> str:
+    def last_subject(self, occasion: Occasion, batch: str) -> str:
         """Return the alphabetically last subject of a batch's notices for an occasion, or empty if there are none."""
-        ((subject,),) = self._query("newest_subject", occasion=occasion.value, batch=batch)
+        ((subject,),) = self._query("last_subject", occasion=occasion.value, batch=batch)
         return subject or ""
 
     @property

@@ -27,6 +27,6 @@ UPDATE notice SET next_at = :now WHERE sent_at IS NULL AND (problem <> '' OR tri
 -- All notices, unsent ones first.
 SELECT {notice} FROM notice ORDER BY sent_at IS NOT NULL, number DESC LIMIT :limit
 
--- name: newest_subject
+-- name: last_subject
 -- The last subject, in text order, of an occasion's notices about a batch.
 SELECT max(subject) FROM notice WHERE occasion = :occasion AND batch = :batch

@@ -395,7 +395,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvidence:
-    """Evidence, recorded at `taken_at`, that a person must check. It holds its row, or the row has not moved since.
+    """Evidence, recorded at `recorded_at`, that a person must check. It holds its row, or the row has not moved since.
 
     `said` is the outcome that the evidence states, or None if its status word has no configured meaning.
     """
@@ -408,12 +408,12 @@ class WaitingEvidence:
     finding: Finding
     said: str | None
     source: EvidenceSource
-    taken_at: str
+    recorded_at: str
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The evidence that keeps a row from being sent: fact `number`, recorded at `taken_at`.
+    """The evidence that keeps a row from being sent: fact `number`, recorded at `recorded_at`.
 
     `said` is the outcome that the evidence states. `state` is that of the row: ready, or rejected and then still held
     after a release.
@@ -422,7 +422,7 @@ class Hold:
     number: int
     source: EvidenceSource
     said: str | None
-    taken_at: str
+    recorded_at: str
     state: State
     last_sent_at: str = ""
     """The latest time at which a lost attempt can have been sent: when the loss was found. Empty without a loss."""
@@ -699,10 +699,10 @@ class AcceptedRows:
     """The rows affected by an accepted loss. The lists contain order ids to look up at the gateway."""
 
     in_doubt: int = 0
-    held_orders: list[str] = field(default_factory=list)
+    held_order_ids: list[str] = field(default_factory=list)
     """The lost order ids of each held row, separated by commas."""
     not_sent: int = 0
-    unknown_orders: list[str] = field(default_factory=list)
+    unknown_order_ids: list[str] = field(default_factory=list)
     """Order ids that were sent but whose batch was lost from the journal. Rows that use them are held."""
     contradictions: list[str] = field(default_factory=list)
     """Order ids that this host sent for rows that the journal shows as paid or returned by another attempt."""

@@ -223,10 +223,10 @@ def _contradiction_notices(settings: Settings, journal: JournalReader, outbox: O
     for fact in messages.contradictions:
         times[fact.batch].append(fact.at)
     for message in messages.waiting:
-        times[message.batch].append(message.taken_at)
+        times[message.batch].append(message.recorded_at)
     for record in journal.batches():
         latest_at = max(times[record.batch], default="")
-        if latest_at > outbox.newest_subject(Occasion.CONTRADICTED, record.batch):
+        if latest_at > outbox.last_subject(Occasion.CONTRADICTED, record.batch):
             content = {
                 "sheet": replace_invalid_characters(record.sheet_name),
                 "batch": record.batch,
@@ -261,7 +261,7 @@ def _in_doubt_notices(settings: Settings, journal: JournalReader, outbox: Outbox
     for record in journal.batches():
         rows = journal.rows(record.number, states=DISPLAYED_IN_DOUBT)
         times = sorted(row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= cutoff)
-        if times and times[-1] > outbox.newest_subject(Occasion.IN_DOUBT, record.batch):
+        if times and times[-1] > outbox.last_subject(Occasion.IN_DOUBT, record.batch):
             content = {
                 "sheet": replace_invalid_characters(record.sheet_name),
                 "batch": record.batch,

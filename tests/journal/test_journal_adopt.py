@@ -266,7 +266,7 @@ def test_adoption_puts_only_sent_rows_in_doubt(place: Path) -> None:
         journal.append([outcome_of(second.number, 1, OutcomeKind.PAID, at(4))])
         journal.append([outcome_of(third.number, 1, OutcomeKind.NOT_SENT, at(4))])
     rows = adopt_older_copy(place)
-    assert (rows.in_doubt, rows.held_orders, rows.unknown_orders, rows.contradictions) == (2, [], [], [])
+    assert (rows.in_doubt, rows.held_order_ids, rows.unknown_order_ids, rows.contradictions) == (2, [], [], [])
     with closing(open_journal_at(place)) as journal:
         assert journal.mark_interrupted(at(10)) == 1  # in flight when the copy was made
         found = [(row.state, row.sent_orderid, row.intended_at) for row in journal.rows(1)]
@@ -290,7 +290,7 @@ def test_row_with_lost_decision_is_held(place: Path) -> None:
         for due in due_rows(journal, 1):
             journal.append([intent(due, at(4))])
     rows = adopt_older_copy(place)
-    assert (rows.in_doubt, rows.held_orders) == (0, ["ORD-2-r2", "ORD-3"])
+    assert (rows.in_doubt, rows.held_order_ids) == (0, ["ORD-2-r2", "ORD-3"])
     with closing(open_journal_at(place)) as journal:
         journal.settle([resolved(second.number, 1, Resolution.NOT_RECEIVED, at(10))])
         journal.release(1, None, suffix=True, by="amina", at=at(10))
@@ -314,7 +314,7 @@ def test_two_lost_attempts_hold_their_row(place: Path) -> None:
         journal.release(1, None, suffix=False, by="amina", at=at(3))
         journal.append([intent(due_rows(journal, 1)[0], at(4))])
     rows = adopt_older_copy(place)
-    assert (rows.in_doubt, rows.held_orders) == (0, ["ORD-2"])
+    assert (rows.in_doubt, rows.held_order_ids) == (0, ["ORD-2"])
     assert read_due(place) == []
 
 
@@ -340,7 +340,7 @@ def test_adoption_holds_orders_of_lost_batches(place: Path) -> None:
             journal.append([intent(due, at(1)) for due in due_rows(journal, 1)[:-1]])
         put_back(place, copy)
         rows = adopt_older_copy(place)
-    assert rows.unknown_orders == ["ORD-3", "ORD-3-r2", "ORD-D", "Órd-2"]
+    assert rows.unknown_order_ids == ["ORD-3", "ORD-3-r2", "ORD-D", "Órd-2"]
     with closing(open_journal_at(place)) as journal:
         orders = ["órd-2", "ord-3", "ORD-4", "ORD-D"]
         open_sheet(journal, new=[new_instruction(row, order) for row, order in enumerate(orders, 2)])
@@ -382,7 +382,7 @@ def test_row_is_held_despite_earlier_decision(place: Path) -> None:
     with losing_writes(place) as journal:
         journal.release(1, None, suffix=True, by="amina", at=at(2))
         send(journal, 1, OutcomeKind.PAID, at(2))
-    assert adopt_older_copy(place).held_orders == ["ORD-2-r2"]
+    assert adopt_older_copy(place).held_order_ids == ["ORD-2-r2"]
     with closing(open_journal_at(place)) as journal:
         journal.release(1, None, suffix=False, by="amina", at=at(10))
         journal.settle([resolved(1, 1, Resolution.REJECTED, at(10))])
@@ -407,7 +407,7 @@ def test_lost_attempt_of_replaced_row_holds_new_row(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         journal.append([intent(due, at(3))])
     put_back(place, second)  # it turns up again
-    assert adopt_older_copy(place).unknown_orders == ["ORD-2"]
+    assert adopt_older_copy(place).unknown_order_ids == ["ORD-2"]
     assert read_due(place, 2) == []
 
 
@@ -423,7 +423,7 @@ def test_lost_attempt_holds_row_in_doubt(place: Path) -> None:
         journal.settle([resolved(1, 1, Resolution.NOT_RECEIVED, at(10))])
         journal.append([intent(due_rows(journal, 1)[0], at(10))])
     put_back(place, second)
-    assert adopt_older_copy(place).held_orders == ["ORD-2"]
+    assert adopt_older_copy(place).held_order_ids == ["ORD-2"]
 
 
 def test_replaced_known_journal_is_refused_until_adopted(place: Path) -> None:

@@ -155,7 +155,7 @@ def test_missing_or_changed_fact_is_located() -> None:
 
 
 @pytest.mark.parametrize("details", ["{", "[]", '["one"]', "7", None])
-@pytest.mark.parametrize("kind", [NoteKind.CARRIED_OUT, NoteKind.CLOCK, NoteKind.NAMED, NoteKind.TAKEN_IN])
+@pytest.mark.parametrize("kind", [NoteKind.STATEMENT, NoteKind.CLOCK, NoteKind.ENDPOINT, NoteKind.PROCESSED])
 def test_unreadable_note_is_rejected(kind: NoteKind, details: str | None) -> None:
     with pytest.raises(JournalCorrupt, match="cannot be read"):
         parse_note(kind, "amina", None, details, None, "2026-11-20T10:00:00.000Z")

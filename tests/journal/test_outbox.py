@@ -120,10 +120,10 @@ def test_marking_due_skips_notice_being_sent(outbox: Outbox) -> None:
 
 
 def test_outbox_returns_newest_subject_of_batch(outbox: Outbox) -> None:
-    assert outbox.newest_subject(Occasion.IN_DOUBT, "b1") == ""
+    assert outbox.last_subject(Occasion.IN_DOUBT, "b1") == ""
     for subject in ("2026-11-02T00:00:00.000Z", "2026-11-01T00:00:00.000Z"):
         add_notice(outbox, replace(NOTICE, occasion=Occasion.IN_DOUBT, subject=subject))
-    found = [outbox.newest_subject(Occasion.IN_DOUBT, batch) for batch in ("b1", "b2")]
+    found = [outbox.last_subject(Occasion.IN_DOUBT, batch) for batch in ("b1", "b2")]
     assert found == ["2026-11-02T00:00:00.000Z", ""]
 
 

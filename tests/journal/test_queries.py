@@ -12,7 +12,7 @@ from paygw_batch.core.evidence import Proof
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, PostgresReader
-from paygw_batch.journal.postgres.workers import load_run, needs_worker, start_run
+from paygw_batch.journal.postgres.workers import end_unless_work_remains, load_run, start_run
 from paygw_batch.journal.sqlite import sqlite_tables
 from paygw_batch.journal.values import KnownRow, TallyKind
 from tests.support.checkout import ROOT
@@ -128,12 +128,12 @@ def test_due_row_and_run_need_few_reads(finished_batches: PostgresJournal) -> No
     connection = finished_batches._session.connection
     run = start_run(connection, batch=1, process=finished_batches.writer.process)
     with reading_at_most(finished_batches, 40):
-        assert needs_worker(connection, run)
+        assert end_unless_work_remains(connection, run)
     (due,) = due_rows(finished_batches, 1)
     for entry, is_finished in ((intent(due), False), (outcome_of(LONG, 1, OutcomeKind.PAID), True)):
         finished_batches.append([entry])
         with reading_at_most(finished_batches, 40):
-            assert not needs_worker(connection, run)
+            assert not end_unless_work_remains(connection, run)
             assert load_run(connection, run.number).is_finished is is_finished
 
 

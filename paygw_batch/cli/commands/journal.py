@@ -317,19 +317,19 @@ def adopt_journal(invocation: Invocation, *, by: str | None, beside: str | None,
 def _report_lost_rows(screen: Screen, rows: AcceptedRows) -> str:
     """Show the orders that a person must check after a loss. Return a message about the lost rows."""
     message = say("Of the rows sent in the lost commits, {rows} in doubt. ", rows=_rows_with_verb(rows.in_doubt))
-    if rows.held_orders:
-        held_rows = _rows_with_verb(len(rows.held_orders))
+    if rows.held_order_ids:
+        held_rows = _rows_with_verb(len(rows.held_order_ids))
         message += say("{rows} held, because decisions about such rows were lost too. ", rows=held_rows)
     for orders, title in (
-        (rows.held_orders, mark("Orders sent for rows that are now held")),
-        (rows.unknown_orders, mark("Orders sent from a batch that is not in the journal")),
+        (rows.held_order_ids, mark("Orders sent for rows that are now held")),
+        (rows.unknown_order_ids, mark("Orders sent from a batch that is not in the journal")),
         (rows.contradictions, mark("Orders sent from here that were completed by another attempt")),
     ):
         if orders:
             screen.table("", (title,), [(order,) for order in orders])
-    if rows.unknown_orders:
+    if rows.unknown_order_ids:
         message += say("If a sheet contains one of these orders again, its row is held until you `resolve` it. ")
-    if rows.unknown_orders or rows.contradictions:
+    if rows.unknown_order_ids or rows.contradictions:
         message += say("Check the orders above with the gateway before you submit their sheets again. ")
     return message + say("Repeat any withdrawals made since then. ")
 
@@ -404,10 +404,10 @@ def _finish_roll_call(
 def _lost_rows_as_json(rows: AcceptedRows) -> dict[str, object]:
     return {
         "rows_in_doubt": rows.in_doubt,
-        "rows_held": len(rows.held_orders),
-        "held_orders": rows.held_orders,
+        "rows_held": len(rows.held_order_ids),
+        "held_orders": rows.held_order_ids,
         "rows_not_sent": rows.not_sent,
-        "unknown_orders": rows.unknown_orders,
+        "unknown_orders": rows.unknown_order_ids,
         "contradictions": rows.contradictions,
     }
 

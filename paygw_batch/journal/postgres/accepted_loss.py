@@ -75,11 +75,11 @@ class LossWriter:
 
     def _record_holds(self, holds: Sequence[Entry | Remark]) -> None:
         """Record holds and the order ids of lost batches, so that no later sheet sends these orders again."""
-        if holds or self._lost_rows.rows.unknown_orders:
+        if holds or self._lost_rows.rows.unknown_order_ids:
             self._writer.acquire_decision_lock()
             with self._writer.decision_transaction():
                 self._writer.record(holds)
-                self._lost_rows.record_unknown_orders(self._writer.record)
+                self._lost_rows.record_unknown_order_ids(self._writer.record)
 
     def _conclude_in_flight(self, numbers: Sequence[int]) -> None:
         """Mark rows in flight as in doubt, or as not sent if this host knows that."""

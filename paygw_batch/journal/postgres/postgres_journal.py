@@ -425,7 +425,7 @@ class WorkerJournal(PostgresJournal):
         Also marks the in-flight rows of dead processes as in doubt, and ends runs with nothing to send.
         """
         for run in self.runs() if runs is None else runs:
-            if self.writer.retry(partial(workers.needs_worker, run=run), is_long=True):
+            if self.writer.retry(partial(workers.end_unless_work_remains, run=run), is_long=True):
                 self.writer.retry(partial(workers.join_run, process=self.writer.process, run=run.number))
                 self.writer.mark_interrupted(timestamp(utc_now()))
                 self.writer.is_stopped = False

@@ -311,7 +311,7 @@ def end_finished_run(connection: Connection[Row], number: int) -> None:
             _end_run(connection, number)
 
 
-def needs_worker(connection: Connection[Row], run: SharedRun) -> bool:
+def end_unless_work_remains(connection: Connection[Row], run: SharedRun) -> bool:
     """Return whether a run was not stopped and has an unclaimed or abandoned row. Ends a run with nothing to send."""
     if run.stop_reason is None and _has_work(connection, run.number):
         return True
@@ -321,7 +321,7 @@ def needs_worker(connection: Connection[Row], run: SharedRun) -> bool:
 
 def waiting_runs(connection: Connection[Row]) -> list[SharedRun]:
     """Return the `unfinished_runs` that need a worker. Ends runs with nothing to send."""
-    return [run for run in unfinished_runs(connection) if needs_worker(connection, run)]
+    return [run for run in unfinished_runs(connection) if end_unless_work_remains(connection, run)]
 
 
 def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:

@@ -329,7 +329,7 @@ def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int,
             yield number, reference
 
 
-def check_words(connection: apsw.Connection) -> None:
+def check_payee_index(connection: apsw.Connection) -> None:
     """Raise `JournalCorrupt` unless the payee index matches the instructions."""
     query = "SELECT term, group_concat(doc || ' ' || offset) FROM payment_word GROUP BY term"
     with closing(apsw.Connection(":memory:")) as rebuilt:

@@ -17,7 +17,7 @@ import apsw
 
 from paygw_batch.core.lifecycle import STATE_AFTER
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts import HEARD, verify_links
+from paygw_batch.journal.facts import EVIDENCE_RECORDED, verify_links
 from paygw_batch.journal.port import VerifyProgress, ignore_progress
 from paygw_batch.journal.replay import RowReplay, check_batches, check_personal_data, check_state_machine, check_trail
 from paygw_batch.journal.sqlite.connect import (
@@ -29,7 +29,7 @@ from paygw_batch.journal.sqlite.connect import (
     load_identity,
     migrations,
 )
-from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, check_spellings, check_words
+from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, check_payee_index, check_spellings
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
 from paygw_batch.processes import child_environment, forbid_core_dumps, python_command
@@ -83,7 +83,7 @@ def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mappi
 
 def _check_indexes(connection: apsw.Connection) -> None:
     check_spellings(SqliteTables(connection))
-    check_words(connection)
+    check_payee_index(connection)
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def check_tail(connection: apsw.Connection) -> None:
     latest = {
         instruction: [_STATES_AFTER.get(kind), attempt, fact]
         for fact, *_, instruction, kind, attempt in lines
-        if instruction is not None and kind != HEARD and fact not in contradictions
+        if instruction is not None and kind != EVIDENCE_RECORDED and fact not in contradictions
     }
     actual = {number: state for number, *state in tables.run("ends", numbers=list(latest))} if latest else {}
     for number, expected in latest.items():

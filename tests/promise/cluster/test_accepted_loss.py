@@ -112,7 +112,7 @@ def test_only_lost_sent_rows_are_in_doubt(lossy: Lossy) -> None:
         lossy.opens(SOUTH)
     accepted = lossy.accepts()
     assert (accepted.rows.in_doubt, accepted.rows.not_sent, accepted.is_estimate) == (3, 0, False)
-    assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
+    assert accepted.rows.unknown_order_ids == accepted.rows.contradictions == []
     assert [one.name for one in accepted.missing] == []  # south has answered
     assert lossy.due_after_roll_call() == [7, 8, 9]
     assert lossy.states()[:6] == [State.PAID] * 2 + [State.IN_FLIGHT] + [State.IN_DOUBT] * 3
@@ -192,10 +192,10 @@ def _due_after_each_decision(journal: PostgresJournal, *, suffix: bool) -> set[i
 @pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
 def test_attempt_resent_after_lost_decision_holds_row(lossy: Lossy, suffix: bool, known: OutcomeKind | None) -> None:
     accepted = _resend_by_lost_decisions(lossy, known, suffix=suffix)
-    assert (accepted.rows.in_doubt, len(accepted.rows.held_orders), accepted.is_estimate) == (0, 1, False)
-    assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
+    assert (accepted.rows.in_doubt, len(accepted.rows.held_order_ids), accepted.is_estimate) == (0, 1, False)
+    assert accepted.rows.unknown_order_ids == accepted.rows.contradictions == []
     repeated = lossy.accepts()
-    assert (repeated.commits, repeated.rows.held_orders) == (0, [])
+    assert (repeated.commits, repeated.rows.held_order_ids) == (0, [])
     with closing(lossy.opens(SOUTH)) as journal:
         assert _due_after_each_decision(journal, suffix=suffix) == {2, 3, 4, 5, 6, 7, 8, 9}
         again = Intended("ORD-2-r2" if suffix else "ORD-2", "n", 1, None)
@@ -222,8 +222,8 @@ def test_sheet_of_lost_batch_does_not_resend_orders(lossy: Lossy) -> None:
         send_rows(journal, [due_rows(journal, 2)[0]], OutcomeKind.REJECTED)
         journal.release(2, [4], suffix=True, by="amina", at=at(7))
         send_rows(journal, [due_rows(journal, 2)[0]])
-    assert lossy.accepts().rows.unknown_orders == ["LATE-2", "LATE-3", "LATE-4", "LATE-4-r2"]
-    assert lossy.accepts().rows.unknown_orders == []  # answered
+    assert lossy.accepts().rows.unknown_order_ids == ["LATE-2", "LATE-3", "LATE-4", "LATE-4-r2"]
+    assert lossy.accepts().rows.unknown_order_ids == []  # answered
     with closing(lossy.opens(SOUTH)) as journal:
         again = ("late-2", "LATE-3", "LATE-4", "LATE-5")
         open_sheet(journal, "b2", new=[new_instruction(row, order) for row, order in enumerate(again, start=2)])
@@ -245,12 +245,12 @@ def test_sent_order_is_held_despite_partial_records(lossy: Lossy, monkeypatch: p
         send_rows(journal, due_rows(journal, 2))
     accepted = lossy.accepts()
     assert (accepted.is_estimate, accepted.rows.in_doubt) == (True, 9)
-    assert accepted.rows.unknown_orders
-    assert set(accepted.rows.unknown_orders) < {f"LATE-{row}" for row in range(2, 14)}
+    assert accepted.rows.unknown_order_ids
+    assert set(accepted.rows.unknown_order_ids) < {f"LATE-{row}" for row in range(2, 14)}
     with closing(lossy.opens(SOUTH)) as journal:
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
         due = {f"LATE-{due_row.row}" for due_row in due_rows(journal, 2)}
-        assert due == {f"LATE-{row}" for row in range(2, 14)} - set(accepted.rows.unknown_orders)
+        assert due == {f"LATE-{row}" for row in range(2, 14)} - set(accepted.rows.unknown_order_ids)
 
 
 def test_repeating_interrupted_acceptance_completes_it(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +285,7 @@ def test_repeated_acceptance_counts_held_row(lossy: Lossy, monkeypatch: pytest.M
         with pytest.raises(KeyboardInterrupt):
             _resend_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=True)
     again = lossy.accepts().rows
-    assert (again.in_doubt, len(again.held_orders)) == (0, 1)
+    assert (again.in_doubt, len(again.held_order_ids)) == (0, 1)
     assert lossy.query("SELECT count(*) FROM fact WHERE source = 'witness'") == [(1,)]
 
 
@@ -328,8 +328,8 @@ def test_estimated_loss_holds_rows_known_to_be_sent(lossy: Lossy, monkeypatch: p
         send_rows(journal, due_rows(journal, 1))
     lossy.restore(backup)
     accepted = lossy.accepts()
-    assert (accepted.is_estimate, accepted.rows.in_doubt, len(accepted.rows.held_orders)) == (True, 8, 1)
-    assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
+    assert (accepted.is_estimate, accepted.rows.in_doubt, len(accepted.rows.held_order_ids)) == (True, 8, 1)
+    assert accepted.rows.unknown_order_ids == accepted.rows.contradictions == []
     with closing(lossy.opens(SOUTH)) as journal:
         assert _due_after_each_decision(journal, suffix=True) == set()
 

@@ -99,7 +99,7 @@ class Disk:
         connection.execute("BEGIN")
         for facts in lost.decide(lost.numbers) if lost.numbers else ():
             record(facts)
-        lost.record_unknown_orders(record)
+        lost.record_unknown_order_ids(record)
         record([Remark(AdoptionNote("amina", str(_PATH)), at)])
         end = chain_end(connection)
         connection.execute("COMMIT")
