@@ -80,7 +80,7 @@ class JournalClock:
     def days_ago(self, days: int) -> str:
         """Return the time `days` days ago, or an earlier time if our clock may have been slow.
 
-        A batch opened within that time by the gateway's clock has no earlier time in the journal (decision 0141).
+        A batch opened within those days by the gateway's clock is not dated earlier in the journal (decision 0141).
         """
         return self.quarantine(24.0 * days).cutoff(self.now) if days else timestamp(self.now)
 
@@ -112,9 +112,12 @@ class JournalClock:
 
     def require_plausible(self) -> None:
         """Raise `UsageError` if the journal contradicts our clock, on which the quarantine depends."""
-        if found := self.messages():
+        if messages := self.messages():
             raise UsageError(
-                say("{wrong} Nothing can be settled, released or replaced until it is correct.", wrong=" ".join(found)),
+                say(
+                    "{wrong} Nothing can be settled, released or replaced until it is correct.",
+                    wrong=" ".join(messages),
+                ),
                 hint=say(
                     "Correct the clock, then run the command again. If the clock was ahead, it will be trusted again "
                     "after the gateway's next reply (`submit`, `resume` or `refresh`), once the newest time in the "
@@ -139,9 +142,9 @@ def _behind_s(comparison: ClockComparison) -> int:
 
 
 def _merge_comparison(new: ClockComparison, old: ClockComparison | None) -> ClockComparison:
-    """Return `new`, with the findings of earlier comparisons about a slow clock.
+    """Return `new`, with the largest lag of our clock that earlier comparisons recorded.
 
-    `was_behind_s` is the largest recorded lag. Attempts from `behind_from` (when our clock was last correct) to
+    `was_behind_s` is that lag. Attempts from `behind_from` (when our clock was last correct) to
     `behind_until` (the gateway's time at the next comparison) may be dated too early by up to that lag.
     """
     if old is None:

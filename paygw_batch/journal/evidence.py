@@ -293,12 +293,10 @@ class EvidenceLog(EvidenceQueries):
         """Record people's decisions and lift the holds on their rows. Raises `StaleRows` (see `Journal.settle`)."""
         if not entries:
             return
-        held_by_row = dict(self._query("ready_and_held", numbers=[entry.instruction for entry in entries]))
-        if not all(held_by_row.values()):
+        is_held = dict(self._query("ready_and_held", numbers=[entry.instruction for entry in entries]))
+        if not all(is_held.values()):
             raise StaleRows
-        facts = [
-            replace(entry, evidence=_RESOLUTION) if entry.instruction in held_by_row else entry for entry in entries
-        ]
+        facts = [replace(entry, evidence=_RESOLUTION) if entry.instruction in is_held else entry for entry in entries]
         if not all(has_moved for _, _, has_moved in record(facts)):
             raise StaleRows
 
@@ -341,7 +339,7 @@ def _named_order_ids(content: str | None) -> tuple[str, ...]:
 
 
 def _build_facts(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:
-    """Return the facts to record: a proven move, or a remark about each instruction that the evidence may mean."""
+    """Return the facts to record: a proven move, or a remark about each instruction that the evidence may concern."""
     record = EvidenceRecord(evidence.source, ruling.finding, ruling.meaning, evidence.content, evidence.lasting)
     if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
         return [Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at, evidence=record)]

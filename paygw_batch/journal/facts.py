@@ -307,7 +307,7 @@ class HistoryFact(NamedTuple):
 
 
 def history_entries(fact: HistoryFact) -> Iterator[HistoryEntry]:
-    """Yield a history entry for each fact that records a person's action."""
+    """Yield the history entries for a fact. The fact that opens a batch also gives one for each approval."""
     number, at, details = fact.number, fact.at, fact.details or ""
     if fact.kind == BATCH_OPENED:
         opening = decode_batch(details)

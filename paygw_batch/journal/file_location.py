@@ -142,8 +142,8 @@ def examine(
 
 def require_original(path: Path, identity: Identity, known_journal: KnownJournal | None) -> None:
     """Raise `JournalTooOld` if the file at `path` is a copy whose original exists or was moved to a database."""
-    homes = {identity.home} if known_journal is None else {identity.home, known_journal.path}
-    for location in homes:
+    locations = {identity.home} if known_journal is None else {identity.home, known_journal.path}
+    for location in locations:
         home = Path(location)
         if not home.is_absolute():
             raise JournalTooOld(
@@ -167,12 +167,12 @@ def _is_same_file(home: Path, path: Path) -> bool:
         return False
 
 
-def journal_exists(home: Path, journal_id: str) -> bool:
-    """Return whether `home` contains the journal with this id. An unreadable file counts as a match."""
-    if not os.path.lexists(home):
+def journal_exists(path: Path, journal_id: str) -> bool:
+    """Return whether the file at `path` is the journal with this id. An unreadable file counts as that journal."""
+    if not os.path.lexists(path):
         return False
     try:
-        with closing(connect(home, write=False)) as connection:
+        with closing(connect(path, write=False)) as connection:
             return load_identity(connection).journal_id == journal_id
     except (apsw.Error, JournalError):
         return True
@@ -326,7 +326,7 @@ class FileLocation(JournalLocation):
 
     @contextmanager
     def _connect_without_lock(self, *, write: bool = True, must_be_known: bool = False) -> Iterator[apsw.Connection]:
-        """Check the journal as `open_to_read` does, then connect without its lock. Translates errors in the block."""
+        """Check the journal (see `open_to_read`), then connect without its lock. Translates errors in the block."""
         self.open_to_read(must_be_known=must_be_known).close()
         with closing(connect(self.path, write=write)) as connection, self._translating_errors():
             yield connection
@@ -450,7 +450,7 @@ class FileLocation(JournalLocation):
         try:
             sent_log = SentLog(folder, RUN, examined.end.log_fields)
             stack.callback(sent_log.close)
-            self._migrate(connection, examined, now)
+            self._bring_up_to_date(connection, examined, now)
             if (end := chain_end(connection)) != examined.end:
                 # The upgrade committed facts. Without a line for them in the sent log, a copy made before the upgrade
                 # would look like the newest one.
@@ -464,7 +464,7 @@ class FileLocation(JournalLocation):
             raise JournalError(say("The journal {path} cannot be written: {error}.", path=path, error=error)) from None
         return SqliteJournal(connection, path, end=examined.end, sent_log=sent_log, lock=lock, notes=notes)
 
-    def _migrate(self, connection: apsw.Connection, examined: ExaminedJournal, now: str) -> None:
+    def _bring_up_to_date(self, connection: apsw.Connection, examined: ExaminedJournal, now: str) -> None:
         """Upgrade the tables and record the journal's current path and endpoint, in one transaction."""
         is_new_endpoint = self._is_new_endpoint(examined.identity.journal_id, examined.endpoints)
         if examined.version == len(migrations()) and examined.identity.home == str(self.path) and not is_new_endpoint:
@@ -488,7 +488,7 @@ class FileLocation(JournalLocation):
 
 
 def is_known(known_journals: KnownJournals, journal_id: str) -> bool:
-    """Return whether this user has the journal's sent log, and has not replaced the journal as lost."""
+    """Return whether this user has the journal's sent log, and has not replaced the journal with another one."""
     entry = known_journals.entry(journal_id)
     return entry is not None and not entry.is_lost and newest_line(known_journals.folder(journal_id), RUN) is not None
 
@@ -507,7 +507,7 @@ def _resolve_interrupted_creations(known_journals: KnownJournals) -> None:
 
 
 def _create_file(path: Path, identity: Identity) -> None:
-    """Create an empty, private journal. Its file is named last, so that a crash leaves no partial journal."""
+    """Create an empty, private journal. Its file gets its name last, so that a crash leaves no partial journal."""
     temporary = create_temporary_file(path)
     try:
         with closing(connect(temporary, write=True)) as connection:
@@ -525,7 +525,7 @@ def _create_file(path: Path, identity: Identity) -> None:
 
 
 def _check_no_wal(path: Path) -> None:
-    """Raise `JournalError` if a lost journal's log is still there. SQLite would apply it to the new journal."""
+    """Raise `JournalError` if a lost journal's write-ahead log exists, because SQLite would apply it to the new one."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size > 0:
         raise JournalError(

@@ -43,7 +43,7 @@ def forget_evidence(
 def _matching_orders(
     tables: Tables, instructions: Sequence[int], batches: Collection[str]
 ) -> Iterator[tuple[str, int]]:
-    """Yield (batch id, fact number) for each stored order that names a row of these instructions."""
+    """Yield (batch id, fact number) for each stored order about one of `batches` that names any of these rows."""
     for fact, details, document in tables.run("stored_orders"):
         batch = json.loads(details)
         if batch in batches and instructions:
@@ -71,9 +71,9 @@ def check_forgotten(tables: Tables, forgettings: Iterable[tuple[int, BatchForgot
 def payments_to_forget(
     tables: Tables, instructions: Sequence[int] | None, before: str, is_finished: Callable[[int], bool]
 ) -> PaymentsToForget:
-    """Return the payments in `instructions` (or if None, all before a date) whose payees may be forgotten.
+    """Return payments whose payees may be forgotten: those in `instructions` or, if None, all before a date.
 
-    `is_finished` returns whether a batch is permanently finished. Keeps payments that are also in an unfinished batch.
+    `is_finished` returns whether a batch is permanently finished. Leaves out payments also in an unfinished batch.
     """
     run, by_batch = tables.run, dict[int, "array[int]"]()
     if instructions is None:

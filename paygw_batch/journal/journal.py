@@ -135,8 +135,8 @@ class JournalReader(EvidenceQueries):
     ) -> Sequence[LookAlike]:
         """Find rows (row, client_orderid, payee, currency, minor) that repeat a payment made under another order id.
 
-        Returns at most one look-alike for each row: the newest with an id that looks like a damaged variant of the
-        row's id, whatever its batch's age, or else the newest in a batch opened after `since`.
+        Returns at most one look-alike for each row: the newest whose id looks like a damaged variant of the row's id,
+        even in an old batch. If there is none, returns the newest in a batch opened after `since`.
         """
         columns = ("row", "order_id", "payee", "currency", "minor")
         with self._snapshot():
@@ -295,7 +295,7 @@ class JournalReader(EvidenceQueries):
     def payments_to_forget(
         self, numbers: Sequence[int] | None = None, *, before: str = "", cutoff: str, recent: str = ""
     ) -> PaymentsToForget:
-        """Return the payments in `numbers` (or if None, all before a date) whose payees may be forgotten.
+        """Return payments whose payees may be forgotten: those in `numbers` or, if None, all before a date.
 
         Their batches must be finished: each row is paid, returned, replaced or finally rejected, and no message awaits
         a person's answer. A row reported as rejected only by a person must have been sent no later than `cutoff`. New
@@ -412,7 +412,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def mark_interrupted(self, at: str) -> int:
-        """Mark as in doubt the instructions that ended runs left in flight. Returns their number."""
+        """Put in doubt the instructions that were left in flight by earlier runs. Returns their number."""
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
@@ -513,7 +513,7 @@ class Journal(JournalReader):
                 standings = self._standings(group)
                 # During the quarantine, the gateway may still pay a row that a person resolved as rejected.
                 entries = [
-                    self._release_entry(row, operation, suffix=suffix, fact=Released("", by, digest), at=at)
+                    self._build_release(row, operation, suffix=suffix, fact=Released("", by, digest), at=at)
                     for row in (standings[number] for number in group)
                     if not is_in_quarantine(row.quarantined_since, cutoff)
                 ]
@@ -555,7 +555,7 @@ class Journal(JournalReader):
         """Run the block in a write transaction that may forget the payees of these payments."""
 
     def _apply_amendments(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
-        """Replace instructions with their amendments, which take over the order ids. Releases rejected ones."""
+        """Replace instructions with amendments, which take over their order ids. Releases those of rejected rows."""
         new_numbers = dict(self._tables.run("replacement_rows", batch=record.number)) if amended else {}
         if len(new_numbers) != len(amended):
             raise InternalError("an amendment does not belong to a row of its batch")
@@ -578,14 +578,14 @@ class Journal(JournalReader):
             entries.append(Entry(old.number, old.standing.attempt, Replaced(record.batch, row), at))
             if old.standing.state is State.REJECTED:
                 successor, fact = old._replace(number=new.number), Released("", "an amended sheet")
-                entries.append(self._release_entry(successor, record.operation, suffix=True, fact=fact, at=at))
+                entries.append(self._build_release(successor, record.operation, suffix=True, fact=fact, at=at))
         if not all(has_moved for _, _, has_moved in self._record(entries)):
             raise StaleRows
 
     def _standings(self, numbers: Sequence[int]) -> Mapping[int, RowStanding]:
         return {line[0]: parse_row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
 
-    def _release_entry(self, row: RowStanding, operation: str, *, suffix: bool, fact: Released, at: str) -> Entry:
+    def _build_release(self, row: RowStanding, operation: str, *, suffix: bool, fact: Released, at: str) -> Entry:
         """Reserve a rejected instruction's next order id and return the fact that releases the instruction."""
 
         def is_used(order_id: str) -> bool:

@@ -60,7 +60,7 @@ class KnownJournal:
 
 
 class KnownJournals:
-    """The known journals. Each has a folder in `directory`, which the first write creates."""
+    """The known journals, each in a folder of `directory`. The first write creates `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -177,7 +177,7 @@ def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
 
 
 def check_other_journals(journals: Sequence[KnownJournal], accepted_id: str | None, *, command: str) -> None:
-    """Raise `JournalError` unless `accepted_id` is the newest of `journals`, or None if there are none."""
+    """Raise `JournalError` unless `accepted_id` is the id of the newest of `journals`, or None if there are none."""
     if not journals and accepted_id is None:
         return
     if not journals:

@@ -25,7 +25,7 @@ class JournalLocation(ABC):
     """The location of an endpoint's journal. Each method that needs the journal opens it.
 
     `known_dir` contains a folder for each journal known to this user. `now` returns the UTC time, ISO 8601 with `Z`.
-    While a process holds the journal, errors in other processes show the `command` that it passed.
+    Methods that hold the journal take a `command`, which errors in other processes show until it is closed.
     """
 
     endpoint: EndpointIdentity
@@ -54,7 +54,7 @@ class JournalLocation(ABC):
 
     @abstractmethod
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> Journal:
-        """Open the journal for a run and hold it until its `close`. It must exist and be known to this user.
+        """Open the journal for a run and hold it until it is closed. It must exist and be known to this user.
 
         Raises `JournalMissing` if there is no journal, `JournalHeld` if another run holds it, `JournalTooOld` if this
         host has seen newer facts, and `JournalError` if the journal is unusable for another reason.
@@ -79,8 +79,8 @@ class JournalLocation(ABC):
     def _is_new_endpoint(self, journal_id: str, known_endpoints: Collection[EndpointIdentity]) -> bool:
         """Return whether our endpoint must be added to the `known_endpoints` recorded in the journal.
 
-        Raises `JournalError` if another journal of this user pays for the endpoint, because adding it here would join
-        two merchants.
+        Raises `JournalError` if another journal of this user pays for the endpoint, because adding it here would mix
+        two merchants' payments.
         """
         if self.endpoint in known_endpoints or not self.endpoint.consumer_key_sha256:
             return False

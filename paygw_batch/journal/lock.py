@@ -318,7 +318,7 @@ def lock_path(journal: Path) -> Path:
 
 
 def journal_holder(journal: Path) -> LockHolder | None:
-    """Return the process that holds a journal's lock, or None. Never takes the lock, which could cause a run to fail.
+    """Return the process that holds a journal's lock, or None. Never takes the lock, as that could make a run fail.
 
     Linux lists the locks of visible processes. On other systems, the process named in the lock file counts as the
     holder if it is alive.

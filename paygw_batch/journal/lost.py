@@ -118,7 +118,7 @@ class LostRows:
         holds: list[Remark] = []
         for number in numbers:
             row, intents = rows.get(number), self._intents[number]
-            row_intents = [] if row is None else [intent for intent in intents if _has_used(row, intent.order_id)]
+            row_intents = [] if row is None else [intent for intent in intents if _uses_order_id(row, intent.order_id)]
             self.rows.unknown_order_ids += sorted({intent.order_id for intent in intents if intent not in row_intents})
             if row is None or not row_intents:
                 continue
@@ -150,31 +150,33 @@ class LostRows:
 
     def record_unknown_order_ids(self, record: RecordFacts) -> None:
         """Record the order ids of lost batches in the open transaction, and hold rows that use them."""
-        new_orders = sorted(set(self.rows.unknown_order_ids) - _load_lost_orders(self._tables))
-        pages = [new_orders[start : start + _ORDERS_PER_FACT] for start in range(0, len(new_orders), _ORDERS_PER_FACT)]
+        new_ids = sorted(set(self.rows.unknown_order_ids) - _load_lost_order_ids(self._tables))
+        pages = [new_ids[start : start + _ORDERS_PER_FACT] for start in range(0, len(new_ids), _ORDERS_PER_FACT)]
         evidence_pages = (_witness_evidence(Finding.UNKNOWN_ORDER, {"by": self._by, "orders": page}) for page in pages)
         if pages:
             record([Remark(evidence, self._at) for evidence in evidence_pages])
-        _hold_orders(self._tables, record, self.rows.unknown_order_ids, 0)
+        _hold_by_order_id(self._tables, record, self.rows.unknown_order_ids, 0)
 
 
-def _has_used(row: RowStanding, order_id: str) -> bool:
+def _uses_order_id(row: RowStanding, order_id: str) -> bool:
     return row.client_orderid in {order_id, first_order_id(order_id)}
 
 
 def hold_lost_orders(tables: Tables, record: RecordFacts, first_instruction: int) -> None:
-    """Hold the instructions from `first_instruction` on that use order ids of lost batches."""
-    _hold_orders(tables, record, _load_lost_orders(tables), first_instruction)
+    """Hold instructions with number `first_instruction` or higher that use order ids of lost batches."""
+    _hold_by_order_id(tables, record, _load_lost_order_ids(tables), first_instruction)
 
 
-def _hold_orders(tables: Tables, record: RecordFacts, orders: Collection[str], first_instruction: int) -> None:
+def _hold_by_order_id(tables: Tables, record: RecordFacts, order_ids: Collection[str], first_instruction: int) -> None:
     by_spelling: dict[str, list[str]] = {}
-    for order in sorted(orders):
-        for spelling in {normalise_spelling(variant) for variant in (order, first_order_id(order) or order)}:
-            by_spelling.setdefault(spelling, []).append(order)
+    for order_id in sorted(order_ids):
+        for spelling in {normalise_spelling(variant) for variant in (order_id, first_order_id(order_id) or order_id)}:
+            by_spelling.setdefault(spelling, []).append(order_id)
     values = {"spellings": sorted(by_spelling), "first": first_instruction}
     if by_spelling and (matches := tables.run("instructions_to_hold", **values)):
-        contents = ((number, {"lost_orders": by_spelling[normalise_spelling(order)]}) for number, order in matches)
+        contents = (
+            (number, {"lost_orders": by_spelling[normalise_spelling(order_id)]}) for number, order_id in matches
+        )
         record([Remark(_witness_evidence(Finding.AMBIGUOUS, content), "", number) for number, content in contents])
 
 
@@ -183,5 +185,5 @@ def _witness_evidence(finding: Finding, content: object, lasting: str = "") -> E
     return EvidenceRecord(EvidenceSource.WITNESS, finding, means, canonical(content), lasting)
 
 
-def _load_lost_orders(tables: Tables) -> set[str]:
-    return {str(order) for (content,) in tables.run("lost_orders") for order in json.loads(content)["orders"]}
+def _load_lost_order_ids(tables: Tables) -> set[str]:
+    return {str(order_id) for (content,) in tables.run("lost_orders") for order_id in json.loads(content)["orders"]}

@@ -51,7 +51,7 @@ class NewInstructions(Protocol):
     def __iter__(self) -> Iterator[NewInstruction]:
         """Yield the instructions."""
 
-    def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
+    def canonical_texts(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         """Yield each instruction's canonical text: its values, joined by NUL. The first instruction is number `first`.
 
         `replaced` maps rows to the numbers of the instructions that they replace.
@@ -78,7 +78,7 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
     __slots__ = ()
 
-    def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
+    def canonical_texts(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         for number, instruction in enumerate(self, start=first):
             row, client_orderid, country, currency, amount, minor, form, fields, payee, content = instruction
             yield (
@@ -95,7 +95,7 @@ class InstructionRows(tuple[NewInstruction, ...]):
             values[1] += billions
             values[2] += rest
             values[4] = index
-        return {kind: InstructionTotals(*values) for kind, values in totals.items()}
+        return {key: InstructionTotals(*values) for key, values in totals.items()}
 
     def payee_words(self) -> Iterable[str | None]:
         return (" ".join(payee_texts(instruction.fields)) or None for instruction in self)
@@ -116,7 +116,7 @@ class BatchPart:
 
 
 def prefetch(parts: Iterable[_Part]) -> Generator[_Part]:
-    """Yield the parts, while a thread computes the next one. Close the generator to stop the thread."""
+    """Yield each part while a thread computes the next one. Close the generator to stop the thread."""
     remaining = iter(parts)
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(next, remaining, None)
@@ -162,7 +162,7 @@ class OpeningDigests:
         self.first_instruction = self.next_instruction = first_instruction
         self.pages = self._known = 0
         self._pages_sha256, self._instructions_sha256, self._known_sha256 = sha256(), sha256(), sha256()
-        self.totals_by_kind: dict[tuple[str, str], InstructionTotals] = {}
+        self.totals: dict[tuple[str, str], InstructionTotals] = {}
 
     def add_page(self, page: bytes) -> None:
         self.pages += 1
@@ -173,7 +173,7 @@ class OpeningDigests:
         self, instructions: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]
     ) -> Sequence[bytes]:
         """Add new instructions with their salts. Returns their payees' digests."""
-        texts = list(instructions.canonical(self.next_instruction, replaced))
+        texts = list(instructions.canonical_texts(self.next_instruction, replaced))
         parts = permanent_parts(texts)
         digests = payee_digests(texts, parts, salts)
         self._add(instructions, parts, digests)
@@ -183,9 +183,9 @@ class OpeningDigests:
         first = self.next_instruction
         self._instructions_sha256.update(b"".join(chain.from_iterable(zip(parts, digests, strict=True))))
         self.next_instruction += len(parts)
-        for kind, total in instructions.totals().items():
-            renumbered, total_so_far = total.renumber_from(first), self.totals_by_kind.get(kind)
-            self.totals_by_kind[kind] = renumbered if total_so_far is None else total_so_far.combine(renumbered)
+        for key, total in instructions.totals().items():
+            renumbered, total_so_far = total.renumber_from(first), self.totals.get(key)
+            self.totals[key] = renumbered if total_so_far is None else total_so_far.combine(renumbered)
 
     def add_stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
         """Add stored instructions: number, replaced instruction, the values of a `NewInstruction`, salt and digest.
@@ -199,12 +199,12 @@ class OpeningDigests:
                 raise InternalError("the instructions of a batch are not numbered consecutively")
             replaced = {line[2]: line[1] for line in group if line[1] is not None}
             rows = InstructionRows(NewInstruction._make(line[2:-2]) for line in group)
-            texts, digests = list(rows.canonical(self.next_instruction, replaced)), [line[-1] for line in group]
+            texts, digests = list(rows.canonical_texts(self.next_instruction, replaced)), [line[-1] for line in group]
             parts = permanent_parts(texts)
-            indexes = [index for index, line in enumerate(group) if any(value is not None for value in line[-5:-1])]
-            payee_parts = ([texts[index] for index in indexes], [parts[index] for index in indexes])
-            salts = [group[index][-2] or b"" for index in indexes]
-            if payee_digests(*payee_parts, salts) != [digests[index] for index in indexes]:
+            present = [index for index, line in enumerate(group) if any(value is not None for value in line[-5:-1])]
+            present_texts = ([texts[index] for index in present], [parts[index] for index in present])
+            salts = [group[index][-2] or b"" for index in present]
+            if payee_digests(*present_texts, salts) != [digests[index] for index in present]:
                 raise InternalError("the payee's data of an instruction does not match its digest")
             self._add(rows, parts, digests)
 
@@ -215,7 +215,7 @@ class OpeningDigests:
 
     def opening(self) -> BatchOpened:
         totals: dict[str, tuple[int, int]] = {}
-        for (_, currency), total in self.totals_by_kind.items():
+        for (_, currency), total in self.totals.items():
             rows, minor = totals.get(currency, (0, 0))
             totals[currency] = (rows + total.rows, minor + total.minor)
         return BatchOpened(

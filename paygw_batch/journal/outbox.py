@@ -38,7 +38,7 @@ class Outbox(ABC):
 
     def add(self, notices: Iterable[NewNotice], at: str) -> None:
         """Store notices durably, at most one per subject and recipient."""
-        if pending := list(notices):  # built before the transaction, because a run may wait for its end
+        if pending := list(notices):  # built first, because a run may wait for the transaction to end
             with self._write_transaction():
                 self._add(pending, at)
 
@@ -81,7 +81,7 @@ class Outbox(ABC):
         return [_parse_notice(line) for line in self._query("all_notices", limit=limit)]
 
     def last_subject(self, occasion: Occasion, batch: str) -> str:
-        """Return the alphabetically last subject of a batch's notices for an occasion, or empty if there are none."""
+        """Return the alphabetically last subject of a batch's notices for an occasion, or empty if it has none."""
         ((subject,),) = self._query("last_subject", occasion=occasion.value, batch=batch)
         return subject or ""
 

@@ -45,7 +45,7 @@ class EngineJournal(Protocol):
         """
 
     async def process_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Process pending notifications, as `Journal.process_arrivals` does."""
+        """Process pending notifications (see `Journal.process_arrivals`)."""
 
 
 class CountedKind(StrEnum):
@@ -141,9 +141,9 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """The gate's state as shown to people. A limit is None if nobody set it, so that the configuration applies.
+    """The gate's state as shown to people. Limits that nobody has set are None, and the configuration applies.
 
-    Times are UTC, ISO 8601, or empty for never.
+    Times are UTC, ISO 8601. The time of an event that has not happened is empty.
     """
 
     rate_per_s: float | None
@@ -323,11 +323,11 @@ class SerializedCalls:
             return await self._thread.call(function)
 
     async def due(self, batch: int, *, limit: int) -> Sequence[DueRow]:
-        """Return the next due rows, as `EngineJournal` does."""
+        """Return the next due rows (see `EngineJournal`)."""
         return await self.call(partial(self._next_page, batch, limit))
 
     async def process_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Process some of the pending notifications, as `EngineJournal` does."""
+        """Process some pending notifications (see `EngineJournal`)."""
         return await self.call(partial(self._journal.process_arrivals, words, at=at, at_most=MAX_ARRIVALS_PER_CALL))
 
     def close(self) -> None:

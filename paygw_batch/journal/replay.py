@@ -146,13 +146,13 @@ class _ReplayResult(NamedTuple):
 
 @lru_cache(maxsize=1_024)
 def _replay_facts(start: Standing, facts: tuple[tuple[str, int], ...]) -> _ReplayResult:
-    """Replay an instruction's facts (kind, attempt). Cached, because most rows share a few histories."""
+    """Replay an instruction's facts (kind, attempt). Cached, because most of them have one of a few histories."""
     current = previous = start
     refused_states: list[State | None] = []
     intent = first_sent = newest = None
-    for index, (name, attempt) in enumerate(facts):
-        if (kind := KINDS.get(name)) is None:
-            raise JournalCorrupt(say("A fact of the kind {kind!r} cannot be read.", kind=str(name)[:40]))
+    for index, (kind_name, attempt) in enumerate(facts):
+        if (kind := KINDS.get(kind_name)) is None:
+            raise JournalCorrupt(say("A fact of the kind {kind!r} cannot be read.", kind=str(kind_name)[:40]))
         result = next_standing(current, kind, attempt)
         if isinstance(result, IllegalMove):
             refused_states.append(result.state)
@@ -274,7 +274,7 @@ class LinesByInstruction:
         self._noun = noun
 
     def read_group(self, number: int) -> list[tuple[Any, ...]]:
-        """Return an instruction's lines. Raises `JournalCorrupt` if lines of an earlier one were not read."""
+        """Return an instruction's lines. Raises `JournalCorrupt` if the next line belongs to an earlier instruction."""
         group = []
         line = self._next
         while line is not None and line[0] == number:

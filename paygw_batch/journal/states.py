@@ -39,7 +39,7 @@ class RowStanding(NamedTuple):
 
 
 def parse_row_standing(columns: Sequence[Any]) -> RowStanding:
-    """Parse a line of the statement `standings`."""
+    """Parse a line returned by the query `standings`."""
     number, client_orderid, order_id, state, *standing, since = columns
     return RowStanding(number, client_orderid, order_id, Standing(STATES[state], *standing), since)
 
@@ -132,13 +132,13 @@ def _load_row_states(tables: Tables, row_pairs: Iterable[tuple[int, int]]) -> It
 
 
 def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]:
-    """Return up to `limit` READY instructions of a batch after row `after`, without those held by evidence."""
+    """Return up to `limit` READY instructions of a batch after row `after`, except those held by evidence."""
     rows: list[DueRow] = []
     page_size = limit
     while len(rows) < limit and (lines := tables.run("due", batch=batch, after=after, limit=page_size)):
         due, after = parse_due_rows(lines), lines[-1][1]
         rows += due
-        if not due:  # many finished rows may follow, so larger pages are read
+        if not due:  # many finished rows may follow, so read larger pages
             page_size = _CHUNK_SIZE
             states = [State.READY.value]
             if not has_many_rows(tables, batch, states):

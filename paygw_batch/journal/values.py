@@ -145,7 +145,7 @@ class Clash:
     """A row whose order id was used for a payment with other content: `instruction`, in row `sheet_row` of `batch`.
 
     `is_amendable` if it is rejected or cannot have been paid, and not replaced or held. `quarantined_since` is when it
-    was sent if only a person reported it as rejected, or else None.
+    was sent if only a person reported it as rejected, otherwise None.
     """
 
     row: int

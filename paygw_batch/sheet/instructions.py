@@ -301,7 +301,7 @@ class InstructionColumns:
         """Yield the instructions as tuples of `NewInstruction` values."""
         return self._frame.iter_rows()
 
-    def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
+    def canonical_texts(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         """Yield each instruction's canonical text: its values joined by NUL. Instruction numbers start at `first`."""
         replaces = pl.col("row").replace_strict(replaced, default=None, return_dtype=pl.Int64).cast(pl.String)
         for rows in self._frame.iter_slices(_ROWS_AT_ONCE):

@@ -632,7 +632,7 @@ def test_columns_and_rows_give_same_instructions(rows: list[tuple[str, str, str,
         news.append(NewInstruction(n, f"{name}-{n}", *paid, "account", fields, payee, content))
     replaced = {new.row: new.row * 7 for new, (*_, is_replacing) in zip(news, rows, strict=True) if is_replacing}
     columns, in_rows = instruction_columns(news), InstructionRows(news)
-    assert b"".join(columns.canonical(first, replaced)) == b"".join(in_rows.canonical(first, replaced))
+    assert b"".join(columns.canonical_texts(first, replaced)) == b"".join(in_rows.canonical_texts(first, replaced))
     assert columns.totals() == in_rows.totals()
     assert columns.have_ascii_ids() == in_rows.have_ascii_ids()
     assert [*columns.shortened_rows("\x1f")] == [*in_rows.shortened_rows("\x1f")]

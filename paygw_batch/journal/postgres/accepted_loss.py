@@ -45,11 +45,11 @@ class LossWriter:
         self._lost_rows = LostRows(self._tables, loss, by=by, at=at)
 
     def write(self) -> AcceptedRows:
-        """Mark as in doubt, or hold, rows that may have been sent. Raises `JournalHeld` while one is being sent."""
+        """Hold rows that may have been sent, or put them in doubt. Raises `JournalHeld` while one is being sent."""
         _allow_intents(self._connection)
         unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost_rows.numbers))
         # Facts are written in the order of sending, because times in a chain never decrease, and later replies are
-        # compared with them.
+        # compared with these times.
         for numbers in (unsent, self._lost_rows.numbers):
             for start in range(0, len(numbers), _CHUNK_SIZE):
                 self._conclude_in_flight(numbers[start : start + _CHUNK_SIZE])
@@ -100,7 +100,7 @@ class LossWriter:
 
 
 def put_unfinished_in_doubt(connection: Connection[Row], writer: FactWriter, at: str) -> int:
-    """Mark as in doubt every ready or in-flight row, and return their number. Can be repeated after a crash.
+    """Put every ready or in-flight row in doubt, and return their number. Can be repeated after a crash.
 
     Raises `JournalHeld` while another process has a row in flight, because that process could still record that the row
     was not sent, and so make it ready.

@@ -57,7 +57,7 @@ _NOTES_COMMAND = "beside a run"
 
 @dataclass(frozen=True, slots=True)
 class StagedFacts:
-    """Facts ready to commit: all values for `COMMIT_FACTS` but the process, and the chain's end before and after."""
+    """Facts ready to commit: all values for `COMMIT_FACTS` except the process, and the chain's end before and after."""
 
     values: tuple[int, bytes, str, str, str]
     before: Link
@@ -113,7 +113,7 @@ class FactWriter:
             return self._guarded.retry(lambda: call(self._guarded.connection), is_long=is_long)
 
     def mark_interrupted(self, at: str) -> int:
-        """Mark as in doubt the rows in flight that no live process is sending. Returns their number.
+        """Put rows in flight in doubt if no live process is sending them. Returns their number.
 
         Must not be called while this process is sending.
         """
@@ -180,7 +180,7 @@ class FactWriter:
             self._guarded.log_commit(self._newest_fact, self._own.end)
 
     def advance_time(self, at: str) -> None:
-        """Ensure that no fact from now on has an earlier time than `at`."""
+        """Ensure that later facts are not dated before `at`."""
         self._own.end = self._own.end._replace(at=max(self._own.end.at, at))
 
     def record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
@@ -334,7 +334,7 @@ class FactWriter:
     def _log_unsent(self, entries: Sequence[Entry]) -> None:
         unsent = [attempt for attempt in attempts_to_log(entries) if attempt.order_id is None]
         if unsent:
-            with suppress(JournalError):  # the facts may never be stored; unlogged attempts would then be in doubt
+            with suppress(JournalError):  # if logging fails too, the attempts are merely in doubt
                 self._guarded.log_unsent(unsent)
 
     def _decision_error(self, error: psycopg.Error) -> JournalError | InternalError:

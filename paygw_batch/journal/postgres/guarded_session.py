@@ -121,7 +121,7 @@ class GuardedSession:
             self.flush()
 
     def flush(self) -> None:
-        """Write something durably, after which all previously read data is durable too."""
+        """Write something durably. Everything that was read before is then durable too."""
         for _ in range(_MAX_TRIES):
             self._has_warned = False
             with time_limit(self.connection, self.session.server.commit_limit_s):
@@ -138,7 +138,7 @@ class GuardedSession:
             try:
                 self._sent_log.log_commit(*line)
             except IncarnationChanged:
-                # Another process on this host has seen another incarnation of the database. It may lack the commit.
+                # Another process on this host has seen another incarnation of the database, which may lack the commit.
                 self.reconnect()
                 if fetch(self.connection, "SELECT hash FROM fact WHERE number = %s", (number,)) != [(end.hash,)]:
                     raise self.disable_writes(say("the database is an older copy")) from None

@@ -54,7 +54,7 @@ class IncarnationFile:
     """Names the incarnation of the database (cluster, timeline, database) with which sent logs were compared.
 
     To log a commit, a process locks the file, which must name the incarnation that the process is connected to. Before
-    it compares the sent logs with another incarnation, a process writes that one to the file. So each commit is either
+    a process compares the sent logs with another incarnation, it writes that one to the file. So each commit is either
     in the compared logs or never sent, even if its process was frozen before logging it.
     """
 
@@ -219,7 +219,7 @@ class MissingHost:
     name: str
     seen_at: str
     is_alive: bool = False
-    """Whether the host was seen recently, after the roll-call began. Then only the host itself can accept its loss."""
+    """Whether the host was seen recently, after the roll-call began. If so, only that host can accept its loss."""
 
 
 class RollCall:
@@ -232,7 +232,7 @@ class RollCall:
         self.incarnation_file = IncarnationFile(folder)
 
     def answer(self, connection: Connection[Row]) -> None:
-        """Answer for this host. Raises `JournalTooOld`, and `OpenRollCall` while other hosts have not answered."""
+        """Answer the roll-call for this host. Raises `JournalTooOld`, or `OpenRollCall` if other hosts are missing."""
         missing = self.register(connection)
         if missing:
             names = ", ".join(f"{host.name} (last seen {host.seen_at})" for host in missing)
@@ -246,7 +246,7 @@ class RollCall:
             )
 
     def register(self, connection: Connection[Row]) -> Sequence[MissingHost]:
-        """Answer for this host and return the hosts that have not answered. Raises `JournalTooOld`."""
+        """Answer the roll-call for this host. Returns the hosts that have not answered. Raises `JournalTooOld`."""
         ((incarnation,),) = fetch(connection, "SELECT database_life()")
         try:
             # The file is written before the sent logs are compared. From then on, processes cannot log commits of the

@@ -286,7 +286,7 @@ def _copy_ids_and_words(connection: Connection[Row], operation: str, lines: list
 
 @dataclass(frozen=True, slots=True)
 class OfferedRun:
-    """A shared run, from the point of view of the command that started it."""
+    """A shared run, as seen by the command that started it."""
 
     number: int
     writer: FactWriter
@@ -420,9 +420,9 @@ class WorkerJournal(PostgresJournal):
     _engine_journal: WorkerEngineJournal | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
-        """Join the first of `runs` (all if None) that needs a worker, and return it, or None if none does.
+        """Join the first of `runs` (all runs if None) that needs a worker. Returns it, or None if no run needs one.
 
-        Also marks the in-flight rows of dead processes as in doubt, and ends runs with nothing to send.
+        Also puts rows that dead processes left in flight in doubt, and ends runs with nothing to send.
         """
         for run in self.runs() if runs is None else runs:
             if self.writer.retry(partial(workers.end_unless_work_remains, run=run), is_long=True):

@@ -149,17 +149,17 @@ def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
 
 def upgrade_job_tables(connection: Connection[Row]) -> tuple[str, str]:
     """Create or upgrade the job tables in the open transaction. Returns their old and new version."""
-    before, newest = jobs_version(connection), newest_jobs_version()
-    if before >= newest:
-        return before, before
+    old, newest = jobs_version(connection), newest_jobs_version()
+    if old >= newest:
+        return old, old
     schema = sql.Identifier(JOBS_SCHEMA)
     connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
     connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(schema))
-    for script in _scripts_after(before):
+    for script in _scripts_after(old):
         connection.execute(script.encode())
     connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(schema, sql.Literal(newest)))
     connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(sql.Identifier(SCHEMA)))
-    return before, newest
+    return old, newest
 
 
 def check_jobs(connection: Connection[Row], server: Server) -> str:
@@ -272,7 +272,7 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
 
 
 def check_version(connection: Connection[Row], server: Server) -> None:
-    """Raise `JournalMissing` if the database has no journal, or `JournalError` if it is not of the newest version."""
+    """Raise `JournalMissing` if the database has no journal, or `JournalError` if its version is not the newest."""
     version = tables_version(connection)
     if version == 0:
         raise JournalMissing(say("There is no journal in the database {place}.", place=server.place))

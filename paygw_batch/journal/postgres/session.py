@@ -37,7 +37,7 @@ WORKER_IDLE_LIMIT = "5s"
 _CONNECT_TIMEOUT_S = 10
 _DEAD_PEER_MS = 10_000
 _KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-"""How soon each side detects that the other is gone. The server can then release the locks of a host without power."""
+"""How soon each side detects that the other is gone. The server then releases the locks of a host that lost power."""
 _SILENCE_LIMIT_S = 300.0
 """How long a statement may take. A network can lose a response without closing the connection."""
 _LINES_PER_FETCH = 5_000
@@ -130,7 +130,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
         ) from None
     try:
         with time_limit(connection, server.commit_limit_s):
-            _prepare(connection, server, idle_limit if write else None)
+            _configure_and_check(connection, server, idle_limit if write else None)
     except psycopg.Error as error:
         connection.close()
         raise JournalError(
@@ -144,7 +144,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
 
 
 class Session:
-    """A connection to a server that can be replaced if it is lost."""
+    """A connection to a server, which can be replaced if it is lost."""
 
     def __init__(self, server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> None:
         self.server = server
@@ -192,7 +192,7 @@ def time_limit(connection: Connection[Row], limit_s: float | None) -> Iterator[N
         connection.limit_s = previous_limit
 
 
-def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None) -> None:
+def _configure_and_check(connection: Connection[Row], server: Server, idle_limit: str | None) -> None:
     connection.execute(f"SET search_path = {SCHEMA}, pg_temp")
     connection.execute("SET client_min_messages = warning")
     connection.execute("SET jit = off")
@@ -336,7 +336,7 @@ def replace_nul(value: str | None) -> str | None:
 
 
 def search_words(texts: Iterable[str]) -> list[str]:
-    """Return the distinct words in texts, in lower case and without accents, as in the search index."""
+    """Return the distinct words in `texts`, in lower case and without accents, as in the search index."""
     decomposed = unicodedata.normalize("NFKD", " ".join(texts).casefold())
     unaccented = "".join(character for character in decomposed if not unicodedata.combining(character))
     return sorted(set(_WORD.findall(unaccented)))
@@ -380,7 +380,7 @@ class PostgresTables:
         self.run("add_order_id", **columns, spelling=normalise_spelling(order_id))
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Lock instructions until the transaction ends. Returns True, because a worker may have moved one before."""
+        """Lock instructions until the transaction ends. Returns True, because a worker may have just moved one."""
         self.run("lock_rows", numbers=list(numbers))
         return True
 

@@ -60,7 +60,7 @@ def boot_id() -> str:
 
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent_lives_s: float) -> OwnProcess:
-    """Register this process in the database. Its chain starts with random bytes, so that no other can continue it."""
+    """Register this process in the database. Its chain starts with random bytes, so that only it can continue it."""
     columns = (socket.gethostname(), boot_id(), os.getpid(), command, kind.value, intent_lives_s, newest_version())
     query = "SELECT number, head_hash, head_at FROM enrol(%s, %s, %s, %s, %s, %s, %s, %s)"
     ((number, start_hash, newest_time),) = fetch(connection, query, (*columns, secrets.token_bytes(16)))
@@ -89,7 +89,7 @@ def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSen
 
 
 def current_holder(connection: Connection[Row]) -> LockHolder | None:
-    """Return the live process that has the decision lock, or else one that is sending, or else None."""
+    """Return the live process that has the decision lock. If none has it, returns one that is sending, or None."""
     query = f"""{_HOLDER} LEFT JOIN desk d ON d.process = w.number
         WHERE {_IS_ALIVE} AND (d.process IS NOT NULL OR w.run IS NOT NULL)
         ORDER BY d.process IS NULL, w.number LIMIT 1"""
@@ -312,7 +312,7 @@ def end_finished_run(connection: Connection[Row], number: int) -> None:
 
 
 def end_unless_work_remains(connection: Connection[Row], run: SharedRun) -> bool:
-    """Return whether a run was not stopped and has an unclaimed or abandoned row. Ends a run with nothing to send."""
+    """End a run, unless it has an unclaimed or abandoned row and was not stopped. Returns whether it needs a worker."""
     if run.stop_reason is None and _has_work(connection, run.number):
         return True
     end_finished_run(connection, run.number)

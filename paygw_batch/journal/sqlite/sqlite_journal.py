@@ -326,7 +326,7 @@ class SqliteJournal(SqliteReader, Journal):
         ]
 
     def _refused_intents(self, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
-        """Return each refused intent's result by index: its row is held, or it is not for the row's next attempt."""
+        """Return refused intents' results by index: the row is held, or the attempt is not its next one."""
         intents = [
             (index, entry.instruction, [entry.attempt, entry.fact.order_id])
             for index, entry in enumerate(entries)
@@ -387,7 +387,7 @@ class SqliteJournal(SqliteReader, Journal):
             self._commit()
 
     def _begin(self) -> None:
-        """Begin a transaction. Raises `JournalUnwritable` if another process has written more than concurrent notes."""
+        """Begin a transaction. Raises `JournalUnwritable` if another process wrote anything but concurrent notes."""
         if not self._connection.in_transaction:  # `try_begin` may have begun it
             self._connection.execute("BEGIN IMMEDIATE")
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
@@ -456,13 +456,13 @@ class SqliteJournal(SqliteReader, Journal):
 
 
 def _split_entries(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Split entries into parts so that no intent shares a part with an earlier fact about its row."""
-    start, rows = 0, set[int]()
+    """Split entries so that no intent is in the same part as an earlier fact about its instruction."""
+    start, seen = 0, set[int]()
     for index, entry in enumerate(entries):
-        if entry.instruction in rows and isinstance(entry.fact, Intended):
+        if entry.instruction in seen and isinstance(entry.fact, Intended):
             yield entries[start:index]
-            start, rows = index, set()
-        rows.add(entry.instruction)
+            start, seen = index, set()
+        seen.add(entry.instruction)
     yield entries[start:]
 
 
@@ -488,7 +488,7 @@ class SqliteEngineJournal(SerializedCalls):
         self._commit_s = _FIRST_AVERAGE_S
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append facts in the event loop. Commits there if the disk is fast, or else in the thread."""
+        """Append facts in the event loop. If the disk is slow, commits them in the thread."""
         async with self._lock:
             # The event loop must not wait for a process that records notes, because it may be frozen while writing.
             if entries and not self._journal.try_begin(wait=False):

@@ -226,9 +226,9 @@ def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Seq
 
 
 @lru_cache(maxsize=64)
-def _fill_lines(statement: str, lines: int, columns: int) -> str:
-    placeholders = f"({', '.join('?' * columns)})"
-    return statement.format(lines=f"VALUES {', '.join([placeholders] * lines)}")
+def _fill_lines(statement: str, line_count: int, column_count: int) -> str:
+    placeholders = f"({', '.join('?' * column_count)})"
+    return statement.format(lines=f"VALUES {', '.join([placeholders] * line_count)}")
 
 
 QUERIES = named_sql(

@@ -53,7 +53,7 @@ def verify(
     command = python_command("from paygw_batch.journal.sqlite import verify; verify.report_soundness()")
     if in_parallel and facts >= _PARALLEL_FROM_FACTS and command is not None:
         # If either process finds damage, this one checks everything again, so that it reports the first damage.
-        with suppress(Exception), _check_in_process(command, path, chain_end(connection)) as is_sound:
+        with suppress(Exception), _check_in_subprocess(command, path, chain_end(connection)) as is_sound:
             counts = _check_facts(connection, progress)
             if is_sound():
                 return counts
@@ -87,9 +87,9 @@ def _check_indexes(connection: apsw.Connection) -> None:
 
 
 @contextmanager
-def _check_in_process(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
-    """Check the file in another process. Yields a function that waits and returns whether it is sound up to `end`."""
-    with subprocess.Popen(  # noqa: S603 (our own program, in this very Python)
+def _check_in_subprocess(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
+    """Check a journal in a subprocess. Yields a function that waits for the result: whether it is sound up to `end`."""
+    with subprocess.Popen(  # noqa: S603 (our own program, in the same interpreter)
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -109,7 +109,7 @@ def _check_in_process(command: Sequence[str], path: Path, end: Link) -> Iterator
 
 
 def report_soundness() -> None:
-    """Check the journal whose path is on standard input. If it is sound, print the hash of the fact given there."""
+    """Check the journal whose path is on standard input. If it is sound, print the hash of the requested fact."""
     forbid_core_dumps(permanent=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles the interrupt and ends this process
     path, seq = json.loads(sys.stdin.read())
@@ -126,17 +126,19 @@ def check_tail(connection: apsw.Connection) -> None:
     lines = tables.run("last_facts", limit=_TAIL_FACTS)[::-1]
     if not lines:
         return
-    end = Link(lines[0][0] - 1, fact_hash(connection, lines[0][0] - 1))
-    for _ in verify_links(end, lines):
-        pass  # raises at a line that does not follow
-    contradictions = {fact for (fact,) in tables.run("contradicted", before=end.seq)}
-    latest = {
+    previous = Link(lines[0][0] - 1, fact_hash(connection, lines[0][0] - 1))
+    for _ in verify_links(previous, lines):
+        pass  # raises at a line that does not follow the one before it
+    contradictions = {fact for (fact,) in tables.run("contradicted", before=previous.seq)}
+    expected_ends = {
         instruction: [_STATES_AFTER.get(kind), attempt, fact]
         for fact, *_, instruction, kind, attempt in lines
         if instruction is not None and kind != EVIDENCE_RECORDED and fact not in contradictions
     }
-    actual = {number: state for number, *state in tables.run("ends", numbers=list(latest))} if latest else {}
-    for number, expected in latest.items():
+    actual = (
+        {number: state for number, *state in tables.run("ends", numbers=list(expected_ends))} if expected_ends else {}
+    )
+    for number, expected in expected_ends.items():
         if actual.get(number) != expected:
             values = {"number": number, "fact": expected[-1]}
             raise JournalCorrupt(say("Instruction {number} is not in the state that fact {fact} leads to.", **values))
