@@ -58,7 +58,7 @@ class GroupCommit:
         self._failure: Exception | None = None
 
     def submit(self, entry: Entry) -> asyncio.Future[MoveResult]:
-        """Queue a fact for the next commit. The future returns the fact's effect once the fact is durable."""
+        """Queue a fact for the next commit. The future completes with the fact's effect once it is durable."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[MoveResult] = loop.create_future()
         if self._failure is not None:
@@ -113,7 +113,7 @@ MAX_BODY_BYTES = 65_536
 
 
 def extract_stored_reply(reply: RawReply | TransportFault, verdict: Verdict) -> tuple[StoredReply | None, Verdict]:
-    """Return the part of a reply to store, if any, and the verdict with its digest.
+    """Return the part of a reply to store, if any, and the verdict with that part's digest.
 
     Nothing is stored for a fault or a paid row.
     """
@@ -406,7 +406,7 @@ class Engine:
         return verdict
 
     def _may_send(self, row: _Row) -> bool:
-        """Return whether a row may still be sent: its intent is recent, and the journal still permits this process."""
+        """Return whether a row may still be sent: its intent is recent, and the journal still allows it."""
         # If this process was suspended after its commit, another worker may have put the row in doubt, or a person may
         # have settled it.
         age_s = self._runtime.elapsed_s() - row.submitted_s

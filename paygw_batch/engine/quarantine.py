@@ -112,12 +112,9 @@ class JournalClock:
 
     def require_plausible(self) -> None:
         """Raise `UsageError` if the journal contradicts our clock, on which the quarantine depends."""
-        if messages := self.messages():
+        if texts := self.messages():
             raise UsageError(
-                say(
-                    "{wrong} Nothing can be settled, released or replaced until it is correct.",
-                    wrong=" ".join(messages),
-                ),
+                say("{wrong} Nothing can be settled, released or replaced until it is correct.", wrong=" ".join(texts)),
                 hint=say(
                     "Correct the clock, then run the command again. If the clock was ahead, it will be trusted again "
                     "after the gateway's next reply (`submit`, `resume` or `refresh`), once the newest time in the "
@@ -198,7 +195,7 @@ class ClockComparer:
         return replace(verdict, advice=StopRun(reason))
 
     def record_in(self, journal: Journal) -> None:
-        """Record the comparison in the journal if it is the first, or if the difference has changed."""
+        """Record the comparison in the journal if it is the first, or if the difference has changed noticeably."""
         if self.comparison is None:
             return
         _, previous = journal.clock()

@@ -138,7 +138,7 @@ class EvidenceQueries(ABC):
         """Run a statement and return all its rows."""
 
     def messages(self, batch: int | None = None) -> Messages:
-        """Return the gateway's messages for one batch (or all batches, if None) that a person must check."""
+        """Return the gateway's messages that a person must check, for one batch or (if None) for all."""
         contradictions = [
             Contradiction(number, batch_id, row, order_id, STATES[state], *rest)
             for number, batch_id, row, order_id, state, *rest in self._query("contradictions", batch=batch)
@@ -154,7 +154,7 @@ class EvidenceQueries(ABC):
         return Messages(contradictions, waiting)
 
     def message_counts(self, batch: int | None = None) -> Mapping[str, int]:
-        """Count the gateway's messages for one batch (or all batches, if None) by finding."""
+        """Count the gateway's messages by finding, for one batch or (if None) for all."""
         return dict(self._query("counts") if batch is None else self._query("counts_of_batch", batch=batch))
 
     def carried_out_statements(self, batch: str) -> Sequence[StatementNote]:
@@ -217,7 +217,7 @@ class EvidenceQueries(ABC):
         return frozenset(number for (number,) in self._query("contested", numbers=wanted)) if wanted else frozenset()
 
     def candidates(self, order_id: str) -> Sequence[Candidate]:
-        """Return the instructions, of any operation, that use or have used an order id.
+        """Return instructions of any operation that use, or have used, an order id.
 
         If the id is unknown but looks like a later attempt's, returns the instructions that use the first attempt's id,
         each marked `is_attempt_unknown`.

@@ -160,9 +160,9 @@ def require_original(path: Path, identity: Identity, known_journal: KnownJournal
             )
 
 
-def _is_same_file(home: Path, path: Path) -> bool:
+def _is_same_file(path: Path, other: Path) -> bool:
     try:
-        return os.path.samestat(home.lstat(), path.lstat())
+        return os.path.samestat(path.lstat(), other.lstat())
     except OSError:
         return False
 
@@ -377,7 +377,7 @@ class FileLocation(JournalLocation):
         )
 
     def _log_lines_for_reading(self, journal_id: str) -> Sequence[SentLogLine]:
-        """Return the newest lines of the journal's sent log, or none if this is a copy: old copies may be read."""
+        """Return the journal's newest sent log lines, or none if this is a copy, because old copies may be read."""
         entry = self.known_journals.entry(journal_id)
         if entry is not None and entry.path != str(self.path) and journal_exists(Path(entry.path), journal_id):
             return ()

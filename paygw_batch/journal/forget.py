@@ -60,7 +60,7 @@ def _named_rows(document: str) -> frozenset[int]:
 
 
 def check_forgotten(tables: Tables, forgettings: Iterable[tuple[int, BatchForgotten]]) -> None:
-    """Raise `JournalCorrupt` unless exactly as many payees are missing from each batch as `forgettings` record."""
+    """Raise `JournalCorrupt` unless the number of payees missing from each batch matches `forgettings`."""
     forgotten_counts = Counter[int]()
     for batch, forgetting in forgettings:
         forgotten_counts[batch] += forgetting.instructions

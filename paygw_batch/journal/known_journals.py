@@ -112,7 +112,7 @@ class KnownJournals:
             file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
 
     def updated_entry(self, identity: Identity, endpoints: Sequence[EndpointIdentity], path: Path) -> KnownJournal:
-        """Return a journal's entry for `path`, with these endpoints and those already in its current entry."""
+        """Return a journal's entry with this path, and with these endpoints added to those of its current entry."""
         previous = self.entry(identity.journal_id)
         # Endpoints missing from the journal are kept, because it may be an older copy that a person adopted.
         names = tuple(dict.fromkeys((*endpoints, *(() if previous is None else previous.names))))

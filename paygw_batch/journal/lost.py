@@ -59,7 +59,7 @@ class Loss:
 
 
 def find_loss(folder: Path, find_present: FindPresent) -> Loss:
-    """Find the commits in the sent logs in `folder` that the journal lost, and their attempts."""
+    """Find the commits that are in the sent logs in `folder` but not in the journal, and their attempts."""
     intents: dict[int, dict[tuple[str, int, str], LostIntent]] = {}
     unsent: set[Attempt] = set()
     commits, is_complete = 0, True
@@ -174,9 +174,7 @@ def _hold_by_order_id(tables: Tables, record: RecordFacts, order_ids: Collection
             by_spelling.setdefault(spelling, []).append(order_id)
     values = {"spellings": sorted(by_spelling), "first": first_instruction}
     if by_spelling and (matches := tables.run("instructions_to_hold", **values)):
-        contents = (
-            (number, {"lost_orders": by_spelling[normalise_spelling(order_id)]}) for number, order_id in matches
-        )
+        contents = ((number, {"lost_orders": by_spelling[normalise_spelling(used)]}) for number, used in matches)
         record([Remark(_witness_evidence(Finding.AMBIGUOUS, content), "", number) for number, content in contents])
 
 

@@ -77,7 +77,7 @@ class Outbox(ABC):
             self._query("make_due", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
 
     def list_notices(self, *, limit: int) -> Sequence[StoredNotice]:
-        """Return up to `limit` notices: first the unsent ones, then the sent ones, each newest first."""
+        """Return up to `limit` notices: unsent ones first, then the others, newest first."""
         return [_parse_notice(line) for line in self._query("all_notices", limit=limit)]
 
     def last_subject(self, occasion: Occasion, batch: str) -> str:

@@ -27,8 +27,8 @@ class EngineJournal(Protocol):
     async def due(self, batch: int, *, limit: int) -> Sequence[DueRow]:
         """Return up to `limit` further READY instructions of a batch, in the sheet's order, or none at the end.
 
-        Each instruction is returned only once. Rows held by evidence are left out until a person settles them, such as
-        a released row that is paid according to a statement.
+        Each instruction is returned only once. Leaves out rows held by evidence, such as a released row that a
+        statement reports as paid, until a person settles them.
         """
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
@@ -41,7 +41,7 @@ class EngineJournal(Protocol):
         """Return whether a request may be sent, given that its intent was passed to `append` `age_s` seconds ago.
 
         `age_s` includes the time that the machine was asleep. Returns False after a failed write, or if another process
-        may have taken over the row. Never waits or calls another machine, because the first byte is sent right after.
+        may have taken over the row. Never waits or calls another machine, because the first byte is sent next.
         """
 
     async def process_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:

@@ -131,7 +131,7 @@ class SentLog:
 
 
 def attempts_to_log(entries: Sequence[Entry | Remark]) -> list[LoggedAttempt]:
-    """Return attempts that may be sent after these facts are committed, and attempts that were certainly not sent."""
+    """Return attempts that may be sent after these facts are committed, and those that were certainly not sent."""
     attempts = []
     for entry in entries:
         if isinstance(entry, Remark):
@@ -152,19 +152,19 @@ def log_concurrent_fact(folder: Path, number: int, digest: str, at: str) -> None
                 pass
 
 
-def log_accepted_loss(folder: Path, names: Collection[str], end: Callable[[], tuple[int, str, str]]) -> None:
+def log_accepted_loss(folder: Path, names: Collection[str], read_end: Callable[[], tuple[int, str, str]]) -> None:
     """Log the end of the journal for each writer in `names` after a person has accepted a loss.
 
-    Renames and replaces damaged files. Calls `end` while the folder is locked. Raises `OSError`.
+    Renames and replaces damaged files. Calls `read_end` while the folder is locked. Raises `OSError`.
     """
     with lock_folder(folder):
         for name in names:
             try:
-                SentLog(folder, name, end()).close()
+                SentLog(folder, name, read_end()).close()
             except SentLogDamaged:
                 for path in filter(Path.exists, _files(folder, name)):
                     path.rename(path.with_name(f"damaged-{secrets.token_hex(4)}-{path.name}"))
-                SentLog(folder, name, end()).close()
+                SentLog(folder, name, read_end()).close()
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class IncarnationFile:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def switch_to(self, incarnation: str) -> None:
-        """Write an incarnation to the file. The caller must then compare the sent logs with it.
+        """Write an incarnation to the file. The caller must then compare the sent logs with the database.
 
         Raises `JournalTooOld` if its timeline is earlier than the one in the file, and `OpenRollCall` while another
         process on this host is logging a commit.
@@ -145,7 +145,7 @@ def lock_log(folder: Path, name: str, *, now: str, command: str) -> RunLock:
 def load_host_id(folder: Path) -> str:
     """Load this host's secret id from a journal's folder, or create it. Raises `JournalError`.
 
-    It is durable before anything is sent, because a host with a new id counts as another host.
+    A new id is durable before anything is sent, because a host that loses its id counts as another host.
     """
     path = folder / "host"
     # The lock keeps two processes from creating the file simultaneously.

@@ -241,8 +241,8 @@ def store_batch(
             payee_digests = digests.add_instructions(part.instructions, replaced, salts)
             new_lines = zip(part.instructions, salts, payee_digests, strict=True)
             with connection.cursor() as cursor, cursor.copy(_COPY_INSTRUCTIONS) as copy:
-                for number, (new, *digest_columns) in enumerate(new_lines, start=first_of_part):
-                    row, client_orderid, country, currency, amount, minor, *values = new
+                for number, (instruction, *digest_columns) in enumerate(new_lines, start=first_of_part):
+                    row, client_orderid, country, currency, amount, minor, *values = instruction
                     stored_columns = (row, client_orderid, country, currency, minor, replaced.get(row), amount, *values)
                     copy.write_row((number, batch, *stored_columns, *digest_columns))
     next_number = first

@@ -148,7 +148,7 @@ def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
 
 
 def upgrade_job_tables(connection: Connection[Row]) -> tuple[str, str]:
-    """Create or upgrade the job tables in the open transaction. Returns their old and new version."""
+    """Create or upgrade the job tables in the open transaction. Returns the old and the new version."""
     old, newest = jobs_version(connection), newest_jobs_version()
     if old >= newest:
         return old, old
@@ -238,9 +238,9 @@ def create_tables(connection: Connection[Row], identity: Identity) -> None:
 
 
 def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
-    """Upgrade the journal's and the job tables in one transaction. Returns the journal's previous version.
+    """Upgrade the journal tables and the job tables in one transaction. Returns the journal's previous version.
 
-    Raises `JournalHeld` while another process uses the tables, because it knows only their previous version.
+    Raises `JournalHeld` while another process, which knows only the previous version, uses the tables.
     """
     with time_limit(connection, math.inf), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # the lock that `create_journal` takes

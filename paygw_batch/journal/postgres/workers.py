@@ -51,7 +51,7 @@ class OwnProcess:
 
 @cache
 def boot_id() -> str:
-    """Return an id of the machine's boot and the container, within which process ids are unique."""
+    """Return an id of this boot and container. Process ids are unique only within them."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -325,7 +325,7 @@ def waiting_runs(connection: Connection[Row]) -> list[SharedRun]:
 
 
 def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
-    """Return the unfinished runs: first the urgent ones, then the others, each oldest first."""
+    """Return unfinished runs: urgent ones first, then the others, oldest first."""
     query = """SELECT number, batch, stop_reason, false, is_urgent FROM run WHERE ended_at IS NULL
         ORDER BY is_urgent DESC, number"""
     return [SharedRun(*line) for line in fetch(connection, query)]

@@ -66,7 +66,7 @@ def connect_side_database(path: Path, tables: str) -> apsw.Connection:
 
 @contextmanager
 def transaction(connection: apsw.Connection) -> Iterator[None]:
-    """Run the block in a durable transaction, rolled back if it raises. Raises `JournalError`."""
+    """Run the block in a durable transaction, which is rolled back on an error. Raises `JournalError`."""
     try:
         with _transaction(connection):
             yield

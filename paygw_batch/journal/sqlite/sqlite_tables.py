@@ -52,7 +52,7 @@ def rebuild_payee_index(connection: apsw.Connection) -> None:
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:
-    """Rewrite the file without deleted data and empty its log. Returns False if a reader prevents that."""
+    """Rewrite the file without deleted data and empty its log. Returns False if a reader prevents emptying the log."""
     connection.pragma("temp_store_directory", str(path.parent))  # keeps the temporary file as private as the journal
     connection.pragma("temp_store", 1)
     try:
@@ -139,14 +139,14 @@ def _prepare_parts(
     parts: Iterable[BatchPart], digests: OpeningDigests, replaced: Mapping[int, int]
 ) -> Iterator[_PreparedPart]:
     for part in parts:
-        first_page, first, new = digests.pages, digests.next_instruction, part.instructions
+        first_page, first, instructions = digests.pages, digests.next_instruction, part.instructions
         for page in part.pages:
             digests.add_page(page)
-        salts = new_salts(len(new))
-        payee_digests = digests.add_instructions(new, replaced, salts)
-        rows = zip(new.shortened_rows(_CUT_MARK), salts, payee_digests, strict=True)
+        salts = new_salts(len(instructions))
+        payee_digests = digests.add_instructions(instructions, replaced, salts)
+        rows = zip(instructions.shortened_rows(_CUT_MARK), salts, payee_digests, strict=True)
         lines = ((*row, *digest_columns) for row, *digest_columns in rows)
-        columns = (new.have_ascii_ids(), lines, new.payee_words())
+        columns = (instructions.have_ascii_ids(), lines, instructions.payee_words())
         yield _PreparedPart(first_page, part.pages, first, digests.next_instruction, *columns)
 
 
@@ -216,7 +216,7 @@ longer than running it. The largest is well within SQLite's limit on bound value
 
 
 def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Sequence[Any]]) -> None:
-    """Run `statement` on groups of lines. `{lines}` in the statement is replaced by a table of values."""
+    """Run `statement` for each group of lines. `{lines}` in the statement is replaced by a table of values."""
     start = 0
     while start < len(lines):
         size = next(size for size in _GROUP_SIZES if size <= len(lines) - start)

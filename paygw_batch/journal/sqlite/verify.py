@@ -130,15 +130,13 @@ def check_tail(connection: apsw.Connection) -> None:
     for _ in verify_links(previous, lines):
         pass  # raises at a line that does not follow the one before it
     contradictions = {fact for (fact,) in tables.run("contradicted", before=previous.seq)}
-    expected_ends = {
+    ends = {
         instruction: [_STATES_AFTER.get(kind), attempt, fact]
         for fact, *_, instruction, kind, attempt in lines
         if instruction is not None and kind != EVIDENCE_RECORDED and fact not in contradictions
     }
-    actual = (
-        {number: state for number, *state in tables.run("ends", numbers=list(expected_ends))} if expected_ends else {}
-    )
-    for number, expected in expected_ends.items():
+    actual = {number: state for number, *state in tables.run("ends", numbers=list(ends))} if ends else {}
+    for number, expected in ends.items():
         if actual.get(number) != expected:
             values = {"number": number, "fact": expected[-1]}
             raise JournalCorrupt(say("Instruction {number} is not in the state that fact {fact} leads to.", **values))
