@@ -139,10 +139,10 @@ def _behind_s(comparison: ClockComparison) -> int:
 
 
 def _merge_comparison(new: ClockComparison, old: ClockComparison | None) -> ClockComparison:
-    """Return `new`, with the largest lag of our clock that earlier comparisons recorded.
+    """Return `new`, with the largest lag of our clock that earlier comparisons recorded (`was_behind_s`).
 
-    `was_behind_s` is that lag. Attempts from `behind_from` (when our clock was last correct) to
-    `behind_until` (the gateway's time at the next comparison) may be dated too early by up to that lag.
+    Attempts from `behind_from` (when our clock was last correct) to `behind_until` (the gateway's time at the next
+    comparison) may be dated too early by up to that lag.
     """
     if old is None:
         return new

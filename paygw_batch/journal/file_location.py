@@ -271,7 +271,7 @@ class FileLocation(JournalLocation):
         with ExitStack() as stack:
             lock = RunLock(lock_path(self.path), now=now, command=command, kind=kind)
             stack.callback(lock.close)
-            journal = self._open_locked(lock, stack, now)
+            journal = self._open_under_lock(lock, stack, now)
             stack.pop_all()
         return journal
 
@@ -420,7 +420,7 @@ class FileLocation(JournalLocation):
         return ()
 
     def _require_known(self, examined: ExaminedJournal) -> None:
-        """Raise `JournalNotAdopted` if the journal is unknown, and `JournalTooOld` if another one was used here."""
+        """Raise `JournalNotAdopted` if the journal is unknown, or `JournalTooOld` if another was used at its path."""
         journal_id = examined.identity.journal_id
         if [entry for entry in self._used_journals() if not entry.is_lost and entry.journal_id != journal_id]:
             raise JournalTooOld(say("This is not the journal that this machine last sent rows from."))
@@ -435,7 +435,7 @@ class FileLocation(JournalLocation):
             )
         )
 
-    def _open_locked(self, lock: RunLock, stack: ExitStack, now: str) -> SqliteJournal:
+    def _open_under_lock(self, lock: RunLock, stack: ExitStack, now: str) -> SqliteJournal:
         path = self.path
         with closing(connect(path, write=False)) as connection:
             examined = self._examine(connection, self._log_lines_for_writing)
@@ -479,8 +479,8 @@ class FileLocation(JournalLocation):
     def _create(self, identity: Identity) -> None:
         journal_id = identity.journal_id
         entry = KnownJournal(journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
-        # The entry and the sent log are written before the file. A crash in between leaves an intended entry, which the
-        # next command resolves. In the opposite order, a crash would leave a journal without a sent log.
+        # The entry and the sent log are written before the file. A crash in between leaves an `is_intended` entry,
+        # which the next command resolves. In the opposite order, a crash would leave a journal without a sent log.
         self.known_journals.register(entry)
         SentLog(self.known_journals.folder(journal_id), RUN, identity.start.log_fields).close()
         _create_file(self.path, identity)
@@ -507,7 +507,7 @@ def _resolve_interrupted_creations(known_journals: KnownJournals) -> None:
 
 
 def _create_file(path: Path, identity: Identity) -> None:
-    """Create an empty, private journal. Its file gets its name last, so that a crash leaves no partial journal."""
+    """Create an empty, private journal. The file gets its name last, so that a crash leaves no partial journal."""
     temporary = create_temporary_file(path)
     try:
         with closing(connect(temporary, write=True)) as connection:

@@ -412,7 +412,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def mark_interrupted(self, at: str) -> int:
-        """Put in doubt the instructions that were left in flight by earlier runs. Returns their number."""
+        """Mark instructions left in flight by earlier runs as in doubt. Returns their number."""
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str

@@ -146,7 +146,7 @@ class _ReplayResult(NamedTuple):
 
 @lru_cache(maxsize=1_024)
 def _replay_facts(start: Standing, facts: tuple[tuple[str, int], ...]) -> _ReplayResult:
-    """Replay an instruction's facts (kind, attempt). Cached, because most of them have one of a few histories."""
+    """Replay an instruction's facts (kind, attempt). Cached, because most instructions share a few histories."""
     current = previous = start
     refused_states: list[State | None] = []
     intent = first_sent = newest = None

@@ -57,7 +57,7 @@ class LossWriter:
         return self._lost_rows.rows
 
     def write_worst_case(self) -> AcceptedRows:
-        """Put every row that this host could have sent in doubt. Raises `JournalHeld` while others are sending."""
+        """Mark every row that this host could have sent as in doubt. Raises `JournalHeld` while others are sending."""
         in_doubt = put_unfinished_in_doubt(self._connection, self._writer, self._at)
         holds = self._restore_attempts()
         self._lost_rows.rows.in_doubt = in_doubt

@@ -113,7 +113,7 @@ class FactWriter:
             return self._guarded.retry(lambda: call(self._guarded.connection), is_long=is_long)
 
     def mark_interrupted(self, at: str) -> int:
-        """Put rows in flight in doubt if no live process is sending them. Returns their number.
+        """Mark rows in flight as in doubt if no live process is sending them. Returns their number.
 
         Must not be called while this process is sending.
         """

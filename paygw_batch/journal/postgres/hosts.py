@@ -98,8 +98,8 @@ class IncarnationFile:
         return os.pread(self._fd, _INCARNATION_BYTES, 0).decode("ascii", "replace").strip()
 
     def _require_not_earlier(self, incarnation: str) -> None:
-        (cluster, timeline, database), known = incarnation.split(), self._read().split()
-        if known[::2] == [cluster, database] and timeline < known[1]:
+        (cluster, timeline, database), seen = incarnation.split(), self._read().split()
+        if seen[::2] == [cluster, database] and timeline < seen[1]:
             raise JournalTooOld(
                 say("This host has seen a newer timeline of the database than this one: a standby took over."),
                 hint=say(

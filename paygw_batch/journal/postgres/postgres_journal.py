@@ -422,7 +422,7 @@ class WorkerJournal(PostgresJournal):
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
         """Join the first of `runs` (all runs if None) that needs a worker. Returns it, or None if no run needs one.
 
-        Also puts rows that dead processes left in flight in doubt, and ends runs with nothing to send.
+        Also marks rows left in flight by dead processes as in doubt, and ends runs with nothing to send.
         """
         for run in self.runs() if runs is None else runs:
             if self.writer.retry(partial(workers.end_unless_work_remains, run=run), is_long=True):

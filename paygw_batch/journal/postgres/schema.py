@@ -215,7 +215,7 @@ def tables_version(connection: Connection[Row]) -> int:
 def create_journal(connection: Connection[Row], identity: Identity) -> bool:
     """Create a journal in one transaction. Returns False if the database already has one."""
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # lets only one of two processes create it
+        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # so that only one process creates it
         if tables_version(connection):
             return False
         create_tables(connection, identity)

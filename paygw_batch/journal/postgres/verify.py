@@ -88,18 +88,18 @@ def _chain_start(identity: Identity, number: int, nonce: bytes) -> bytes:
     return hashlib.sha256("\n".join(fields).encode()).digest()
 
 
-def _check_chain(end: Link, lines: Iterator[Row], process: int) -> Link:
-    """Check a process's facts and their personal data, and return the end of its chain."""
+def _check_chain(link: Link, lines: Iterator[Row], process: int) -> Link:
+    """Check a process's facts, starting after `link`, and their personal data. Returns the end of the chain."""
     newest = 0
     try:
-        for seq, _, digest, link_hash, number, salt, *values in verify_links(end, (line[1:] for line in lines)):
+        for seq, _, digest, link_hash, number, salt, *values in verify_links(link, (line[1:] for line in lines)):
             check_personal_data(number, digest, salt, *values)
             if number <= newest:  # numbers increase along a chain, but are not covered by a hash
                 raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))  # noqa: TRY301
-            end, newest = Link(seq, link_hash), number
+            link, newest = Link(seq, link_hash), number
     except JournalCorrupt as error:
         raise JournalCorrupt(say("Process {number}: {reason}", number=process, reason=error.message)) from None
-    return end
+    return link
 
 
 def _check_limits(connection: Connection[Row]) -> None:

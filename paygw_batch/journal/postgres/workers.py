@@ -84,7 +84,7 @@ def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSen
         FROM covered v JOIN state s ON s.instruction = v.instruction AND s.state = 'in_flight'
             JOIN instruction i ON i.number = s.instruction JOIN fact f ON f.number = s.intent
             JOIN process w ON w.number = f.process
-        WHERE v.batch = %s AND {_IS_ALIVE} ORDER BY 2"""  # noqa: S608 - a constant of ours
+        WHERE v.batch = %s AND {_IS_ALIVE} ORDER BY 2"""  # noqa: S608 - only our own constants
     return [RowBeingSent(*line) for line in fetch(connection, query, (batch, dead_processes(connection)))]
 
 
@@ -115,7 +115,7 @@ def decision_lock_error(connection: Connection[Row]) -> JournalHeld:
     return error
 
 
-_HOLDER = f"SELECT w.pid, w.host, {TIME.format('w.since')}, w.command, w.kind FROM process w"  # noqa: S608 - ours
+_HOLDER = f"SELECT w.pid, w.host, {TIME.format('w.since')}, w.command, w.kind FROM process w"  # noqa: S608 - our own
 
 
 def _parse_holder(line: Row) -> LockHolder:

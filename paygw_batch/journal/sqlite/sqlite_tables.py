@@ -52,7 +52,7 @@ def rebuild_payee_index(connection: apsw.Connection) -> None:
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:
-    """Rewrite the file without deleted data and empty its log. Returns False if a reader prevents emptying the log."""
+    """Rewrite the file without deleted data and empty its log. Returns False if the log is still being read."""
     connection.pragma("temp_store_directory", str(path.parent))  # keeps the temporary file as private as the journal
     connection.pragma("temp_store", 1)
     try:
@@ -321,8 +321,8 @@ def check_spellings(tables: Tables) -> None:
 def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int, str]]:
     """Yield (number, reference) for each batch (or only `batch`) whose order ids were derived.
 
-    A sheet's order ids are either all derived or all its own, so only the first new row is read. A batch without new
-    rows has no reference.
+    Either all or none of a sheet's order ids are derived, so only the first new row is read. A batch without new rows
+    has no reference.
     """
     for number, order_id in tables.run("first_rows", batch=batch):
         if (reference := derived_reference(order_id)) is not None:
