@@ -556,11 +556,11 @@ class Journal(JournalReader):
 
     def _apply_amendments(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
         """Replace instructions with amendments, which take over their order ids. Releases those of rejected rows."""
-        new_numbers = dict(self._tables.run("replacement_rows", batch=record.number)) if amended else {}
-        if len(new_numbers) != len(amended):
-            raise InternalError("an amendment does not belong to a row of its batch")
         if not amended:
             return
+        new_numbers = dict(self._tables.run("replacement_rows", batch=record.number))
+        if len(new_numbers) != len(amended):
+            raise InternalError("an amendment does not belong to a row of its batch")
         standings = self._standings([*(amendment.instruction for amendment in amended.values()), *new_numbers.values()])
         entries = []
         for row, amendment in amended.items():

@@ -183,12 +183,11 @@ class PostgresGate:
         self._call_gate(lambda connection: fetch(connection, "SELECT open_gate(%s)", (self._process,)))
 
     def request_share(self, report: GateReport) -> GateShare:
-        values = (
-            *(self._process, report.stop_after_in_doubt, report.stop_after_rejected, report.rest_s),
-            *(_to_storable(report.stop), [outcome.kind.value for outcome in report.outcomes]),
-            [_to_storable(outcome.reason) for outcome in report.outcomes],
-            [outcome.times for outcome in report.outcomes],
-        )
+        limits = (report.stop_after_in_doubt, report.stop_after_rejected, report.rest_s)
+        kinds = [outcome.kind.value for outcome in report.outcomes]
+        reasons = [_to_storable(outcome.reason) for outcome in report.outcomes]
+        times = [outcome.times for outcome in report.outcomes]
+        values = (self._process, *limits, _to_storable(report.stop), kinds, reasons, times)
         (share,) = self._call_gate(lambda connection: fetch(connection, _REQUEST_SHARE, values))
         senders, senders_before, rate_per_s, concurrency, rest_s, *stop = share
         return GateShare(senders, senders_before, rate_per_s, concurrency, rest_s, _parse_stop(*stop))

@@ -287,8 +287,7 @@ def fact_hash(connection: apsw.Connection, seq: int) -> bytes:
     lines = fetch(connection, "SELECT hash FROM fact WHERE number = ?", (seq,))
     if not lines:
         raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
-    digest: bytes = lines[0][0]
-    return digest
+    return bytes(lines[0][0])
 
 
 def _read_schema(connection: apsw.Connection) -> frozenset[tuple[str, str]]:
