@@ -425,7 +425,7 @@ class DatabaseLocation(JournalLocation):
                 if name != NOTES:
                     cleanup.callback(lock_log(folder, name, now=now, command="journal roll-call").close)
             loss = find_loss(folder, partial(find_present_lines, session.connection))
-            is_estimate = not loss.is_complete or roll_call.is_older(session.connection)
+            is_estimate = not loss.is_complete or roll_call.has_older_logs(session.connection)
             writer = self._create_loss_writer(session, identity, "journal roll-call", cleanup)
             loss_writer = LossWriter(session.connection, identity, writer, loss, by=by, at=now)
             rows = loss_writer.write_worst_case() if is_estimate else loss_writer.write()

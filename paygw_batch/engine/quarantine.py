@@ -36,7 +36,7 @@ class Quarantine:
     extension: timedelta = timedelta()
 
     def ends_at(self, intended_at: str) -> datetime:
-        """Return when the quarantine ends for an attempt with its intent at `intended_at`."""
+        """Return when the quarantine ends for an attempt whose intent was recorded at `intended_at`."""
         return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.extension
 
     def cutoff(self, now: datetime) -> str:

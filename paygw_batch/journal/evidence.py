@@ -36,7 +36,7 @@ from paygw_batch.core.lifecycle import Concluded, FactKind, Standing
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import DocumentWithdrawn, InternalError, JournalCorrupt, StaleRows
 from paygw_batch.journal.facts import NoteKind, parse_note
-from paygw_batch.journal.states import PROVEN_STATEMENT, STATES
+from paygw_batch.journal.states import PROVEN_STATEMENT, STATES, storable_text
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
     ClockComparison,
@@ -231,7 +231,7 @@ class EvidenceQueries(ABC):
         return [parse_note(kind, *columns) for columns in self._query("notes", kind=kind.value)]
 
     def _candidates_by_id(self, order_id: str) -> list[Candidate]:
-        if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
+        if "\0" in order_id or storable_text(order_id) != order_id:
             return []  # our ids never contain NUL or lone surrogates, and databases cannot look them up
         lines = self._query("instructions_with_order_id", order_id=order_id)
         return [

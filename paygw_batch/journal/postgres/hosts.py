@@ -297,7 +297,7 @@ class RollCall:
             ),
         )
 
-    def is_older(self, connection: Connection[Row]) -> bool:
+    def has_older_logs(self, connection: Connection[Row]) -> bool:
         """Return whether this host's sent logs contain fewer commits than when it last answered."""
         counts = commit_counts(self._folder)
         return fetch(connection, "SELECT left_is_older(%s, %s)", (self.host_id, counts)) == [(True,)]

@@ -34,6 +34,7 @@ from paygw_batch.journal.port import (
 )
 from paygw_batch.journal.postgres.schema import newest_version
 from paygw_batch.journal.postgres.session import TIME, Row, Server, connect, fetch, time_limit, translating_errors
+from paygw_batch.journal.states import storable_text
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
 
@@ -185,9 +186,9 @@ class PostgresGate:
     def request_share(self, report: GateReport) -> GateShare:
         limits = (report.stop_after_in_doubt, report.stop_after_rejected, report.rest_s)
         kinds = [outcome.kind.value for outcome in report.outcomes]
-        reasons = [_to_storable(outcome.reason) for outcome in report.outcomes]
+        reasons = [storable_text(outcome.reason).replace("\0", "?") for outcome in report.outcomes]
         times = [outcome.times for outcome in report.outcomes]
-        values = (self._process, *limits, _to_storable(report.stop), kinds, reasons, times)
+        values = (self._process, *limits, storable_text(report.stop).replace("\0", "?"), kinds, reasons, times)
         (share,) = self._call_gate(lambda connection: fetch(connection, _REQUEST_SHARE, values))
         senders, senders_before, rate_per_s, concurrency, rest_s, *stop = share
         return GateShare(senders, senders_before, rate_per_s, concurrency, rest_s, _parse_stop(*stop))
@@ -225,10 +226,6 @@ def read_gate(connection: Connection[Row]) -> GateState:
 def set_limits(connection: Connection[Row], change: LimitChange) -> None:
     values = (change.by, change.rate_per_s, change.concurrency, change.clears_others)
     fetch(connection, "SELECT set_limits(%s, %s, %s, %s)", values)
-
-
-def _to_storable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def _parse_stop(kind: str | None, count: int, text: str) -> GateStop | None:
