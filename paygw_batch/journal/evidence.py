@@ -309,14 +309,14 @@ class EvidenceLog(EvidenceQueries):
             if isinstance(note, SignedOrder):
                 self.require_in_force(note.sha256)
         if any(isinstance(note, Withdrawal) for note in present):
-            self._tables.lock_withdrawals()
+            self._tables.lock_documents()
         if present:
             record([Remark(note, note.our_time if isinstance(note, ClockComparison) else note.at) for note in present])
 
     def require_in_force(self, sha256: str) -> None:
         """Raise `DocumentWithdrawn` if the document was withdrawn. Blocks withdrawals until the transaction ends."""
         if sha256:
-            self._tables.lock_withdrawals()
+            self._tables.lock_documents()
             if self._query("withdrawn", sha256=sha256):
                 raise DocumentWithdrawn
 

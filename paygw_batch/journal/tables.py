@@ -33,7 +33,7 @@ class Tables(Protocol):
     def lock_rows(self, numbers: Sequence[int]) -> bool:
         """Lock instructions until the transaction ends. Returns whether one may have moved before it was locked."""
 
-    def lock_withdrawals(self) -> None:
+    def lock_documents(self) -> None:
         """Keep other transactions from withdrawing or carrying out documents until this one ends."""
 
 

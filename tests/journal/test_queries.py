@@ -36,7 +36,7 @@ def tallied(journal: PostgresReader, batch: int = 1, kind: TallyKind = TallyKind
 
 JOURNAL = ROOT / "paygw_batch" / "journal"
 OF_ONE_STORE = {
-    "evidence.sql": {"left_in_flight", "lock_rows", "lock_withdrawals"},
+    "evidence.sql": {"left_in_flight", "lock_rows", "lock_documents"},
     "replay.sql": {"all_facts", "ends", "last_facts"},
     "outbox.sql": {"newest_of_run", "end_runs", "may_decide"},
     "journal.sql": {

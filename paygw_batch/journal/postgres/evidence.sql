@@ -4,7 +4,7 @@
 -- The time of the newest fact.
 (SELECT max(head_at) FROM process)
 
--- name: lock_withdrawals
+-- name: lock_documents
 -- Serializes withdrawals and openings, because a plan can be withdrawn while another process opens its batch.
 SELECT pg_advisory_xact_lock(7022)
 

@@ -384,8 +384,8 @@ class PostgresTables:
         self.run("lock_rows", numbers=list(numbers))
         return True
 
-    def lock_withdrawals(self) -> None:
-        self.run("lock_withdrawals")
+    def lock_documents(self) -> None:
+        self.run("lock_documents")
 
 
 def postgres_tables(connection: Connection[Row], identity: Identity) -> PostgresTables:

@@ -272,7 +272,7 @@ class SqliteTables:
         """Do nothing, because a journal file has only one writer."""
         return False
 
-    def lock_withdrawals(self) -> None:
+    def lock_documents(self) -> None:
         """Do nothing, because a write transaction locks the whole file."""
 
 
