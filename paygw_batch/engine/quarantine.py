@@ -40,7 +40,7 @@ class Quarantine:
         return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.extension
 
     def cutoff(self, now: datetime) -> str:
-        """Return the latest time of an attempt whose quarantine has ended by `now`."""
+        """Return the cutoff: attempts up to this time are no longer in quarantine at `now`."""
         return timestamp(now - timedelta(hours=self.hours) - self.extension)
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ def _merge_comparison(new: ClockComparison, old: ClockComparison | None) -> Cloc
 
 
 class ClockComparer:
-    """Compares our clock with the `Date` of replies, and holds the latest comparison."""
+    """Compares our clock with the `Date` of replies, and stores the latest comparison."""
 
     def __init__(self, now: Now) -> None:
         self.comparison: ClockComparison | None = None

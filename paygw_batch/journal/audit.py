@@ -58,7 +58,7 @@ class AuditEntry(NamedTuple):
 
 
 def trail_start(journal_id: str) -> AuditEntry:
-    """Return a placeholder entry with only a hash, to which a journal's first entry links."""
+    """Return a placeholder entry with only a hash, which precedes a journal's first entry."""
     digest = hashlib.sha256(f"paygw-batch audit trail 1\n{journal_id}".encode()).hexdigest()
     return AuditEntry(0, "", "", "", "", "", "", digest)
 

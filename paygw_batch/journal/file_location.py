@@ -496,8 +496,8 @@ def is_known(known_journals: KnownJournals, journal_id: str) -> bool:
 def _resolve_interrupted_creations(known_journals: KnownJournals) -> None:
     """Complete or remove the entries of journals whose creation was interrupted.
 
-    The caller holds the lock of all folders, so no creation is in progress. A journal whose file never received its
-    final name was never used. If the file appears later, a person must adopt it.
+    The caller holds the lock of all folders, so no creation is in progress. A file without its final name was never
+    used as a journal. If a journal appears at its path later, a person must adopt it.
     """
     for entry in known_journals.entries():
         if entry.is_intended and journal_exists(Path(entry.path), entry.journal_id):

@@ -206,8 +206,8 @@ class JournalReader(EvidenceQueries):
     ) -> Iterator[RowState]:
         """Yield up to `limit` rows of a batch (all if None) after row `after`, in the sheet's order.
 
-        `states` and `numbers` (row numbers in the sheet) filter the rows unless None. With `accepted_until`, accepted
-        rows whose latest intent is later are left out. The cost depends on the number of rows yielded, not on the size
+        `states` and `numbers` (row numbers in the sheet) filter the rows unless None. If `accepted_until` is given,
+        accepted rows with a later intent are left out. The cost depends on the number of rows yielded, not on the size
         of the batch.
         """
         with self._translating_errors():
@@ -246,7 +246,7 @@ class JournalReader(EvidenceQueries):
     ) -> Sequence[StateTally]:
         """Return the counts and sums of a batch's rows, sorted by country, currency and state.
 
-        With `accepted_until`, accepted rows whose latest intent is later are not counted.
+        If `accepted_until` is given, accepted rows with a later intent are not counted.
         """
         with self._snapshot():
             return tallies(self._tables, batch, kind, accepted_until)

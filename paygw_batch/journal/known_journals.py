@@ -104,7 +104,7 @@ class KnownJournals:
         return sorted(journals, key=lambda entry: (entry.created_at, entry.journal_id))
 
     def write(self, entry: KnownJournal) -> None:
-        """Write or replace an entry durably. The caller must hold the lock."""
+        """Durably write or replace an entry. The caller must hold the lock."""
         path = self.folder(entry.journal_id) / _ENTRY_FILE
         make_directory(path.parent)
         hint, message = say("Free some disk space, then try again."), mark("{path} cannot be written: {reason}.")
@@ -132,7 +132,7 @@ class KnownJournals:
         self.write(entry)
 
     def remove(self, entry: KnownJournal) -> None:
-        """Remove the folder of a journal whose creation did not finish. The caller must hold the lock."""
+        """Remove the folder of a journal that was not completely created. The caller must hold the lock."""
         shutil.rmtree(self.folder(entry.journal_id), ignore_errors=True)
         sync_directory(self._directory)
 

@@ -25,7 +25,7 @@ class JournalLocation(ABC):
     """The location of an endpoint's journal. Each method that needs the journal opens it.
 
     `known_dir` contains a folder for each journal known to this user. `now` returns the UTC time, ISO 8601 with `Z`.
-    Methods that hold the journal take a `command`, which errors in other processes show until it is closed.
+    Methods that hold the journal take a `command`, which other processes show in their errors while it is held.
     """
 
     endpoint: EndpointIdentity

@@ -27,7 +27,7 @@ from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import AcceptedRows, Entry, Remark, canonical
 
 _LINES_PER_CHECK = 200
-_ORDERS_PER_FACT = 1_000
+_IDS_PER_FACT = 1_000
 ASSUMED_ATTEMPT = "a retired host"
 """The name of an attempt that a retired host may have sent."""
 Attempt = tuple[int, int]
@@ -151,7 +151,7 @@ class LostRows:
     def record_unknown_order_ids(self, record: RecordFacts) -> None:
         """Record the order ids of lost batches in the open transaction, and hold rows that use them."""
         new_ids = sorted(set(self.rows.unknown_order_ids) - _load_lost_order_ids(self._tables))
-        pages = [new_ids[start : start + _ORDERS_PER_FACT] for start in range(0, len(new_ids), _ORDERS_PER_FACT)]
+        pages = [new_ids[start : start + _IDS_PER_FACT] for start in range(0, len(new_ids), _IDS_PER_FACT)]
         evidence_pages = (_witness_evidence(Finding.UNKNOWN_ORDER, {"by": self._by, "orders": page}) for page in pages)
         if pages:
             record([Remark(evidence, self._at) for evidence in evidence_pages])

@@ -132,7 +132,7 @@ _INTENDED, _RELEASED, _REPLACED = FactKind.INTENDED.value, FactKind.RELEASED.val
 class _ReplayResult(NamedTuple):
     """The result of replaying an instruction's facts: the row's standing after and before its last move.
 
-    `refused_states` contains, for each fact, None if it moved the row, or else the state that it did not fit. The other
+    `refused_states` contains, for each fact, None if it moved the row, or the state that it did not fit. The other
     fields are the indexes of the latest intent, of the first intent that may have been sent, and of the last move.
     """
 

@@ -67,7 +67,7 @@ class SentLogWriter(Protocol):
     """A sent log that is open for writing."""
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Write a line for a commit durably. Raises `OSError`."""
+        """Durably add a line for a commit. Raises `OSError`."""
 
     def close(self) -> None:
         """Close the writer."""
@@ -99,7 +99,7 @@ class SentLog:
             self.log_commit(*end)
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Add a line for a commit durably. If this raises `OSError`, none of the commit's attempts may be sent."""
+        """Durably add a line for a commit. If this raises `OSError`, none of the commit's attempts may be sent."""
         line = SentLogLine(self.newest_line.count + 1, number, digest, at, tuple(attempts))
         content = _encode_line(line)
         if self._offset + len(content) > MAX_BYTES and self._offset:

@@ -25,7 +25,7 @@ class Tables(Protocol):
     def run_for_each(
         self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any
     ) -> Iterator[tuple[Any, ...]]:
-        """Run a statement for each row, whose values are named by `columns`. Yields all results in order."""
+        """Run a statement for each row, with the row's values named by `columns`. Yields all results in order."""
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
         """Store a new order id of an operation."""

@@ -361,7 +361,7 @@ class TallyKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UsedSpelling:
-    """A row whose order id was used before, in `batch`, but spelled as `order_id`."""
+    """A row with an order id that was used before, in `batch`, but spelled as `order_id`."""
 
     row: int
     order_id: str
@@ -371,7 +371,7 @@ class UsedSpelling:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBatch:
-    """A batch whose payments are repeated by `rows` rows of a sheet under other order ids."""
+    """A batch with payments that `rows` rows of a sheet repeat under other order ids."""
 
     batch: str
     sheet_name: str
@@ -587,7 +587,7 @@ class PaymentSearch:
 class FoundPayment:
     """A payment or collection with its state and latest attempt. `batch` is the first batch that contained it.
 
-    `fields` holds the form's fields, and `payee` the account or phone number.
+    `fields` contains the form's fields, and `payee` the account or phone number.
     """
 
     batch: str
@@ -682,7 +682,7 @@ class StoredNotice:
 
 
 class Link(NamedTuple):
-    """The last line of a chain, to which the next one links. `at` is the newest time in the chain."""
+    """The last line of a chain, before the next one is added. `at` is the newest time in the chain."""
 
     seq: int
     hash: bytes
@@ -703,7 +703,7 @@ class AcceptedRows:
     """The lost order ids of each held row, separated by commas."""
     not_sent: int = 0
     unknown_order_ids: list[str] = field(default_factory=list)
-    """Order ids that were sent but whose batch was lost from the journal. Rows that use them are held."""
+    """Order ids that were sent from batches that the journal lost. Rows that use them are held."""
     contradictions: list[str] = field(default_factory=list)
     """Order ids that this host sent for rows that the journal shows as paid or returned by another attempt."""
 

@@ -229,7 +229,7 @@ class FactWriter:
         return [results[i] for i in range(len(entries))]
 
     def may_send(self, age_s: float) -> bool:
-        """Return whether a row whose intent was passed to `append` `age_s` seconds ago may still be sent.
+        """Return whether a row may still be sent, given that its intent was passed to `append` `age_s` seconds ago.
 
         Other processes mark the row as in doubt only if this one had no heartbeat for twice the time allowed here. The
         intent's commit counted as a heartbeat.
@@ -308,7 +308,7 @@ class FactWriter:
         return fetch(self._guarded.connection, COMMIT_FACTS, (self.process, *staged.values))
 
     def _find_added_facts(self, staged: StagedFacts) -> list[Row]:
-        """Return the result of `_add_facts` for facts whose commit succeeded without a response."""
+        """Return the result of `_add_facts` for facts that were committed without a response."""
         query = """SELECT f.seq, f.number, f.at, c.fact IS NULL FROM fact f
             LEFT JOIN contradiction c ON c.fact = f.number
             WHERE f.process = %s AND f.seq > %s AND f.seq <= %s ORDER BY 1"""

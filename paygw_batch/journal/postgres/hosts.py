@@ -51,7 +51,7 @@ _INCARNATION_BYTES = 128
 
 
 class IncarnationFile:
-    """Names the incarnation of the database (cluster, timeline, database) with which sent logs were compared.
+    """Names the incarnation of the database (cluster, timeline, database) that sent logs were compared with.
 
     To log a commit, a process locks the file, which must name the incarnation that the process is connected to. Before
     a process compares the sent logs with another incarnation, it writes that one to the file. So each commit is either
@@ -128,7 +128,7 @@ class ProcessSentLog:
             raise
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Add a line for a commit durably. Raises `OSError` and `IncarnationChanged`."""
+        """Durably add a line for a commit. Raises `OSError` and `IncarnationChanged`."""
         with self._incarnation_file.lock_incarnation():
             self._log.log_commit(number, digest, at, attempts)
 

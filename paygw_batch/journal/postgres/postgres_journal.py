@@ -380,7 +380,7 @@ class PostgresJournal(PostgresReader, Journal):
 
     @contextmanager
     def _write_transaction(self) -> Iterator[None]:
-        """Run the block in a decision transaction, whose facts are dated no earlier than any existing fact."""
+        """Run the block in a decision transaction. Its facts are not dated before any existing fact."""
         with self.writer.decision_transaction():
             ((newest,),) = self._tables.run("newest_fact_time")
             self.writer.advance_time(newest or "")

@@ -105,7 +105,7 @@ def check_url(url: str) -> None:
 
 
 def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Connection[Row]:
-    """Open a connection whose commits are durable (see `Server`). Raises `JournalError` and `ConfigurationError`.
+    """Open a connection with durable commits (see `Server`). Raises `JournalError` and `ConfigurationError`.
 
     If a transaction is idle for longer than `idle_limit`, the server ends the session and releases its locks.
     """

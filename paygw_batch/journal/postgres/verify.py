@@ -17,7 +17,7 @@ from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 MOVED_HERE = 1
-"""The number of the process whose chain was moved to this database from a file."""
+"""The process number of the chain that was moved to this database from a file."""
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "fact", "process", "desk"),

@@ -175,7 +175,7 @@ def translating_conflicts(message: str, kind: int | None = None) -> Iterator[Non
 
 
 SQLITE_TABLES = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
-"""The tables of SQLite's full-text index, whose layout only SQLite knows."""
+"""The tables of SQLite's full-text index. Only SQLite knows their layout."""
 APPLICATION_ID = 0x70617967
 MOVED_VERSION = 1_000_000
 """The version given to a journal that was moved to a database, so that every version of this program refuses it."""
@@ -233,13 +233,13 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
 
 
 def move_destination(connection: apsw.Connection) -> str:
-    """Return the address of the database to which the journal was moved, or empty if it was not moved."""
+    """Return the address of the database that the journal was moved to, or empty if it was not moved."""
     return load_identity(connection).home if connection.pragma("user_version") == MOVED_VERSION else ""
 
 
 @contextmanager
 def move_transaction(connection: apsw.Connection, destination: str) -> Iterator[None]:
-    """Lock the file while the block copies the journal to `destination`, then mark the file as moved for good."""
+    """Lock the file while the block copies the journal to `destination`, then mark the file as permanently moved."""
     with _transaction(connection):
         yield
         # The file is marked in one commit after its copy is complete. Before that, only the file can be used to pay.
@@ -281,7 +281,7 @@ def chain_end(connection: apsw.Connection) -> Link:
 
 
 def fact_hash(connection: apsw.Connection, seq: int) -> bytes:
-    """Return the hash of fact `seq`, or (if 0) the hash to which the first fact links."""
+    """Return the hash of fact `seq`, or (if 0) the hash that precedes the first fact."""
     if seq == 0:
         return load_identity(connection).start.hash
     lines = fetch(connection, "SELECT hash FROM fact WHERE number = ?", (seq,))

@@ -143,7 +143,7 @@ class SqliteReader(JournalReader):
         """Write a private copy of the journal to `path` atomically, even during a run.
 
         The copy is for safekeeping and for `verify`. No run can use it while the original exists, or if the original
-        had newer facts. SQLite makes the copy, because the file alone would lack data that is only in the log. Raises
+        had newer facts. SQLite makes the copy, because the file without its log may lack data. Raises
         `OutputError` if the copy cannot be written or `path` exists.
         """
         if os.path.lexists(path):

@@ -319,7 +319,7 @@ def check_spellings(tables: Tables) -> None:
 
 
 def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield (number, reference) for each batch (or only `batch`) whose order ids were derived.
+    """Yield (number, reference) for each batch (or only `batch`) with derived order ids.
 
     Either all or none of a sheet's order ids are derived, so only the first new row is read. A batch without new rows
     has no reference.
