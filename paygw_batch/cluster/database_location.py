@@ -177,7 +177,7 @@ class DatabaseLocation(JournalLocation):
                 )
             old_jobs_version = schema.jobs_version(session.connection)
             old_version = schema.upgrade_tables(session.connection, self.server, self.now())
-            if schema.has_rights(session.connection):
+            if schema.rights_are_granted(session.connection):
                 schema.grant_rights(session.connection)
             return old_version, schema.newest_version(), schema.jobs_version(session.connection) != old_jobs_version
 

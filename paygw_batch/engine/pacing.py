@@ -161,7 +161,7 @@ class LocalPacing:
         self._rate_limiter.pause(now_s, pause_s)
 
     def stop_all_workers(self, reason: str) -> None:
-        """Stop the workers in other processes too. Here there are none."""
+        """Stop the workers in other processes. There are none here."""
 
 
 MIN_GROUP_FACTS = 16

@@ -351,7 +351,7 @@ class JournalReader(EvidenceQueries):
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[object]:
-        """Run the block's statements on one snapshot and translate the store's errors."""
+        """Run the block's statements on one snapshot. Converts the store's errors to `JournalError`."""
 
     @abstractmethod
     def _chain_end(self) -> tuple[int, str]:

@@ -119,7 +119,7 @@ class KnownJournals:
         return KnownJournal(identity.journal_id, names, str(path), identity.created_at)
 
     def write_if_changed(self, entry: KnownJournal, now: str) -> None:
-        """Write an entry under the lock, unless it is identical to the stored one."""
+        """Take the lock and write an entry, unless it is identical to the stored one."""
         if self.entry(entry.journal_id) != entry:
             with self.hold_lock(now):
                 self.write(entry)

@@ -131,7 +131,7 @@ class JournalLocation(ABC):
 
     @abstractmethod
     def _connect_note_recorder(self) -> AbstractContextManager[RecordNotes]:
-        """Yield a function that records notes on a single connection, and fails if that is lost."""
+        """Yield a function that records notes on a single connection, and fails if the connection is lost."""
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Record the withdrawal of a signed plan or order durably, even while a run holds the journal."""

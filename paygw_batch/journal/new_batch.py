@@ -52,7 +52,7 @@ class NewInstructions(Protocol):
         """Yield the instructions."""
 
     def canonical_texts(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield each instruction's canonical text: its values, joined by NUL. The first instruction is number `first`.
+        """Yield each instruction's canonical text: its values, joined by NUL. Instruction numbers start at `first`.
 
         `replaced` maps rows to the numbers of the instructions that they replace.
         """
@@ -209,7 +209,7 @@ class OpeningDigests:
             self._add(rows, parts, digests)
 
     def add_known(self, row: KnownRow) -> None:
-        """Add a row that is already in another batch."""
+        """Add a row that an earlier batch already contains."""
         self._known += 1
         self._known_sha256.update(f"{row.row}\0{row.instruction}\0".encode())
 

@@ -84,7 +84,7 @@ KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
 
 
 def check_personal_data(number: int, digest: bytes | None, salt: bytes | None, *texts: str | None) -> None:
-    """Raise `JournalCorrupt` if a fact's personal data, if still present, does not match its digest."""
+    """Raise `JournalCorrupt` if a fact's personal data is present but does not match its digest."""
     if salt is not None and personal_data_digest(salt, PersonalData(*texts)) != digest:
         raise JournalCorrupt(say("Personal data in fact {number} of the journal was changed.", number=number))
 

@@ -97,7 +97,7 @@ def grant_rights(connection: Connection[Row]) -> list[str]:
     return names
 
 
-def has_rights(connection: Connection[Row]) -> bool:
+def rights_are_granted(connection: Connection[Row]) -> bool:
     query = "SELECT has_schema_privilege(oid, %s, 'USAGE') FROM pg_roles WHERE rolname = %s"
     return fetch(connection, query, (SCHEMA, _role_name(connection, JournalRole.DESK))) == [(True,)]
 

@@ -308,7 +308,7 @@ def end_finished_run(connection: Connection[Row], number: int) -> None:
 
 
 def end_unless_work_remains(connection: Connection[Row], run: SharedRun) -> bool:
-    """Return whether a run has an unclaimed or abandoned row and was not stopped. If not, ends it if finished."""
+    """Return whether a run has an unclaimed or abandoned row and was not stopped. Ends a finished run."""
     if run.stop_reason is None and _has_work(connection, run.number):
         return True
     end_finished_run(connection, run.number)

@@ -263,7 +263,7 @@ class SqliteTables:
             cursor.close(force=True)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Store an order id, and its spelling unless it is ASCII, which the index on `lower` covers."""
+        """Store an order id and, unless it is ASCII, its spelling. The index on `lower` covers ASCII ids."""
         self.run("add_order_id", operation=operation, order_id=order_id, instruction=instruction)
         if not order_id.isascii():
             self.run("add_spelling", operation=operation, spelling=normalise_spelling(order_id), order_id=order_id)
