@@ -128,7 +128,7 @@ class PostgresOutbox(Outbox):
         self._connection = connection
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str, process: int) -> None:
-        """Store durably the notices of a run that is about to send. They are due once the run and `process` have ended."""
+        """Store the notices of a run that is about to send. They are due once the run and `process` have ended."""
         with self._write_transaction():
             self._add(notices, at, process)
 
