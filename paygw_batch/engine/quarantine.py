@@ -177,18 +177,15 @@ class ClockComparer:
 
     def with_clock_advice(self, verdict: Verdict) -> Verdict:
         """Return the verdict, changed to stop the run if our clock is too far behind."""
-        if (
-            self.comparison is None
-            or not (behind_s := _behind_s(self.comparison))
-            or isinstance(verdict.advice, RetrySoon)
-        ):
+        comparison = self.comparison
+        if comparison is None or isinstance(verdict.advice, RetrySoon) or not (behind_s := _behind_s(comparison)):
             return verdict
         reason = say(
             "The clock is {minutes:,} minutes behind the gateway's clock: it showed {our_time} when a reply was dated "
             "{gateway_date}. Correct the clock.",
             minutes=behind_s // 60,
-            our_time=self.comparison.our_time,
-            gateway_date=self.comparison.gateway_date,
+            our_time=comparison.our_time,
+            gateway_date=comparison.gateway_date,
         )
         if isinstance(verdict.advice, StopRun):
             reason = f"{verdict.advice.reason} {reason}"  # old timestamps may be why a gateway refuses credentials

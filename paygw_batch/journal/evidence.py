@@ -143,13 +143,12 @@ class EvidenceQueries(ABC):
             Contradiction(number, batch_id, row, order_id, STATES[state], *rest)
             for number, batch_id, row, order_id, state, *rest in self._query("contradictions", batch=batch)
         ]
+        lines = self._query("waiting", batch=batch)
         waiting = [
             WaitingEvidence(
                 number, batch_id, row, order_id, STATES[state], Finding(finding), means, EvidenceSource(source), at
             )
-            for number, batch_id, row, order_id, state, finding, means, source, at in self._query(
-                "waiting", batch=batch
-            )
+            for number, batch_id, row, order_id, state, finding, means, source, at in lines
         ]
         return Messages(contradictions, waiting)
 

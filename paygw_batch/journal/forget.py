@@ -40,14 +40,12 @@ def forget_evidence(
     return orders
 
 
-def _matching_orders(
-    tables: Tables, instructions: Sequence[int], batches: Collection[str]
-) -> Iterator[tuple[str, int]]:
+def _matching_orders(tables: Tables, numbers: Sequence[int], batches: Collection[str]) -> Iterator[tuple[str, int]]:
     """Yield (batch id, fact number) for each stored order about one of `batches` that names any of these rows."""
     for fact, details, document in tables.run("stored_orders"):
         batch = json.loads(details)
-        if batch in batches and instructions:
-            forgotten_rows = tables.run("rows_of", batch=batch, numbers=list(instructions))
+        if batch in batches and numbers:
+            forgotten_rows = tables.run("rows_of", batch=batch, numbers=list(numbers))
             if not _named_rows(document).isdisjoint(row for (row,) in forgotten_rows):
                 yield batch, fact
 

@@ -189,23 +189,19 @@ class RowReplay:
         facts = LinesByInstruction(stream("facts_by_instruction"), mark("A fact"))
         order_ids = LinesByInstruction(stream("order_ids_by_instruction"), mark("An order id"))
         states, instruction_count, order_id_count = dict.fromkeys(State, 0), 0, 0
-        for number, batch, row, client_orderid, replaces, state_batch, matches_instruction, *state in stream(
-            "all_states"
-        ):
+        for number, batch, row, client_orderid, replaces, state_batch, matches_row, *state in stream("all_states"):
             if batch not in batches:
-                raise JournalCorrupt(
-                    say("Instruction {number} belongs to a batch that the journal does not have.", number=number)
-                )
+                message = say("Instruction {number} belongs to a batch that the journal does not have.", number=number)
+                raise JournalCorrupt(message)
             batch_id, operation = batches[batch]
             replayed, ids = self._replay_row(number, client_orderid, replaces, facts.read_group(number))
-            if not matches_instruction or state_batch != batch or replayed.columns() != tuple(state):
+            if not matches_row or state_batch != batch or replayed.columns() != tuple(state):
                 values = {"number": number, "row": row, "batch": batch_id}
                 message = say("Instruction {number} (row {row} of batch {batch}) does not match its facts.", **values)
                 raise JournalCorrupt(message)
             if set(order_ids.read_group(number)) != {(number, operation, order_id) for order_id in ids}:
-                raise JournalCorrupt(
-                    say("The order ids of instruction {number} do not match its facts.", number=number)
-                )
+                message = say("The order ids of instruction {number} do not match its facts.", number=number)
+                raise JournalCorrupt(message)
             states[replayed.standing.state] += 1
             order_id_count += len(ids)
             instruction_count += 1
@@ -234,9 +230,8 @@ class RowReplay:
         for (_, fact, kind, _, fact_order_id, refused), state in zip(facts, result.refused_states, strict=True):
             has_own_order_id = kind != _INTENDED or fact_order_id == (order_id or client_orderid)
             if refused != state or not (has_own_order_id or state):
-                raise JournalCorrupt(
-                    say("Fact {fact} does not fit the state of instruction {number}.", fact=fact, number=number)
-                )
+                message = say("Fact {fact} does not fit the state of instruction {number}.", fact=fact, number=number)
+                raise JournalCorrupt(message)
             if state is not None:
                 self.counts["contradictions"] += 1
             elif kind == _RELEASED:

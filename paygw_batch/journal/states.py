@@ -161,9 +161,8 @@ def parse_due_rows(lines: Iterable[Sequence[Any]]) -> list[DueRow]:
         # The state decides whether the row is sent, so it must match the newest fact, which the chain protects.
         # Otherwise, tampering with the table could cause a paid row to be sent again.
         if fact != newest_fact or target is not State.READY or attempt != standing[0]:
-            raise JournalCorrupt(
-                say("The state of instruction {number} does not follow from its newest fact.", number=number)
-            )
+            message = say("The state of instruction {number} does not follow from its newest fact.", number=number)
+            raise JournalCorrupt(message)
         if is_due:
             instruction = Instruction(client_orderid, country, currency, amount, form, json.loads(fields))
             rows.append(DueRow(number, row, instruction, Standing(State.READY, *standing), order_id))

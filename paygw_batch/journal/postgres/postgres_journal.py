@@ -247,9 +247,7 @@ def store_batch(
                     copy.write_row((number, batch, *stored_columns, *digest_columns))
     next_number = first
     reference = ""
-    query = (
-        "SELECT number, client_orderid, fields, content, replaces FROM instruction WHERE number >= %s AND number < %s"
-    )
+    query = "SELECT number, client_orderid, fields, replaces FROM instruction WHERE number >= %s AND number < %s"
     while lines := fetch(connection, f"{query} ORDER BY number", (next_number, next_number + 10_000)):
         if next_number == first:
             reference = derived_reference(lines[0][1]) or ""
@@ -272,7 +270,7 @@ def store_batch(
 
 
 def _copy_ids_and_words(connection: Connection[Row], operation: str, lines: list[Row]) -> None:
-    new_ids = sorted((client_orderid, number) for number, client_orderid, _, _, replaces in lines if replaces is None)
+    new_ids = sorted((client_orderid, number) for number, client_orderid, _, replaces in lines if replaces is None)
     with connection.cursor() as cursor, cursor.copy("COPY order_id FROM STDIN") as copy:
         for client_orderid, number in new_ids:
             copy.write_row((operation, client_orderid, number, normalise_spelling(client_orderid)))

@@ -263,9 +263,8 @@ def check_tables(connection: apsw.Connection, path: Path) -> None:
     actual, expected = _read_schema(connection), _expected_schema()
     if actual != expected:
         names = sorted({name for name, _ in actual ^ expected})
-        raise JournalCorrupt(
-            say("The schema of the journal {path} was altered: {names}.", path=path, names=", ".join(names)[:200])
-        )
+        message = say("The schema of the journal {path} was altered: {names}.", path=path, names=", ".join(names)[:200])
+        raise JournalCorrupt(message)
 
 
 def load_identity(connection: apsw.Connection) -> Identity:

@@ -319,11 +319,8 @@ class SqliteJournal(SqliteReader, Journal):
     def _stage_part(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         refusals = self._refused_intents(entries)
         accepted = [entry for index, entry in enumerate(entries) if index not in refusals]
-        moves = (has_moved for _, _, has_moved in self._record(accepted))
-        return [
-            refusals.get(index) or (MoveResult.MOVED if next(moves) else MoveResult.NOT_MOVED)
-            for index in range(len(entries))
-        ]
+        moves = (MoveResult.MOVED if has_moved else MoveResult.NOT_MOVED for *_, has_moved in self._record(accepted))
+        return [refusals.get(index) or next(moves) for index in range(len(entries))]
 
     def _refused_intents(self, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
         """Return refused intents' results by index: the row is held, or the attempt is not its next one."""

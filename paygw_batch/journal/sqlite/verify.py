@@ -72,13 +72,8 @@ def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mappi
     batch_counts = check_batches(tables)
     row_counts = RowReplay(tables, progress).run()
     ((facts,),), ((evidence_count,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_evidence")
-    return {
-        **row_counts,
-        **batch_counts,
-        "facts": facts,
-        "evidence": evidence_count,
-        "audit_entries": check_trail(tables),
-    }
+    entry_count = check_trail(tables)
+    return {**row_counts, **batch_counts, "facts": facts, "evidence": evidence_count, "audit_entries": entry_count}
 
 
 def _check_indexes(connection: apsw.Connection) -> None:
