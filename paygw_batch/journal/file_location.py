@@ -405,12 +405,11 @@ class FileLocation(JournalLocation):
 
     def _reader_notes(self, examined: ExaminedJournal, *, must_be_known: bool) -> tuple[str, ...]:
         if examined.version < len(migrations()):
-            raise JournalError(
-                say(
-                    "The journal {path} was written by an older version. The next `submit` or `resume` upgrades it.",
-                    path=self.path,
-                )
+            message = say(
+                "The journal {path} was written by an older version. The next `submit` or `resume` upgrades it.",
+                path=self.path,
             )
+            raise JournalError(message)
         try:
             self._require_known(examined)
         except JournalNotAdopted as error:

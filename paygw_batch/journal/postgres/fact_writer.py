@@ -123,11 +123,8 @@ class FactWriter:
             is_long=True,
         )
         entries = [Entry(number, attempt, Interrupted(), max(at, sent_at)) for number, attempt, sent_at in in_flight]
-        results = [
-            result
-            for start in range(0, len(entries), _CHUNK_SIZE)
-            for result in self.append(entries[start : start + _CHUNK_SIZE])
-        ]
+        starts = range(0, len(entries), _CHUNK_SIZE)
+        results = [result for start in starts for result in self.append(entries[start : start + _CHUNK_SIZE])]
         return results.count(MoveResult.MOVED)
 
     def close(self) -> None:

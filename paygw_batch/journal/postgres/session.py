@@ -120,23 +120,19 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
             **_KEEPALIVES,
         )
     except psycopg.Error as error:
-        raise JournalError(
-            say(
-                "The journal's database {place} cannot be reached: {reason}.",
-                place=server.place,
-                reason=error_reason(error),
-            ),
-            hint=say(_HINT),
-        ) from None
+        message = say(
+            "The journal's database {place} cannot be reached: {reason}.",
+            place=server.place,
+            reason=error_reason(error),
+        )
+        raise JournalError(message, hint=say(_HINT)) from None
     try:
         with time_limit(connection, server.commit_limit_s):
             _configure_and_check(connection, server, idle_limit if write else None)
     except psycopg.Error as error:
         connection.close()
-        raise JournalError(
-            say("The database {place} cannot be used: {reason}.", place=server.place, reason=error_reason(error)),
-            hint=say(_HINT),
-        ) from None
+        message = say("The database {place} cannot be used: {reason}.", place=server.place, reason=error_reason(error))
+        raise JournalError(message, hint=say(_HINT)) from None
     except BaseException:
         connection.close()
         raise
@@ -306,10 +302,10 @@ def translating_errors(server: Server) -> Iterator[None]:
             hint=say("Nothing was sent. To see the role's permissions, run `paygw-batch doctor`."),
         ) from None
     except psycopg.Error as error:
-        raise JournalError(
-            say("The journal in {place} cannot be used: {reason}.", place=server.place, reason=error_reason(error)),
-            hint=say(_HINT),
-        ) from None
+        message = say(
+            "The journal in {place} cannot be used: {reason}.", place=server.place, reason=error_reason(error)
+        )
+        raise JournalError(message, hint=say(_HINT)) from None
 
 
 @contextmanager

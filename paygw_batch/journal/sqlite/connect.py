@@ -107,13 +107,8 @@ def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
         # Keeps the write-ahead log when the last connection closes, so that readers need not create one.
         persist = ctypes.c_int(1)
         connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(persist))
-        settings |= {
-            "journal_mode": "wal",
-            "synchronous": _SYNCHRONOUS_FULL,
-            "fullfsync": 1,
-            "checkpoint_fullfsync": 1,
-            "journal_size_limit": _WAL_LIMIT_BYTES,
-        }
+        settings |= {"journal_mode": "wal", "synchronous": _SYNCHRONOUS_FULL, "fullfsync": 1, "checkpoint_fullfsync": 1}
+        settings["journal_size_limit"] = _WAL_LIMIT_BYTES
     else:
         settings["query_only"] = 1
         prevent_writes_on_close(connection)  # readers cannot checkpoint the log when they close
@@ -207,10 +202,8 @@ def tables_version(connection: apsw.Connection, path: Path) -> int:
             hint=say("Set [journal] url to that database, and keep this file as an archive."),
         )
     if version > len(migrations()):
-        raise JournalError(
-            say("The journal {path} was written by a newer version of this program.", path=path),
-            hint=say("Install that version, or a later one."),
-        )
+        message = say("The journal {path} was written by a newer version of this program.", path=path)
+        raise JournalError(message, hint=say("Install that version, or a later one."))
     return int(version)
 
 
