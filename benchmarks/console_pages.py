@@ -145,18 +145,18 @@ class ServedPages:
 
 
 @contextmanager
-def served_pages(place: Office) -> Iterator[ServedPages]:
+def served_pages(machine: Office) -> Iterator[ServedPages]:
     """Serve the pages of an office's journal in a separate process, with a person signed in."""
     port = free_port()
-    config = place.directory / "console.toml"
+    config = machine.directory / "console.toml"
     keys = {name: encode_public_key(Ed25519PrivateKey.generate().public_key()) for name in (MAKER, APPROVER)}
     makers, approvers = (f'{name} = "{keys[name].text}"' for name in (MAKER, APPROVER))
     people = f"[approval.makers]\n{makers}\n[approval.approvers]\n{approvers}\n"
     config.write_text(f"{(config_dir() / 'sandbox.toml').read_text(encoding='utf-8')}\n{people}", encoding="utf-8")
-    cookie = _create_session(place, config, keys[MAKER])
-    command = [sys.executable, "-m", "paygw_batch", "--config", str(config), "--journal", str(place.journal)]
+    cookie = _create_session(machine, config, keys[MAKER])
+    command = [sys.executable, "-m", "paygw_batch", "--config", str(config), "--journal", str(machine.journal)]
     with subprocess.Popen(
-        [*command, "console", "--port", str(port)], cwd=ROOT, env=place.environment(), stdout=subprocess.DEVNULL
+        [*command, "console", "--port", str(port)], cwd=ROOT, env=machine.environment(), stdout=subprocess.DEVNULL
     ) as process:
         try:
             wait_for_server(port, process)
@@ -165,14 +165,14 @@ def served_pages(place: Office) -> Iterator[ServedPages]:
             process.terminate()
 
 
-def _create_session(place: Office, config: Path, key: PublicKey) -> str:
+def _create_session(machine: Office, config: Path, key: PublicKey) -> str:
     """Create a session before the console starts."""
-    environ = place.environment()
-    settings = load_settings(config, environ=environ, flags={("journal", "path"): str(place.journal)})
+    environ = machine.environment()
+    settings = load_settings(config, environ=environ, flags={("journal", "path"): str(machine.journal)})
     members = load_members(settings)
     maker = next(member for member in members if member.name == MAKER)
     sessions = WebSessions(
-        StoredSessions(place.journal),
+        StoredSessions(machine.journal),
         members=members,
         keys={key: maker},
         methods=frozenset(SignInMethod),
@@ -186,11 +186,11 @@ def _create_session(place: Office, config: Path, key: PublicKey) -> str:
         sessions.close()
 
 
-def page_times(place: Office, pages: ServedPages, times: int) -> Iterator[PageTime]:
+def page_times(machine: Office, pages: ServedPages, times: int) -> Iterator[PageTime]:
     """Yield the time of each page about the newest batch of an office's journal."""
-    os.environ["XDG_STATE_HOME"] = place.environment()["XDG_STATE_HOME"]
+    os.environ["XDG_STATE_HOME"] = machine.environment()["XDG_STATE_HOME"]
     settings = load_settings(
-        config_dir() / "sandbox.toml", environ=place.environment(), flags={("journal", "path"): str(place.journal)}
+        config_dir() / "sandbox.toml", environ=machine.environment(), flags={("journal", "path"): str(machine.journal)}
     )
     with open_journal_to_read(settings) as journal:
         record = journal.batches()[-1]

@@ -14,16 +14,16 @@ from paygw_batch.countries.data import config_dir
 _LONGEST_S = 3_600.0
 
 
-def measure_first_byte(place: Office, sheet: Path) -> CommandResult:
+def measure_first_byte(machine: Office, sheet: Path) -> CommandResult:
     """Run `submit` against a listener that never answers, kill it at its first byte, and return its cost.
 
     Raises `RuntimeError` if the command ends before.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        gateway = replace(place.gateway, base_url=f"http://localhost:{listener.getsockname()[1]}")
-        before = ["--config", str(config_dir() / "sandbox.toml"), "--journal", str(place.journal), "--quiet"]
+        gateway = replace(machine.gateway, base_url=f"http://localhost:{listener.getsockname()[1]}")
+        before = ["--config", str(config_dir() / "sandbox.toml"), "--journal", str(machine.journal), "--quiet"]
         command = [sys.executable, "-m", "paygw_batch", *before, "submit", str(sheet)]
-        environ = replace(place, gateway=gateway).environment()
+        environ = replace(machine, gateway=gateway).environment()
         # The journal was created for another port of this machine, so a person confirms that it is the same gateway.
         adopt = [sys.executable, "-m", "paygw_batch", *before, "journal", "adopt", "--yes"]
         subprocess.run(adopt, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, check=True)

@@ -54,12 +54,12 @@ class OpeningCost:
     peaks_mib: dict[str, float]
 
 
-def measure_opening(place: Office, sheet: Path) -> OpeningCost:
+def measure_opening(machine: Office, sheet: Path) -> OpeningCost:
     """Run `submit` until its first payout would be sent."""
-    words = ["--journal", str(place.journal), "--quiet", "submit", str(sheet)]
+    words = ["--journal", str(machine.journal), "--quiet", "submit", str(sheet)]
     started_s = time.time()
     command = [sys.executable, "-m", "benchmarks.opening", "--until-first-request", *words]
-    ended = subprocess.run(command, cwd=ROOT, env=place.environment(), capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, cwd=ROOT, env=machine.environment(), capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise RuntimeError(f"submit ended with {ended.returncode}: {ended.stderr[-2000:]}")
     found = json.loads(ended.stdout.splitlines()[-1])
@@ -152,8 +152,8 @@ def main() -> None:
         sheet = Office(Path(name), merchant.key, NOBODY).make_sheet(arguments.rows)
         found = []
         for _ in range(arguments.repetitions):
-            with office(Path(name), merchant.key, NOBODY) as place:  # with an empty journal
-                found.append(measure_opening(place, sheet))
+            with office(Path(name), merchant.key, NOBODY) as machine:  # with an empty journal
+                found.append(measure_opening(machine, sheet))
     print(format_openings(found, arguments.rows))
 
 

@@ -81,11 +81,11 @@ def _open_journal(trial: Trial) -> Iterator[Journal]:
 def journal_on_disk(directory: Path) -> Iterator[SqliteJournal]:
     """Yield a new journal on the disk of `directory`."""
     with tempfile.TemporaryDirectory(dir=directory) as name:
-        place = Path(name)
+        folder = Path(name)
         at = FileLocation(
-            place / "journal.sqlite3",
+            folder / "journal.sqlite3",
             endpoint=EndpointIdentity("benchmark", "1000"),
-            known_dir=place / "journals",
+            known_dir=folder / "journals",
             now=lambda: timestamp(datetime.now(UTC)),
         )
         at.create("benchmark")

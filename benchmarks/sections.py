@@ -272,8 +272,8 @@ def opening(bench: Bench) -> str:
     for rows in dict.fromkeys(bench.rows(size) for size in SIZES if size <= bench.most_rows):
         ended = []
         for _ in range(bench.repetitions if rows < SIZES[-1] else 1):
-            with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-                ended.append(measure_first_byte(place, place.make_sheet(rows)))
+            with office(bench.directory, bench.merchant.key, bench.gateway) as machine:
+                ended.append(measure_first_byte(machine, machine.make_sheet(rows)))
                 report_progress(f"{rows:,} rows: {ended[-1].seconds:.1f} s to the first byte")
         seconds, cpu_s, peaks = zip(*((one.seconds, one.cpu_s, one.peak_mib) for one in ended), strict=True)
         spread = f"{format_figure(min(seconds))} to {format_figure(max(seconds))} s"
@@ -316,11 +316,11 @@ def commands(bench: Bench) -> str:
 
 def _run_all_commands(bench: Bench, rows: int, parts: list[str]) -> Iterator[tuple[str, CommandResult]]:
     """Run every command on a sheet of `rows` rows with an empty journal."""
-    with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-        sheet = place.make_sheet(rows)
+    with office(bench.directory, bench.merchant.key, bench.gateway) as machine:
+        sheet = machine.make_sheet(rows)
         if rows > MAX_SENT_ROWS:
             for command, words in {"validate": ("validate",), "submit": ("submit", "--dry-run")}.items():
-                ended = place.call(*words, str(sheet))
+                ended = machine.call(*words, str(sheet))
                 parts.append(_command_row(rows, " ".join(words), ended))
                 yield command, ended
             return
@@ -330,14 +330,14 @@ def _run_all_commands(bench: Bench, rows: int, parts: list[str]) -> Iterator[tup
             "submit again": ("submit", str(sheet)),
             "resume": ("resume", str(sheet)),
             "status": ("status", str(sheet)),
-            "reconcile": ("reconcile", str(sheet), "--out", str(place.directory / "again.csv")),
+            "reconcile": ("reconcile", str(sheet), "--out", str(machine.directory / "again.csv")),
             "verify": ("verify",),
         }.items():
-            ended = place.call(*words)
+            ended = machine.call(*words)
             parts.append(_command_row(rows, command, ended))
             report_progress(parts[-1])
             yield command, ended
-        parts.append(f"| {rows:,} | journal | | {place.journal_bytes() / rows:,.0f} bytes | | |")
+        parts.append(f"| {rows:,} | journal | | {machine.journal_bytes() / rows:,.0f} bytes | | |")
 
 
 def _command_row(rows: int, command: str, ended: CommandResult) -> str:
@@ -357,16 +357,16 @@ def resumed(bench: Bench) -> str:
         "| rows | command | wall | a row | processor time a row | peak memory |",
         "| ---: | --- | ---: | ---: | ---: | ---: |",
     ]
-    with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-        sheet = place.make_sheet(rows)
-        run_isolated(open_sent_batch, sheet, place.journal, place.environment())
+    with office(bench.directory, bench.merchant.key, bench.gateway) as machine:
+        sheet = machine.make_sheet(rows)
+        run_isolated(open_sent_batch, sheet, machine.journal, machine.environment())
         for words in (
             ("resume", str(sheet)),
             ("status", str(sheet)),
             ("status", str(sheet), "--row", "2"),
             ("verify",),
         ):
-            ended = place.call(*words)
+            ended = machine.call(*words)
             parts.append(_command_row(rows, " ".join(word for word in words if word != str(sheet)), ended))
             report_progress(parts[-1])
             if "--row" in words and rows == MAX_SENT_ROWS:
@@ -378,14 +378,14 @@ def resumed(bench: Bench) -> str:
 
 def start(bench: Bench) -> str:
     """Measure the start-up time of the program."""
-    with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-        sheet = place.make_sheet(10)
+    with office(bench.directory, bench.merchant.key, bench.gateway) as machine:
+        sheet = machine.make_sheet(10)
         program = [sys.executable, "-m", "paygw_batch"]
         found = bench.side_by_side(
             {
                 "python -c pass": lambda: run_timed([sys.executable, "-c", "pass"]).sample(),
                 "paygw-batch --help": lambda: run_timed([*program, "--help"]).sample(),
-                "validate, ten rows": lambda: place.call("validate", str(sheet)).sample(),
+                "validate, ten rows": lambda: machine.call("validate", str(sheet)).sample(),
             },
             "s",
         )
@@ -408,14 +408,14 @@ def console(bench: Bench) -> str:
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     p95s_ms = []
-    with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-        run_isolated(open_sent_batch, place.make_sheet(rows), place.journal, place.environment())
-        with served_pages(place) as pages:
-            for page in page_times(place, pages, max(3, round(PAGE_TIMES * min(1.0, bench.scale)))):
+    with office(bench.directory, bench.merchant.key, bench.gateway) as machine:
+        run_isolated(open_sent_batch, machine.make_sheet(rows), machine.journal, machine.environment())
+        with served_pages(machine) as pages:
+            for page in page_times(machine, pages, max(3, round(PAGE_TIMES * min(1.0, bench.scale)))):
                 parts.append(page.line())
                 report_progress(parts[-1])
                 p95s_ms.append(page.p95_ms)
-            upload_s = pages.upload(place.make_sheet(uploaded, prefix="NEW", bad_share=0.01))
+            upload_s = pages.upload(machine.make_sheet(uploaded, prefix="NEW", bad_share=0.01))
             peak_mib = pages.peak_mib()
     contenders = {f"a run, {tabs} tabs": partial(_pay_while_polled, bench, tabs) for tabs in (0, TABS)}
     found = bench.side_by_side(contenders, "s")
@@ -438,11 +438,11 @@ def console(bench: Bench) -> str:
 
 def _pay_while_polled(bench: Bench, tabs: int) -> Sample:
     """Pay a sheet while `tabs` tabs of a console poll an earlier payout."""
-    with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-        place.call("submit", str(place.make_sheet(10, prefix="BEFORE")))
-        sheet = place.make_sheet(bench.rows(20_000))
-        with served_pages(place) as pages, polling_tabs(pages, tabs):
-            return place.call("submit", str(sheet)).sample()
+    with office(bench.directory, bench.merchant.key, bench.gateway) as machine:
+        machine.call("submit", str(machine.make_sheet(10, prefix="BEFORE")))
+        sheet = machine.make_sheet(bench.rows(20_000))
+        with served_pages(machine) as pages, polling_tabs(pages, tabs):
+            return machine.call("submit", str(sheet)).sample()
 
 
 def several(bench: Bench) -> str:
@@ -460,12 +460,12 @@ def _compare_workers(bench: Bench, server: PostgresServer, rows: int) -> str:
     shared: dict[str, list[Shared]] = defaultdict(list)
 
     def pay_from_file() -> Sample:
-        with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-            return paid_from_a_file(place, rows)
+        with office(bench.directory, bench.merchant.key, bench.gateway) as machine:
+            return paid_from_a_file(machine, rows)
 
     def pay_from_postgres(name: str, workers: int) -> Sample:
-        with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-            shared[name].append(pay_by_workers(place, server, workers, rows))
+        with office(bench.directory, bench.merchant.key, bench.gateway) as machine:
+            shared[name].append(pay_by_workers(machine, server, workers, rows))
         return shared[name][-1].paid_per_s
 
     names = {"PostgreSQL, `submit` alone": 0, "PostgreSQL, 1 worker": 1, "PostgreSQL, 4 workers": 4}
@@ -497,8 +497,8 @@ def _compare_workers(bench: Bench, server: PostgresServer, rows: int) -> str:
 
 def _shared_rate(bench: Bench, server: PostgresServer) -> str:
     rows = max(int(SHARED_RATE_PER_S * 8), round(SHARED_RATE_PER_S * SHARED_RATE_S * min(1.0, bench.scale)))
-    with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-        kept = measure_shared_rate(place, server, 4, SHARED_RATE_PER_S, rows)
+    with office(bench.directory, bench.merchant.key, bench.gateway) as machine:
+        kept = measure_shared_rate(machine, server, 4, SHARED_RATE_PER_S, rows)
     bench.goals.append(
         Goal("most orders in any second : the rate, 4 workers", "", (kept.most,), 1.05, 1.05, at_most=True)
     )

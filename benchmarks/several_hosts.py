@@ -74,32 +74,32 @@ def server_on_disk() -> Iterator[PostgresServer]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def paid_from_a_file(place: Office, rows: int) -> Sample:
+def paid_from_a_file(machine: Office, rows: int) -> Sample:
     """Pay a sheet from a journal in a file, and return the rows per second."""
-    ended = place.call("submit", str(place.make_sheet(rows)))
+    ended = machine.call("submit", str(machine.make_sheet(rows)))
     return Sample(rows / ended.seconds, 1e6 * ended.cpu_s / rows)
 
 
 @contextmanager
-def branch(place: Office, url: str, workers: int) -> Iterator[Branch]:
+def branch(machine: Office, url: str, workers: int) -> Iterator[Branch]:
     """Yield a branch with a new journal and live workers, and stop them afterwards."""
-    config = place.directory / "several.toml"
+    config = machine.directory / "several.toml"
     text = (config_dir() / "sandbox.toml").read_text(encoding="utf-8")
     journal = f'[journal]\nurl = "{url}"\nreplication = "none"\n\n'
     config.write_text(re.sub(r"\[journal\]\n.*?\n(?=\[)", lambda _: journal, text, flags=re.DOTALL), encoding="utf-8")
     command = [sys.executable, "-m", "paygw_batch", "--config", str(config), "--quiet"]
-    run_timed([*command, "journal", "new"], _host_environment(place, "desk"))
+    run_timed([*command, "journal", "new"], _host_environment(machine, "desk"))
     with ExitStack() as stack:
-        started = [stack.enter_context(_start_worker(place, command, number)) for number in range(workers)]
-        _wait_for_workers([*command, "--json", "workers"], place, workers)
-        yield Branch(place, command, started)
+        started = [stack.enter_context(_start_worker(machine, command, number)) for number in range(workers)]
+        _wait_for_workers([*command, "--json", "workers"], machine, workers)
+        yield Branch(machine, command, started)
 
 
-def pay_by_workers(place: Office, server: PostgresServer, workers: int, rows: int) -> Shared:
+def pay_by_workers(machine: Office, server: PostgresServer, workers: int, rows: int) -> Shared:
     """Pay a sheet by `workers` workers and the `submit` that starts them; with 0, `submit` sends by itself."""
     database = server.new_database()
-    sheet = place.make_sheet(rows)
-    with branch(place, server.url(database), workers) as paying:
+    sheet = machine.make_sheet(rows)
+    with branch(machine, server.url(database), workers) as paying:
         before = [_cpu_s(process.pid) for process in paying.workers]
         server_s, bytes_before = _cpu_s(_postmaster(server)), _database_size(server, database)
         with record_memory([process.pid for process in paying.workers]) as held:
@@ -113,8 +113,8 @@ def pay_by_workers(place: Office, server: PostgresServer, workers: int, rows: in
 
 
 @contextmanager
-def _start_worker(place: Office, command: Sequence[str], number: int) -> Iterator["subprocess.Popen[bytes]"]:
-    environment = _host_environment(place, f"host-{number}")
+def _start_worker(machine: Office, command: Sequence[str], number: int) -> Iterator["subprocess.Popen[bytes]"]:
+    environment = _host_environment(machine, f"host-{number}")
     with subprocess.Popen(
         [*command, "work"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
     ) as process:
@@ -124,12 +124,12 @@ def _start_worker(place: Office, command: Sequence[str], number: int) -> Iterato
             process.terminate()
 
 
-def _wait_for_workers(command: Sequence[str], place: Office, workers: int) -> None:
+def _wait_for_workers(command: Sequence[str], machine: Office, workers: int) -> None:
     """Wait until this number of workers is alive. Raises `RuntimeError` if they do not start."""
     give_up_s = time.monotonic() + _PATIENCE_S
     while True:
         completed = subprocess.run(
-            command, cwd=ROOT, env=_host_environment(place, "desk"), capture_output=True, text=True, check=False
+            command, cwd=ROOT, env=_host_environment(machine, "desk"), capture_output=True, text=True, check=False
         )
         if completed.stdout.count('"is_alive": true') >= workers:
             return
@@ -138,9 +138,9 @@ def _wait_for_workers(command: Sequence[str], place: Office, workers: int) -> No
         time.sleep(0.2)
 
 
-def _host_environment(place: Office, name: str) -> dict[str, str]:
+def _host_environment(machine: Office, name: str) -> dict[str, str]:
     """Return the environment of a host with its own state directory."""
-    return {**place.environment(), "XDG_STATE_HOME": str(place.directory / name)}
+    return {**machine.environment(), "XDG_STATE_HOME": str(machine.directory / name)}
 
 
 def _cpu_s(session: int) -> float:

@@ -24,12 +24,14 @@ class RateResult:
     least: float
 
 
-def measure_shared_rate(place: Office, server: PostgresServer, workers: int, rate_per_s: int, rows: int) -> RateResult:
+def measure_shared_rate(
+    machine: Office, server: PostgresServer, workers: int, rate_per_s: int, rows: int
+) -> RateResult:
     """Pay a sheet by workers that share a rate, and return its measurement. Raises `ValueError` for too few rows."""
     database = server.new_database()
-    home = place.directory / "recording"
+    home = machine.directory / "recording"
     with lean_gateway(home, approves_all=True) as at:
-        recorded = replace(place, gateway=replace(place.gateway, base_url=at.url))
+        recorded = replace(machine, gateway=replace(machine.gateway, base_url=at.url))
         sheet = recorded.make_sheet(rows)
         with branch(recorded, server.url(database), workers) as paying:
             paying.call("limits", "--rate", str(rate_per_s), "--by", "bench")

@@ -156,8 +156,8 @@ def floor_of(parts: tuple[str, ...]) -> int | None:
     return next(iter(own or [number for number, names in enumerate(floors) if names == ["*"]]), None)
 
 
-def is_within(place: Path, folder: str) -> bool:
-    return str(place) == folder or str(place).startswith(f"{folder}/")
+def is_within(module: Path, folder: str) -> bool:
+    return str(module) == folder or str(module).startswith(f"{folder}/")
 
 
 def check_each_file(holds: Callable[[Path], None]) -> Callable[[], None]:
@@ -226,11 +226,11 @@ def test_modules_import_only_lower_layers_of_package(path: Path) -> None:
 
 @check_each_file
 def test_each_heavy_library_is_imported_only_where_allowed(path: Path) -> None:
-    place = path.relative_to(PACKAGE)
+    module = path.relative_to(PACKAGE)
     for name in imported_modules(path):
         rooms = ROOMS_OF_LIBRARIES.get(name.split(".")[0])
         if rooms is not None:
-            assert any(is_within(place, folder) for folder in rooms), f"{name} has no business in {place}"
+            assert any(is_within(module, folder) for folder in rooms), f"{name} has no business in {module}"
 
 
 DOORS_OF_THE_JOURNAL = {"location", "file_location", "known_journals", "adopt", "sqlite.connect"}

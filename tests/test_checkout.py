@@ -34,14 +34,14 @@ READERS = (
 
 @pytest.fixture(scope="module")
 def used_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = copy_versioned(tmp_path_factory.mktemp("used"), "")
+    folder = copy_versioned(tmp_path_factory.mktemp("used"), "")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     for words in (["init", "--quiet"], ["add", "--all", "--force"]):
-        subprocess.run(["git", *words], cwd=place, env=environ, check=True)
+        subprocess.run(["git", *words], cwd=folder, env=environ, check=True)
     for name, text in LEFT.items():
-        (place / name).parent.mkdir(exist_ok=True)
-        (place / name).write_text(text)
-    return place
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
 @pytest.mark.long

@@ -87,9 +87,9 @@ def test_image_build_gets_only_needed_checkout_files(tmp_path: Path) -> None:
         files = [path for path in sent if path.is_relative_to(source)]
         assert files, f"{source} is not there, or .dockerignore names it"
         for file in files:
-            place = tmp_path / target / (file.name if target.endswith("/") else file.relative_to(source))
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / file, place)
+            folder = tmp_path / target / (file.name if target.endswith("/") else file.relative_to(source))
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, folder)
         sent.difference_update(files)
     assert sent == set()
     (build,) = (line for line in dockerfile_instructions("RUN") if "pip wheel" in line)

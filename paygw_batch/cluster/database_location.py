@@ -147,7 +147,7 @@ class DatabaseLocation(JournalLocation):
             check_other_journals(self._other_merchant_journals(), beside, command="journal new")
             session = stack.enter_context(self._session(write=True))
             key = self.endpoint.consumer_key_sha256
-            identity = Identity(secrets.token_hex(16), self.endpoint.name, now, self.server.place, key)
+            identity = Identity(secrets.token_hex(16), self.endpoint.name, now, self.server.location, key)
             if not schema.create_journal(session.connection, identity):
                 schema.check_version(session.connection, self.server)
                 self._require_merchant(session)
@@ -168,7 +168,7 @@ class DatabaseLocation(JournalLocation):
                 raise JournalError(
                     say(
                         "The role in [journal] url does not own the tables in {place}, so it cannot upgrade them.",
-                        place=self.server.place,
+                        place=self.server.location,
                     ),
                     hint=say(
                         "Nothing was changed. Use the owner's login in [journal] url for this one command, for example "
@@ -277,7 +277,7 @@ class DatabaseLocation(JournalLocation):
                     try:
                         log_concurrent_fact(folder, *fact)
                     except OSError as error:
-                        message = unwritable_message(self.server.place, log_failure_reason(error))
+                        message = unwritable_message(self.server.location, log_failure_reason(error))
                         raise JournalUnwritable(message) from None
 
                 yield record_notes
@@ -508,7 +508,9 @@ class DatabaseLocation(JournalLocation):
     def _require_merchant(self, session: Session) -> Identity:
         """Return the journal's identity. Raises `JournalError` if the journal has another merchant or endpoint."""
         identity = schema.load_identity(session.connection, self.server)
-        check_endpoint(evidence_log(session.connection, identity).endpoints(identity), self.endpoint, self.server.place)
+        check_endpoint(
+            evidence_log(session.connection, identity).endpoints(identity), self.endpoint, self.server.location
+        )
         return identity
 
     def _roll_call(self, identity: Identity) -> RollCall:

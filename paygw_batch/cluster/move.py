@@ -116,7 +116,7 @@ def move_journal(
     Waiting notifications are processed first. Raises `JournalHeld` while a run holds the file. Raises `JournalError`,
     leaving the file unchanged, if the file or the database cannot be used.
     """
-    path, place, now = source.path, target.server.place, target.now()
+    path, place, now = source.path, target.server.location, target.now()
     if not path.parent.exists() or not check_journal_files(path):
         raise JournalMissing(
             say("There is no journal at {path}.", path=path),
@@ -171,7 +171,7 @@ def _copy_and_mark(
     with closing(source.open_to_write(_COMMAND)) as journal:
         journal.mark_interrupted(now)
         journal.process_arrivals(status_words, at=now)
-        with journal.move_transaction(target.server.place), closing(connect(source.path, write=False)) as file:
+        with journal.move_transaction(target.server.location), closing(connect(source.path, write=False)) as file:
             file.execute("BEGIN")
             counts = journal.verify()
             process = (socket.gethostname(), boot_id(), os.getpid(), _COMMAND, "run", target.intent_lives_s)
@@ -252,5 +252,5 @@ def _record_new_location(target: DatabaseLocation, identity: Identity, now: str)
     with target.known_journals.hold_lock(now):
         entry = target.known_journals.entry(identity.journal_id)
         endpoints = (target.endpoint,) if entry is None else entry.names
-        known = KnownJournal(identity.journal_id, endpoints, target.server.place, identity.created_at)
+        known = KnownJournal(identity.journal_id, endpoints, target.server.location, identity.created_at)
         target.known_journals.write(known)

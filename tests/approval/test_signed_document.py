@@ -452,9 +452,9 @@ def test_plan_lists_and_counts_payments_in_sheet(tmp_path: Path, monkeypatch: py
     assert (result.rows, result.amended, result.totals) == (2, 1, {"KES": "905.00"})
 
 
-def content(place: Path, *rows: str) -> PlanContent:
-    place.mkdir(exist_ok=True)
-    return content_of(planned(sheet(place, *rows), in_memory_journal()))
+def content(folder: Path, *rows: str) -> PlanContent:
+    folder.mkdir(exist_ok=True)
+    return content_of(planned(sheet(folder, *rows), in_memory_journal()))
 
 
 def content_of(made: Plan) -> PlanContent:

@@ -24,9 +24,9 @@ def upgrade_program(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cluster_database(user: ClusterProgram) -> DatabaseLocation:
-    place = database_location(load_settings(user.config, environ=user.environ))
-    assert place is not None
-    return place
+    location = database_location(load_settings(user.config, environ=user.environ))
+    assert location is not None
+    return location
 
 
 def test_old_tables_are_refused_until_upgraded(cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,9 +179,9 @@ def test_each_row_in_doubt_sends_one_notice(program: Program, posts: Webhook) ->
 def test_each_contradicting_message_sends_one_notice(program: Program, posts: Webhook) -> None:
     configure_webhook(program, posts, 'webhook_for = ["contradicted"]')
     program.json("submit", program.sheet(kenyan_rows(2)))
-    place = journal_location(load_settings(program.config, environ=os.environ))
+    location = journal_location(load_settings(program.config, environ=os.environ))
     for row in (1, 2):
-        with closing(place.open_to_write("a test")) as journal:
+        with closing(location.open_to_write("a test")) as journal:
             assert isinstance(journal, SqliteJournal)
             journal.append([outcome_of(row, 1, OutcomeKind.REJECTED, timestamp(utc_now()))])
         assert [program.json("notices", "send")["sent"] for _ in range(2)] == [1, 0]

@@ -35,12 +35,12 @@ RESULTS = "SELECT job, exit_code FROM paygw_jobs.paygw_result ORDER BY job"
 
 @pytest.fixture
 def hosts(hosts: Hosts) -> Hosts:
-    (hosts.place / "drop").mkdir(mode=0o700)
+    (hosts.folder / "drop").mkdir(mode=0o700)
     return hosts
 
 
-def configure_timetable(host: Host, place: Path, at: str = ONCE, *, more: str = "") -> Host:
-    entry = f'[[timetable.pick_up]]\nfolder = "{place / "drop"}"\nat = "{at}"\n'
+def configure_timetable(host: Host, folder: Path, at: str = ONCE, *, more: str = "") -> Host:
+    entry = f'[[timetable.pick_up]]\nfolder = "{folder / "drop"}"\nat = "{at}"\n'
     text = host.config.read_text()
     host.config.write_text(f'{text}\n[timetable]\ntime_zone = "Africa/Nairobi"\n{more}\n{entry}')
     return host
@@ -52,9 +52,9 @@ def queue_job(hosts: Hosts, queue: str, *, ago_s: int = 0) -> None:
         connection.execute(ASKED, {"queue": queue, "arguments": json.dumps(due)})
 
 
-def drop_sheet(place: Path, name: str = "staff", *, rows: int = ROWS) -> None:
+def drop_sheet(folder: Path, name: str = "staff", *, rows: int = ROWS) -> None:
     """Put a settled sheet into the folder."""
-    sheet = place / "drop" / f"{name}.csv"
+    sheet = folder / "drop" / f"{name}.csv"
     sheet.write_text("\n".join([HEADING, *kenyan_rows(rows, prefix=name.upper())]) + "\n")
     os.utime(sheet, (1, 1))
 
@@ -71,37 +71,37 @@ def stop_workers(*workers: "subprocess.Popen[str]") -> None:
 
 
 def test_all_workers_send_scheduled_folder(hosts: Hosts) -> None:
-    place = hosts.place
-    workers = [configure_timetable(hosts.host(name), place).start("work") for name in ("one", "two")]
+    folder = hosts.folder
+    workers = [configure_timetable(hosts.host(name), folder).start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
-    drop_sheet(place)
-    queue_job(hosts, pick_up_job_name(place / "drop"))
+    drop_sheet(folder)
+    queue_job(hosts, pick_up_job_name(folder / "drop"))
     wait_until(lambda: hosts.ask(RESULTS))
-    assert hosts.ask(RESULTS) == [(pick_up_job_name(place / "drop"), 0)]
+    assert hosts.ask(RESULTS) == [(pick_up_job_name(folder / "drop"), 0)]
     assert is_paid_once(hosts)
-    file_names = sorted(path.name.partition("-")[2] for path in (place / "drop/done").iterdir())
+    file_names = sorted(path.name.partition("-")[2] for path in (folder / "drop/done").iterdir())
     assert file_names == ["staff.csv", "staff.reconciliation.csv", "staff.report.html", "staff.summary.json"]
     assert hosts.ask("SELECT count(*) FROM paygw.run") == [(1,)]
     wait_until(lambda: not hosts.ask(JOBS))  # finished jobs are deleted
     (job,) = hosts.office.json("workers")["jobs"]
-    assert (job["name"], job["exit_code"], job["is_being_done"]) == (pick_up_job_name(place / "drop"), 0, False)
-    assert "drop" in configure_timetable(hosts.office, place).run("workers").stdout
+    assert (job["name"], job["exit_code"], job["is_being_done"]) == (pick_up_job_name(folder / "drop"), 0, False)
+    assert "drop" in configure_timetable(hosts.office, folder).run("workers").stdout
     assert "jobs of workers" in hosts.office.run("doctor").stdout
     stop_workers(*workers)
 
 
 def test_missed_timetable_run_is_skipped(hosts: Hosts) -> None:
-    place, queue = hosts.place, pick_up_job_name(hosts.place / "drop")
-    drop_sheet(place)
+    folder, queue = hosts.folder, pick_up_job_name(hosts.folder / "drop")
+    drop_sheet(folder)
     queue_job(hosts, queue, ago_s=700)
-    worker = configure_timetable(hosts.host("one"), place).start("work")
+    worker = configure_timetable(hosts.host("one"), folder).start("work")
     hosts.wait_for_workers(worker)
     wait_until(lambda: any(one["missed_at"] for one in hosts.office.json("workers")["jobs"]))
     wait_until(lambda: not hosts.ask(JOBS))
     (job,) = hosts.office.json("workers")["jobs"]
     assert (job["name"], job["exit_code"], job["ended_at"]) == (queue, None, None)
     assert time.time() - datetime.fromisoformat(job["missed_at"]).timestamp() >= 700
-    assert (hosts.record().total(), (place / "drop/staff.csv").exists()) == (0, True)
+    assert (hosts.record().total(), (folder / "drop/staff.csv").exists()) == (0, True)
     queue_job(hosts, queue)
     wait_until(lambda: hosts.ask(RESULTS) == [(queue, 0)])
     assert is_paid_once(hosts)
@@ -117,7 +117,7 @@ def test_worker_skips_job_of_long_dead_worker(hosts: Hosts, silent_s: int, resul
         f"VALUES (now() - interval '{silent_s} s') RETURNING id) "
         "UPDATE procrastinate_jobs SET status = 'doing', worker_id = dead.id FROM dead"
     )
-    worker = configure_timetable(hosts.host("one"), hosts.place, more=f'verify = "{ONCE}"').start("work")
+    worker = configure_timetable(hosts.host("one"), hosts.folder, more=f'verify = "{ONCE}"').start("work")
     hosts.wait_for_workers(worker)
     wait_until(lambda: hosts.ask(RESULTS))
     assert hosts.ask(RESULTS) == [("verify", result)]
@@ -125,10 +125,10 @@ def test_worker_skips_job_of_long_dead_worker(hosts: Hosts, silent_s: int, resul
 
 
 def test_folder_of_dead_host_is_picked_up_once(hosts: Hosts) -> None:
-    place, queue = hosts.place, pick_up_job_name(hosts.place / "drop")
-    dying = configure_timetable(hosts.host("one"), place).start("work")
+    folder, queue = hosts.folder, pick_up_job_name(hosts.folder / "drop")
+    dying = configure_timetable(hosts.host("one"), folder).start("work")
     hosts.wait_for_workers(dying)
-    drop_sheet(place)
+    drop_sheet(folder)
     queue_job(hosts, queue)
     hosts.wait_for_record(5, dying)
     children = children_of(dying.pid)
@@ -136,14 +136,14 @@ def test_folder_of_dead_host_is_picked_up_once(hosts: Hosts) -> None:
     for child in children:
         os.kill(child, signal.SIGKILL)
     assert Counter(hosts.ask(JOBS))[("doing", 0)] == 1
-    other = configure_timetable(hosts.host("two"), place).start("work")
+    other = configure_timetable(hosts.host("two"), folder).start("work")
     wait_until(lambda: hosts.ask(RESULTS))
     assert hosts.ask(RESULTS)[0][1] in {0, 5}
     states = Counter(hosts.office.json("status")["states"])
     assert (set(states) <= {"paid", "in_doubt"}, states.total(), states["in_doubt"] <= 4) == (True, ROWS, True)
     assert set(hosts.record().values()) == {1}
-    assert not list((place / "drop").glob("working-*/*"))
-    assert [path.name.partition("-")[2] for path in (place / "drop/done").glob("*.csv")].count("staff.csv") == 1
+    assert not list((folder / "drop").glob("working-*/*"))
+    assert [path.name.partition("-")[2] for path in (folder / "drop/done").glob("*.csv")].count("staff.csv") == 1
     other.send_signal(signal.SIGTERM)
     other.communicate(timeout=PATIENCE_S)
     assert hosts.office.json("verify")["exit_code"] == 0
@@ -171,16 +171,16 @@ def test_emptied_job_tables_do_not_lose_payments(hosts: Hosts) -> None:
 
 
 def test_worker_takes_only_configured_jobs(hosts: Hosts) -> None:
-    (hosts.place / "backups").mkdir(mode=0o700)
-    backup = f'[timetable.backup]\nfolder = "{hosts.place / "backups"}"\nat = "{ONCE}"'
-    host = configure_timetable(hosts.host("one"), hosts.place, more=backup)
+    (hosts.folder / "backups").mkdir(mode=0o700)
+    backup = f'[timetable.backup]\nfolder = "{hosts.folder / "backups"}"\nat = "{ONCE}"'
+    host = configure_timetable(hosts.host("one"), hosts.folder, more=backup)
     host.more["PATH"] = f"{BIN}:{os.environ['PATH']}"
     worker = host.start("work")
     hosts.wait_for_workers(worker)
     queue_job(hosts, "verify")  # an entry that this host does not have
     queue_job(hosts, "backup")
     wait_until(lambda: hosts.ask(RESULTS))
-    (copy,) = (hosts.place / "backups").iterdir()
+    (copy,) = (hosts.folder / "backups").iterdir()
     assert (copy.stat().st_mode & 0o777, copy.read_bytes()[:5]) == (0o600, b"PGDMP")
     assert hosts.ask(RESULTS) == [("backup", 0)]
     wait_until(lambda: hosts.ask(JOBS) == [("todo", 0)])  # the result is written before its job is deleted
@@ -209,12 +209,12 @@ def test_workers_finish_run_after_run_folder_signal(tmp_path: Path, postgres_ser
 def test_second_run_folder_is_refused_while_first_runs(hosts: Hosts) -> None:
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
-    drop_sheet(hosts.place)
-    drop_sheet(hosts.place, "others", rows=7)
+    drop_sheet(hosts.folder)
+    drop_sheet(hosts.folder, "others", rows=7)
     with hosts.blocked_commits():
-        following = hosts.office.start("run-folder", hosts.place / "drop")
+        following = hosts.office.start("run-folder", hosts.folder / "drop")
         hosts.wait_until_blocked()
-        second = hosts.host("two").run("run-folder", hosts.place / "drop")
+        second = hosts.host("two").run("run-folder", hosts.folder / "drop")
         assert (second.exit_code, "is already doing this" in second.stderr) == (7, True), second.stderr
     stdout, stderr = following.communicate(timeout=PATIENCE_S)
     assert following.returncode == 0, stdout + stderr
@@ -224,10 +224,10 @@ def test_second_run_folder_is_refused_while_first_runs(hosts: Hosts) -> None:
 
 @pytest.mark.long
 def test_timetable_job_runs_once_across_hosts(hosts: Hosts) -> None:
-    place = hosts.place
-    workers = [configure_timetable(hosts.host(name), place, "* * * * *").start("work") for name in ("one", "two")]
+    folder = hosts.folder
+    workers = [configure_timetable(hosts.host(name), folder, "* * * * *").start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
-    drop_sheet(place)
+    drop_sheet(folder)
     wait_until(lambda: hosts.record().total() == ROWS, look_every_s=0.5)
     deferred = hosts.ask("SELECT defer_timestamp FROM paygw_jobs.procrastinate_periodic_defers")
     assert len(set(deferred)) == len(deferred)

@@ -19,8 +19,8 @@ COMMANDS = re.compile(r"pip install --require-hashes -r (\S+) && pip install --n
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("installed")
-    return install_program(build_wheel(place), place / "venv")
+    folder = tmp_path_factory.mktemp("installed")
+    return install_program(build_wheel(folder), folder / "venv")
 
 
 def run_installed(programs: Path, home: Path, *words: str) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def run_installed(programs: Path, home: Path, *words: str) -> dict[str, Any]:
 
 def test_wheel_installs_package_and_man_pages(programs: Path, tmp_path: Path) -> None:
     command = [str(programs / "python"), "-c", "import paygw_batch; print(paygw_batch.__file__)"]
-    place = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert (str(programs.parent) in place, str(ROOT) in place) == (True, False)
+    folder = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert (str(programs.parent) in folder, str(ROOT) in folder) == (True, False)
     installed = {path.name for path in (programs.parent / "share" / "man" / "man1").iterdir()}
     assert installed == {path.name for path in versioned_files("docs/man")}
 

@@ -43,26 +43,26 @@ def upload_sheet(person: Person, content: bytes, name: str = "payroll-november.c
     return answer.headers["location"]
 
 
-def sign_sheet(person: Person, place: str) -> str:
+def sign_sheet(person: Person, draft: str) -> str:
     """Sign a ready sheet and return the code of its plan."""
-    page = person.get(f"{place}/plan").text
+    page = person.get(f"{draft}/plan").text
     code = str(re.findall(r'<span class="code">([\w ]+)</span>', page)[0])
-    assert person.post(f"{place}/sign").status_code == 303
+    assert person.post(f"{draft}/sign").status_code == 303
     return code
 
 
-def digest(person: Person, place: str) -> str:
-    return str(re.findall(r'name="digest" value="(\w+)"', person.get(f"{place}/plan").text)[0])
+def digest(person: Person, draft: str) -> str:
+    return str(re.findall(r'name="digest" value="(\w+)"', person.get(f"{draft}/plan").text)[0])
 
 
 def payable_count(page: str) -> str:
     return str(re.findall(r'<tfoot><tr><th scope="row" class="lead">All</th><td class="number">([\d,]+)</td>', page)[0])
 
 
-def wait_until_finished(person: Person, place: str) -> str:
+def wait_until_finished(person: Person, draft: str) -> str:
     """Wait until the payout's run has ended, and return its page."""
-    wait_until(lambda: person.get(f"{place}/plan").status_code == 303, "the payout does not start")
-    payout = person.get(f"{place}/plan").headers["location"]
+    wait_until(lambda: person.get(f"{draft}/plan").status_code == 303, "the payout does not start")
+    payout = person.get(f"{draft}/plan").headers["location"]
     wait_until(lambda: re.search("Finished|Paused", person.get(payout).text), "the payout does not end")
     return person.get(payout).text
 
@@ -74,8 +74,8 @@ KE,P-2,200.00,280.00,Halima Abdi,254712345002,+254712345002
 """
 
 
-def open_payout_folder(house: House, place: str) -> PayoutFolder:
-    return PayoutFolder(house.console.directory / place.rpartition("/")[2])
+def open_payout_folder(house: House, draft: str) -> PayoutFolder:
+    return PayoutFolder(house.console.directory / draft.rpartition("/")[2])
 
 
 def submit_sheet(program: Program, folder: PayoutFolder) -> tuple[int, str]:

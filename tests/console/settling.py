@@ -36,13 +36,13 @@ def settle(
     person: Person, batch: str, row: int, said: str, evidence: str = TICKET, attempt: str = "1"
 ) -> Sequence[str]:
     """Settle a row with the form of its page, and return the status and the redirect."""
-    place = f"/payouts/{batch}/rows/{row}/settle"
-    answer = person.post(place, said=said, evidence=evidence, attempt=attempt)
+    path = f"/payouts/{batch}/rows/{row}/settle"
+    answer = person.post(path, said=said, evidence=evidence, attempt=attempt)
     return str(answer.status_code), answer.headers.get("location", answer.text)
 
 
 def draft_order(person: Person, batch: str, row: int, said: str = "rejected") -> str:
     """Draft an order to settle a row and return its address."""
-    status, place = settle(person, batch, row, said)
-    assert (status, place.startswith("/orders/")) == ("303", True), place
-    return place
+    status, path = settle(person, batch, row, said)
+    assert (status, path.startswith("/orders/")) == ("303", True), path
+    return path

@@ -21,8 +21,8 @@ def test_demonstration_has_people_and_correctable_sheet(tmp_path: Path) -> None:
     demo = runpy.run_path(str(ROOT / "tooling/console_demo.py"))
     tmp_path.chmod(0o700)
     ada = House(Program(tmp_path, demo["create_demo"](tmp_path))).person(MAKER)
-    place = upload_sheet(ada, (tmp_path / "payroll-november.csv").read_bytes())
-    assert "7 of 200 rows cannot be paid yet" in ada.get(place).text
+    draft = upload_sheet(ada, (tmp_path / "payroll-november.csv").read_bytes())
+    assert "7 of 200 rows cannot be paid yet" in ada.get(draft).text
 
 
 @pytest.mark.parametrize("scheme", share(["dark", "light"], every=2))

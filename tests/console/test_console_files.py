@@ -90,11 +90,11 @@ def test_marked_workbook_requires_unchanged_file(house: House, ada: Person, monk
     )  # real time, which a busy machine uses up
     with monkeypatch.context() as meanwhile:
         check_in_process(meanwhile)
-        place = upload_sheet(ada, sheet(2, {1: {"amount": "abc"}}))
-    book = ada.get(f"{place}/marked").content
+        draft = upload_sheet(ada, sheet(2, {1: {"amount": "abc"}}))
+    book = ada.get(f"{draft}/marked").content
     assert [line[0].value for line in openpyxl.load_workbook(io.BytesIO(book))["Payees"]["A2:A3"]] == [2, 3]
-    (house.console.directory / place.rpartition("/")[2] / "sheet" / "payroll-november.csv").write_bytes(b"other")
-    answer = ada.get(f"{place}/marked")
+    (house.console.directory / draft.rpartition("/")[2] / "sheet" / "payroll-november.csv").write_bytes(b"other")
+    answer = ada.get(f"{draft}/marked")
     assert answer.status_code == 409
     assert "This sheet has no marked workbook" in answer.text
     assert not list(house.console.directory.glob(".download-*"))

@@ -96,11 +96,11 @@ def test_times_default_to_machine_time_zone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further: str, zone: str
 ) -> None:
     ada = House(create_sandbox(tmp_path, further=further)).person(MAKER)
-    place = upload_sheet(ada, sheet(1))
+    draft = upload_sheet(ada, sheet(1))
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "Africa/Nairobi")
         time.tzset()
-        page = ada.get(place).text
+        page = ada.get(draft).text
     time.tzset()
     assert re.search(rf"Uploaded by <bdi>{MAKER}</bdi>, \d+ \w+ \d{{4}}, \d\d:\d\d {zone}", page)
 
@@ -120,16 +120,16 @@ def offered_forms(person: Person, page: str) -> object:
 def run_story(house: House) -> object:
     """Correct a sheet with the offered forms, sign it, and approve it."""
     ada, ben, seen = house.person(MAKER), house.person(APPROVER), []
-    place = upload_sheet(ada, sheet(13, WRONG))
-    seen.append(offered_forms(ada, place))
+    draft = upload_sheet(ada, sheet(13, WRONG))
+    seen.append(offered_forms(ada, draft))
     for kind in ("amount.format", "country.unknown", "currency.mismatch"):
-        seen.append(ada.post(f"{place}/mend-kind", kind=kind).status_code)
-        seen.append(offered_forms(ada, place))
-    seen += [ada.post(f"{place}/leave-out", row=row).status_code for row in ("3", "8")]
-    sign_sheet(ada, place)
-    seen.append(offered_forms(ben, f"{place}/plan"))
-    seen.append(ben.post(f"{place}/approve", digest=digest(ben, place)).status_code)
-    seen.append(offered_forms(ben, f"{place}/plan"))
+        seen.append(ada.post(f"{draft}/mend-kind", kind=kind).status_code)
+        seen.append(offered_forms(ada, draft))
+    seen += [ada.post(f"{draft}/leave-out", row=row).status_code for row in ("3", "8")]
+    sign_sheet(ada, draft)
+    seen.append(offered_forms(ben, f"{draft}/plan"))
+    seen.append(ben.post(f"{draft}/approve", digest=digest(ben, draft)).status_code)
+    seen.append(offered_forms(ben, f"{draft}/plan"))
     return seen
 
 

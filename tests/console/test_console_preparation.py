@@ -43,8 +43,8 @@ pytestmark = pytest.mark.usefixtures("in_process_checks")
 
 
 def test_corrections_are_shown_until_payout_is_paid(house: House, ada: Person, ben: Person) -> None:
-    place = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS))
-    page = ada.get(place).text
+    draft = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS))
+    page = ada.get(draft).text
     assert "8 of 12 rows cannot be paid yet" in page
     assert ("Client Order ID" in page, 'name="text" value="1250.00"' in page) == (True, True)  # "Use 1250.00"
     for number, column, text, payable in (
@@ -52,31 +52,31 @@ def test_corrections_are_shown_until_payout_is_paid(house: House, ada: Person, b
         *((6, "country", "KE", "7"), (7, "account_name", "Halima Abdi", "8"), (8, "currency", "", "9")),
         (11, "client_orderid", "P-10", "11"),
     ):
-        assert ada.post(f"{place}/mend", row=str(number), column=column, text=text).status_code == 303
-        page = ada.get(place).text
+        assert ada.post(f"{draft}/mend", row=str(number), column=column, text=text).status_code == 303
+        page = ada.get(draft).text
         assert payable_count(page) == payable
         assert ("twelve is not a plain number" in page) == (text == "twelve")
-    assert ada.post(f"{place}/leave-out", row="9").status_code == 303
-    assert "11 of 12 rows can be paid; 1 is left out" in ada.get(place).text
+    assert ada.post(f"{draft}/leave-out", row="9").status_code == 303
+    assert "11 of 12 rows can be paid; 1 is left out" in ada.get(draft).text
 
-    payout = open_payout_folder(house, place)
+    payout = open_payout_folder(house, draft)
     payout.write_upload(replace(payout.uploaded, at="2026-01-02T08:00:00.000Z"))
-    plan = ada.get(f"{place}/plan").text
+    plan = ada.get(f"{draft}/plan").text
     assert "2 Jan 2026" not in plan  # The plan is newer than the upload.
     assert "<b>Row 4</b> <bdi>Jane 3</bdi>" in plan
     assert "Amount was 1,250.00 and is now 1250.00" in plan
     assert '<th scope="row" class="number" data-label="Row">9</th>' in plan.partition("Left out")[2]
-    code = sign_sheet(ada, place)
-    assert "another person must approve it" in ada.get(f"{place}/plan").text
-    assert f"{place}/plan" in ben.get("/").text.partition("<h2>Payouts</h2>")[0]
+    code = sign_sheet(ada, draft)
+    assert "another person must approve it" in ada.get(f"{draft}/plan").text
+    assert f"{draft}/plan" in ben.get("/").text.partition("<h2>Payouts</h2>")[0]
     assert re.fullmatch(r"\w{4} \w{4} \w{4} \w{4}", code)
-    assert f'<span class="code">{code}</span>' in ben.get(f"{place}/plan").text
-    assert ben.post(f"{place}/approve", digest=digest(ben, place)).status_code == 303
-    assert "Everything is ready. When the payout starts, 11 payments will be sent." in ben.get(f"{place}/plan").text
-    shown = digest(ben, place)
+    assert f'<span class="code">{code}</span>' in ben.get(f"{draft}/plan").text
+    assert ben.post(f"{draft}/approve", digest=digest(ben, draft)).status_code == 303
+    assert "Everything is ready. When the payout starts, 11 payments will be sent." in ben.get(f"{draft}/plan").text
+    shown = digest(ben, draft)
     for _ in range(3):  # A double click starts one payout.
-        assert ben.post(f"{place}/start", digest=shown).status_code == 303
-    page = wait_until_finished(ada, place)
+        assert ben.post(f"{draft}/start", digest=shown).status_code == 303
+    page = wait_until_finished(ada, draft)
     assert ("<strong>11</strong> Paid" in page, "<strong>1</strong> Left out" in page) == (True, True)
     assert len(house.program.record()) == 11
     trail = [entry[:2] for entry in audit_entries(house) if entry[1] in {"sign", "approve payout", "start"}]
@@ -90,16 +90,16 @@ def test_corrections_are_shown_until_payout_is_paid(house: House, ada: Person, b
         assert (code in seen, account in seen) == (True, True), person.name
         assert {action for action, _ in parse_forms(seen)} <= {"/sign-out", "/language"}, person.name
     # A started payout can no longer be changed, and the same sheet sends nothing twice.
-    assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 409
+    assert ada.post(f"{draft}/mend", row="4", column="amount", text="1.00").status_code == 409
     assert "None of the 2 rows is new, so nothing would be sent" in ada.get(upload_sheet(ada, sheet(2))).text
 
 
 def test_identical_corrections_are_grouped_after_amounts(ada: Person) -> None:
     wrong = {1: {"country": "Kenya"}, 2: {"country": "Kenya"}, 3: {"amount": '"1,250.00"'}}
-    place = upload_sheet(ada, sheet(4, wrong))
+    draft = upload_sheet(ada, sheet(4, wrong))
     for number, column, text in (("2", "country", "KE"), ("3", "country", "KE"), ("4", "amount", "1250.00")):
-        ada.post(f"{place}/mend", row=number, column=column, text=text)
-    lines = re.findall(r"<li><b>(.*?)</li>", ada.get(f"{place}/plan").text.partition("Corrected after the upload")[2])
+        ada.post(f"{draft}/mend", row=number, column=column, text=text)
+    lines = re.findall(r"<li><b>(.*?)</li>", ada.get(f"{draft}/plan").text.partition("Corrected after the upload")[2])
     assert [re.sub(r"<.*?>", "", line).partition(" (")[0] for line in lines] == [
         "Row 4 Jane 3 &middot; Amount was 1,250.00 and is now 1250.00",
         "2 rows &middot; Country was Kenya and is now KE",
@@ -122,48 +122,48 @@ def test_oversized_upload_is_refused(house: House) -> None:
     ada = House(house.program).person(MAKER)
     assert ada.upload("/new", "large.csv", b"x" * (2 << 20)).status_code == 413
     assert not list(house.console.directory.glob("*"))
-    place = upload_sheet(ada, sheet(1))
-    assert ada.upload(f"{place}/again", "large.csv", b"x" * (2 << 20)).status_code == 413
-    assert ada.upload(f"{place}/again", "../.x", sheet(1)).status_code == 409
-    assert ada.upload(f"{place}/again", "fits.csv", b"x" * (600 << 10)).status_code == 303
+    draft = upload_sheet(ada, sheet(1))
+    assert ada.upload(f"{draft}/again", "large.csv", b"x" * (2 << 20)).status_code == 413
+    assert ada.upload(f"{draft}/again", "../.x", sheet(1)).status_code == 409
+    assert ada.upload(f"{draft}/again", "fits.csv", b"x" * (600 << 10)).status_code == 303
 
 
 def test_correction_form_refuses_invalid_text_and_cells(ada: Person) -> None:
-    place = upload_sheet(ada, sheet(2))
+    draft = upload_sheet(ada, sheet(2))
     wrong = [("2", "amount", "1\n2", 409), ("2", "amount", "1" * 501, 409), ("2", "nothing", "1", 404)]
     for number, column, text, status in (*wrong, ("77", "amount", "1", 404)):
-        assert ada.post(f"{place}/mend", row=number, column=column, text=text).status_code == status
-    assert ada.post(f"{place}/leave-out", row="-1").status_code == 404
+        assert ada.post(f"{draft}/mend", row=number, column=column, text=text).status_code == status
+    assert ada.post(f"{draft}/leave-out", row="-1").status_code == 404
     assert ada.get("/sheets/../../etc").status_code in {303, 404}
     assert ada.get("/sheets/ffffffffffffffff").status_code == 404
 
 
 def test_computed_amounts_are_rounded_only_on_request(house: House, ada: Person) -> None:
     amounts = {1: {"amount": "45833.3333"}, 2: {"amount": "45833.335"}, 3: {"amount": "45.833"}}
-    place = upload_sheet(ada, sheet(4, amounts))
-    page = ada.get(f"{place}?kind=amount.decimals").text
+    draft = upload_sheet(ada, sheet(4, amounts))
+    page = ada.get(f"{draft}?kind=amount.decimals").text
     assert ("1 of 4 rows can be paid" in page, "Use the suggested value in all 2 cells" in page) == (True, True)
-    assert ada.post(f"{place}/mend-kind", kind="amount.decimals").status_code == 303
-    assert "1 of 4 rows cannot be paid yet" in ada.get(place).text
-    ada.post(f"{place}/leave-out", row="4", out="yes")
-    sign_sheet(ada, place)
-    shown = house.person(APPROVER).get(f"{place}/plan").text
+    assert ada.post(f"{draft}/mend-kind", kind="amount.decimals").status_code == 303
+    assert "1 of 4 rows cannot be paid yet" in ada.get(draft).text
+    ada.post(f"{draft}/leave-out", row="4", out="yes")
+    sign_sheet(ada, draft)
+    shown = house.person(APPROVER).get(f"{draft}/plan").text
     for was, now in (("45833.3333", "45833.33"), ("45833.335", "45833.34")):
         assert f"was {was} and is now {now}" in shown
 
 
 def test_answered_question_is_not_asked_again(house: House, ada: Person) -> None:
     pay_from_command_line(house, sheet(4).replace(b"P-", b"OCT-"))
-    place = upload_sheet(ada, sheet(4))
-    page = ada.get(place).text
+    draft = upload_sheet(ada, sheet(4))
+    page = ada.get(draft).text
     assert ("Has this already been paid?" in page, "Check what will be paid</a>" in page) == (True, False)
     question = re.findall(r'name="question" value="([^"]+)"', page)[0]
-    assert ada.post(f"{place}/answer", question="sheet.repeats_a_batch 0").status_code == 409
-    assert ada.post(f"{place}/answer", question=question).status_code == 303
-    ada.post(f"{place}/leave-out", row="5", out="yes")
-    assert 'name="question"' not in ada.get(place).text
-    sign_sheet(ada, place)
-    assert "Could someone be paid twice?" in house.person(APPROVER).get(f"{place}/plan").text
+    assert ada.post(f"{draft}/answer", question="sheet.repeats_a_batch 0").status_code == 409
+    assert ada.post(f"{draft}/answer", question=question).status_code == 303
+    ada.post(f"{draft}/leave-out", row="5", out="yes")
+    assert 'name="question"' not in ada.get(draft).text
+    sign_sheet(ada, draft)
+    assert "Could someone be paid twice?" in house.person(APPROVER).get(f"{draft}/plan").text
 
 
 @pytest.mark.parametrize("in_process_bytes", [1_000_000, 0])
@@ -173,35 +173,35 @@ def test_draft_is_rebuilt_after_another_payout(
     monkeypatch.setattr(preparing, "MAX_IN_PROCESS_BYTES", in_process_bytes)
 
     def code_shown() -> str:
-        wait_until(lambda: 'class="code"' in ada.get(f"{place}/plan").text, "no plan is shown")
-        return str(re.findall(r'class="code">([^<]+)', ada.get(f"{place}/plan").text)[0])
+        wait_until(lambda: 'class="code"' in ada.get(f"{draft}/plan").text, "no plan is shown")
+        return str(re.findall(r'class="code">([^<]+)', ada.get(f"{draft}/plan").text)[0])
 
-    place = upload_sheet(ada, sheet(4))
-    before, form = code_shown(), ada.shown(f"{place}/sign")
+    draft = upload_sheet(ada, sheet(4))
+    before, form = code_shown(), ada.shown(f"{draft}/sign")
     pay_from_command_line(house, sheet(1).replace(b"P-", b"E-"))
-    assert ada.ask("POST", f"{place}/sign", data=form, headers={"origin": ORIGIN}).status_code == 409
-    assert open_payout_folder(house, place).plan is None
+    assert ada.ask("POST", f"{draft}/sign", data=form, headers={"origin": ORIGIN}).status_code == 409
+    assert open_payout_folder(house, draft).plan is None
     assert code_shown() != before
-    assert sign_sheet(ada, place) == code_shown()
-    ben.post(f"{place}/approve", digest=digest(ben, place))
-    ben.post(f"{place}/start", digest=digest(ben, place))
-    assert "<strong>4</strong> Paid" in wait_until_finished(ada, place)
+    assert sign_sheet(ada, draft) == code_shown()
+    ben.post(f"{draft}/approve", digest=digest(ben, draft))
+    ben.post(f"{draft}/start", digest=digest(ben, draft))
+    assert "<strong>4</strong> Paid" in wait_until_finished(ada, draft)
 
 
 def test_payout_page_reads_signed_plan_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, ben = upload_sheet(house.person(MAKER), sheet(2)), house.person(APPROVER)
-    sign_sheet(house.person(MAKER), place)
-    ben.post(f"{place}/approve")
-    ben.post(f"{place}/start")
+    draft, ben = upload_sheet(house.person(MAKER), sheet(2)), house.person(APPROVER)
+    sign_sheet(house.person(MAKER), draft)
+    ben.post(f"{draft}/approve")
+    ben.post(f"{draft}/start")
     ada = House(house.program).person(MAKER)  # Only the files and the run of the first console remain.
-    finished = wait_until_finished(ada, place)
+    finished = wait_until_finished(ada, draft)
     assert ("What was approved" in finished, "<strong>2</strong> Paid" in finished) == (True, True)
     assert len(house.program.record()) == 2
-    page, read_noted = ada.get(f"{place}/plan").headers["location"], Mock(wraps=read_plan)
+    page, read_noted = ada.get(f"{draft}/plan").headers["location"], Mock(wraps=read_plan)
     monkeypatch.setattr(payout_folder, "read_plan", read_noted)
     assert "What was approved" in ada.get(page).text
     assert read_noted.call_args_list == []
-    plan = open_payout_folder(house, place).plan_file
+    plan = open_payout_folder(house, draft).plan_file
     plan.write_text(plan.read_text().replace("Jane 1", "Jane X"))
     ada.get(page)  # another file is read again, and is not the plan that opened the payout
     assert read_noted.call_args_list == [call(plan)]
@@ -223,10 +223,10 @@ def listed_names(page: str) -> list[str]:
 
 
 def test_people_list_can_be_searched_and_sorted(ada: Person, ben: Person) -> None:
-    place = upload_sheet(ada, sheet(120))
-    sign_sheet(ada, place)
-    people = f"{place}/people"
-    page = ben.get(f"{place}/plan").text
+    draft = upload_sheet(ada, sheet(120))
+    sign_sheet(ada, draft)
+    people = f"{draft}/people"
+    page = ben.get(f"{draft}/plan").text
     assert listed_names(page) == [f"Jane {n}" for n in range(120, 70, -1)]
     assert "254712345120" in page
     for query, listed in (
@@ -237,20 +237,20 @@ def test_people_list_can_be_searched_and_sorted(ada: Person, ben: Person) -> Non
 
 
 def test_auditor_sees_only_masked_people(house: House, ada: Person) -> None:
-    place = upload_sheet(ada, sheet(3))
-    taken = ada.get(f"{place}/people.csv")
+    draft = upload_sheet(ada, sheet(3))
+    taken = ada.get(f"{draft}/people.csv")
     assert (taken.status_code, taken.headers["content-type"]) == (200, "text/csv; charset=utf-8")
     lines = list(csv.reader(io.StringIO(taken.text)))
     assert lines[0] == ["row", "name", "account", "currency", "amount", "known_since", "differs"]
     assert [line[0] for line in lines[1:]] == ["2", "3", "4"]
     assert lines[2] == ["3", "Jane 2", "254712345002", "KES", "102.00", "", ""]
-    sign_sheet(ada, place)
+    sign_sheet(ada, draft)
     grace = house.person(AUDITOR)
-    for page in (grace.get(f"{place}/{name}").text for name in ("plan", "people")):
+    for page in (grace.get(f"{draft}/{name}").text for name in ("plan", "people")):
         assert listed_names(page) == ["Jane 3", "Jane 2", "Jane 1"]
         assert ("25471234" in page, "...001" in page) == (False, True)
-    assert listed_names(grace.get(f"{place}/people?text=25471").text) == []
-    for path in ("/", f"{place}/plan", "/payees?text=Jane", "/people"):
+    assert listed_names(grace.get(f"{draft}/people?text=25471").text) == []
+    for path in ("/", f"{draft}/plan", "/payees?text=Jane", "/people"):
         page = grace.get(path).text
         assert {action for action, _ in parse_forms(page)} <= {"/sign-out", "/language", "/payees"}, path
         assert ("<h1" in page, "254712345" in page) == (True, False), path
@@ -260,8 +260,8 @@ def test_auditor_sees_only_masked_people(house: House, ada: Person) -> None:
 def test_plan_marks_changed_digits_amounts_and_strangers(house: House, ada: Person) -> None:
     pay_from_command_line(house, sheet(4))
     changed = sheet(5, {2: {"amount": "408.00"}}).replace(b"254712345003,", b"254712999003,")
-    place = upload_sheet(ada, changed.replace(b"P-", b"Q-").replace(b".00,", b".50,"))
-    whole, masked = ada.get(f"{place}/plan").text, house.person(AUDITOR).get(f"{place}/plan").text
+    draft = upload_sheet(ada, changed.replace(b"P-", b"Q-").replace(b".00,", b".50,"))
+    whole, masked = ada.get(f"{draft}/plan").text, house.person(AUDITOR).get(f"{draft}/plan").text
     for shown in ("1 changed account", "1 amount differs", "1 new person"):
         assert shown in whole
     for digits in ("<mark>345</mark>003", "<mark>999</mark>003"):
@@ -270,11 +270,11 @@ def test_plan_marks_changed_digits_amounts_and_strangers(house: House, ada: Pers
 
 
 def test_approver_sees_left_out_people(house: House, ada: Person) -> None:
-    place = upload_sheet(ada, sheet(4, {2: {"amount": "12-Jan"}}))
-    ada.post(f"{place}/mend", row="3", column="amount", text="55.00")
-    ada.post(f"{place}/leave-out", row="3")
-    sign_sheet(ada, place)
-    page = house.person(APPROVER).get(f"{place}/plan").text
+    draft = upload_sheet(ada, sheet(4, {2: {"amount": "12-Jan"}}))
+    ada.post(f"{draft}/mend", row="3", column="amount", text="55.00")
+    ada.post(f"{draft}/leave-out", row="3")
+    sign_sheet(ada, draft)
+    page = house.person(APPROVER).get(f"{draft}/plan").text
     left_out = page[page.index("<summary>Left out") :]
     assert "1 row, KES 55.00" in left_out
     assert "<bdi>Jane 2</bdi>" in left_out.partition("</details>")[0]
@@ -301,17 +301,17 @@ def test_signing_on_pages_sends_notice_with_link(tmp_path: Path) -> None:
 
 
 def test_maker_sees_why_plan_was_returned(ada: Person, ben: Person) -> None:
-    place = upload_sheet(ada, sheet(2))
-    sign_sheet(ada, place)
-    shown = digest(ben, place)
-    assert ben.post(f"{place}/send-back", digest=shown, reason=" ").status_code == 409
-    assert ben.post(f"{place}/send-back", digest=shown, reason="Row 2 was paid in cash <b>").status_code == 303
+    draft = upload_sheet(ada, sheet(2))
+    sign_sheet(ada, draft)
+    shown = digest(ben, draft)
+    assert ben.post(f"{draft}/send-back", digest=shown, reason=" ").status_code == 409
+    assert ben.post(f"{draft}/send-back", digest=shown, reason="Row 2 was paid in cash <b>").status_code == 303
     needing = ada.get("/").text.partition("<h2>Payouts</h2>")[0]
     assert "Sent back by Ben Okello: Row 2 was paid in cash &lt;b&gt;" in needing
-    assert "Row 2 was paid in cash &lt;b&gt;" in ada.get(place).text
-    ada.post(f"{place}/leave-out", row="2")
-    sign_sheet(ada, place)
-    assert ben.post(f"{place}/approve", digest=shown).status_code == 409
+    assert "Row 2 was paid in cash &lt;b&gt;" in ada.get(draft).text
+    ada.post(f"{draft}/leave-out", row="2")
+    sign_sheet(ada, draft)
+    assert ben.post(f"{draft}/approve", digest=shown).status_code == 409
 
 
 @pytest.mark.long

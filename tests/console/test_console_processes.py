@@ -52,13 +52,13 @@ class Tab(PasskeyPerson):
 
 
 def start_payout(maker: Tab, approver: Tab, content: bytes) -> str:
-    place = maker.upload("/new", "payroll.csv", content).headers["location"]
-    maker.post(f"{place}/sign", digest=hidden_value(maker.get(f"{place}/plan").text, "digest"))
-    shown = hidden_value(approver.get(f"{place}/plan").text, "digest")
+    draft = maker.upload("/new", "payroll.csv", content).headers["location"]
+    maker.post(f"{draft}/sign", digest=hidden_value(maker.get(f"{draft}/plan").text, "digest"))
+    shown = hidden_value(approver.get(f"{draft}/plan").text, "digest")
     for act in ("approve", "start"):
-        assert approver.post(f"{place}/{act}", digest=shown, run="").status_code == 303
-    wait_until(lambda: approver.get(f"{place}/plan").status_code == 303, "the payout never began")
-    return approver.get(f"{place}/plan").headers["location"]
+        assert approver.post(f"{draft}/{act}", digest=shown, run="").status_code == 303
+    wait_until(lambda: approver.get(f"{draft}/plan").status_code == 303, "the payout never began")
+    return approver.get(f"{draft}/plan").headers["location"]
 
 
 def runner_pid(program: Program) -> int:
@@ -80,26 +80,26 @@ def test_killed_console_and_run_send_nothing_twice(tmp_path: Path) -> None:
     program.config.write_text(re.sub(r"(?m)^concurrency = .*$", "concurrency = 1", text))
     with serve_console_process(program, port):
         maker, approver = Tab(port, MAKER), Tab(port, APPROVER)
-        place = start_payout(maker, approver, sheet(6).replace(b"104.00", SLOW_ROW))
+        draft = start_payout(maker, approver, sheet(6).replace(b"104.00", SLOW_ROW))
         sent = {"Paid": 3, "Being sent": 1, "Not sent yet": 2}
-        wait_until(lambda: approver.counts(place) == sent, "the slow row is not being sent")
+        wait_until(lambda: approver.counts(draft) == sent, "the slow row is not being sent")
         # Leaving the block kills the console.
     runner = runner_pid(program)
     assert is_alive(runner)
     assert len(program.record()) in {3, 4}
     with serve_console_process(program, port):
         assert MAKER in maker.get("/").text  # Nobody was signed out.
-        assert maker.counts(place) == sent
-        assert "You can close this page" in maker.get(place).text
+        assert maker.counts(draft) == sent
+        assert "You can close this page" in maker.get(draft).text
         os.kill(runner, signal.SIGKILL)
-        wait_until(lambda: maker.counts(place)["In doubt"] == 1, "the page still says that it is being sent")
-        assert maker.counts(place) == {"Paid": 3, "In doubt": 1, "Not sent yet": 2}
-        run = hidden_value(maker.get(place).text, "run")
-        assert maker.post(f"{place}/continue", run=run).status_code == 303
-        wait_until(lambda: maker.counts(place)["Not sent yet"] == 0, "the rest is never sent")
+        wait_until(lambda: maker.counts(draft)["In doubt"] == 1, "the page still says that it is being sent")
+        assert maker.counts(draft) == {"Paid": 3, "In doubt": 1, "Not sent yet": 2}
+        run = hidden_value(maker.get(draft).text, "run")
+        assert maker.post(f"{draft}/continue", run=run).status_code == 303
+        wait_until(lambda: maker.counts(draft)["Not sent yet"] == 0, "the rest is never sent")
         wait_until(lambda: not is_alive(runner_pid(program)), "the second run never ends")
-        assert maker.counts(place) == {"Paid": 5, "In doubt": 1}
-        assert "pay them in any other way" in maker.get(place).text
+        assert maker.counts(draft) == {"Paid": 5, "In doubt": 1}
+        assert "pay them in any other way" in maker.get(draft).text
     orders = Counter(line["client_orderid"] for line in program.record())
     assert set(orders.values()) == {1}
     # Restarting anything now pays nobody twice.

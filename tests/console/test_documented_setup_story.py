@@ -156,14 +156,14 @@ class ProxyTransport(AsyncHTTPTransport):
 
 def pay_through_pages(maker: PasskeyPerson, approver: PasskeyPerson, content: bytes, name: str) -> list[dict[str, str]]:
     """Upload, sign, approve and start a payout, and return its downloaded reconciliation."""
-    place = maker.prepared(content, name)
-    page = approver.get(f"{place}/plan").text
+    draft = maker.prepared(content, name)
+    page = approver.get(f"{draft}/plan").text
     shown = {part: hidden_value(page, part) for part in ("digest", "approved_at")}
-    assert approver.post(f"{place}/approve", **shown, **approver.signature_for(page)).status_code == 303
-    start = approver.post(f"{place}/start", digest=shown["digest"], run="")
+    assert approver.post(f"{draft}/approve", **shown, **approver.signature_for(page)).status_code == 303
+    start = approver.post(f"{draft}/start", digest=shown["digest"], run="")
     assert start.status_code == 303, start.text
-    wait_until(lambda: maker.get(f"{place}/plan").status_code == 303, "the payout does not start")
-    payout = maker.get(f"{place}/plan").headers["location"]
+    wait_until(lambda: maker.get(f"{draft}/plan").status_code == 303, "the payout does not start")
+    payout = maker.get(f"{draft}/plan").headers["location"]
     wait_until(lambda: "Finished" in maker.get(payout).text, "the payout does not end")
     reconciliation = maker.get(f"{payout}/reconciliation.csv")
     assert reconciliation.status_code == 200

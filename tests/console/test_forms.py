@@ -44,35 +44,35 @@ def send_form(person: Person, path: str, form: dict[str, str]) -> Response:
     return person.ask("POST", path, data={"csrf": person.token(), **form}, headers={"origin": ORIGIN})
 
 
-def rows_left_out(house: House, place: str) -> set[int]:
-    corrections = open_payout_folder(house, place).corrections
+def rows_left_out(house: House, draft: str) -> set[int]:
+    corrections = open_payout_folder(house, draft).corrections
     assert corrections is not None
     return {row.row for row in corrections.left_out}
 
 
 def test_repeated_leave_out_form_does_not_include_row(house: House, ada: Person) -> None:
-    place = upload_sheet(ada, sheet(5, WRONG))
-    path = f"{place}/leave-out"
+    draft = upload_sheet(ada, sheet(5, WRONG))
+    path = f"{draft}/leave-out"
     out = ada.shown(path, row="4")
     assert [send_form(ada, path, out).status_code for _ in range(3)] == [303] * 3
-    assert rows_left_out(house, place) == {4}
+    assert rows_left_out(house, draft) == {4}
     back = ada.shown(path, row="4")
     assert [send_form(ada, path, back).status_code for _ in range(2)] == [303] * 2
-    assert rows_left_out(house, place) == set()
+    assert rows_left_out(house, draft) == set()
     send_form(ada, path, out)
-    assert rows_left_out(house, place) == {4}  # The first page is still up to date.
+    assert rows_left_out(house, draft) == {4}  # The first page is still up to date.
 
 
 def test_only_displayed_questions_can_be_answered(ada: Person) -> None:
-    place = upload_sheet(ada, sheet(3))
-    for form in ({"question": "payee.twice 0"}, {"question": "payee.twice 0", **ada.shown(f"{place}/totals")}):
-        assert send_form(ada, f"{place}/answer", form).status_code == 409
+    draft = upload_sheet(ada, sheet(3))
+    for form in ({"question": "payee.twice 0"}, {"question": "payee.twice 0", **ada.shown(f"{draft}/totals")}):
+        assert send_form(ada, f"{draft}/answer", form).status_code == 409
 
 
 def test_every_sheet_form_contains_shown_version(ada: Person) -> None:
-    place = upload_sheet(ada, sheet(5, WRONG))
-    forms = [form for kind in ("", "?kind=amount.format") for form in parse_forms(ada.get(f"{place}{kind}").text)]
-    stating = {action: bool({"file", "version"} & set(fields)) for action, fields in forms if f"{place}/" in action}
+    draft = upload_sheet(ada, sheet(5, WRONG))
+    forms = [form for kind in ("", "?kind=amount.format") for form in parse_forms(ada.get(f"{draft}{kind}").text)]
+    stating = {action: bool({"file", "version"} & set(fields)) for action, fields in forms if f"{draft}/" in action}
     assert (len(stating) > 5, set(stating.values())) == (True, {True})
 
 
@@ -126,10 +126,10 @@ class Desk:
         self.ada, self.ben = house.person(MAKER), house.person(APPROVER)
 
     def sheet_form(self, act: str, **typed: str) -> RecordedForm:
-        place = upload_sheet(self.ada, sheet(5, WRONG))
+        draft = upload_sheet(self.ada, sheet(5, WRONG))
         others = sheet(5, {2: {"name": "Eve"}, **WRONG})
-        make_stale = partial(self.ada.upload, f"{place}/again", "payroll-november.csv", others)
-        return RecordedForm(self.ada, f"{place}/{act}", typed, make_stale)
+        make_stale = partial(self.ada.upload, f"{draft}/again", "payroll-november.csv", others)
+        return RecordedForm(self.ada, f"{draft}/{act}", typed, make_stale)
 
     def form_of_corrected_row(self, act: str, **typed: str) -> RecordedForm:
         recorded = self.sheet_form(act, **typed)
@@ -137,26 +137,26 @@ class Desk:
         return recorded
 
     def worksheets_form(self) -> RecordedForm:
-        place = upload_sheet(self.ada, build_workbook("October", "November"), "pay.xlsx")
-        turn = partial(self.ada.upload, f"{place}/again", "pay.xlsx", build_workbook("October", "December"))
+        draft = upload_sheet(self.ada, build_workbook("October", "November"), "pay.xlsx")
+        turn = partial(self.ada.upload, f"{draft}/again", "pay.xlsx", build_workbook("October", "December"))
         chosen = {"worksheet-0": "October", "worksheet-1": "November"}
-        return RecordedForm(self.ada, f"{place}/worksheets", chosen, turn)
+        return RecordedForm(self.ada, f"{draft}/worksheets", chosen, turn)
 
     def plan_form(self, act: str, **typed: str) -> RecordedForm:
-        place = upload_sheet(self.ada, sheet(2))
+        draft = upload_sheet(self.ada, sheet(2))
         if act != "sign":
-            sign_sheet(self.ada, place)
+            sign_sheet(self.ada, draft)
         if act == "start":
-            self.ben.post(f"{place}/approve")
+            self.ben.post(f"{draft}/approve")
         if act == "sign-again":
-            withdraw(self.house, open_payout_folder(self.house, place).plan)
+            withdraw(self.house, open_payout_folder(self.house, draft).plan)
 
         def make_stale() -> None:
-            self.ada.post(f"{place}/mend", row="2", column="amount", text="701.00")
-            sign_sheet(self.ada, place)
+            self.ada.post(f"{draft}/mend", row="2", column="amount", text="701.00")
+            sign_sheet(self.ada, draft)
 
         by = self.ada if act in {"sign", "sign-again", "withdraw"} else self.ben
-        return RecordedForm(by, f"{place}/{act}", typed, make_stale)
+        return RecordedForm(by, f"{draft}/{act}", typed, make_stale)
 
     def order_form(self, act: str, **typed: str) -> RecordedForm:
         order = draft_order(self.ada, pay_rows(self.house, "9006.00"), 2)
@@ -196,8 +196,8 @@ class Desk:
         if act == "upload":
             form_case = RecordedForm(self.ada, path, {"words": "By mail"})
             return form_case.with_content(content, content.replace(b"rejected", b"paid"))
-        place = self.ada.upload(path, "answers.csv", content, words="By mail").headers["location"]
-        return RecordedForm(self.ada, f"{place}/{act}", {}, partial(settle, self.ben, batch, 2, "paid"))
+        draft = self.ada.upload(path, "answers.csv", content, words="By mail").headers["location"]
+        return RecordedForm(self.ada, f"{draft}/{act}", {}, partial(settle, self.ben, batch, 2, "paid"))
 
     def run_form(self, act: str) -> RecordedForm:
         batch = pay_rows(self.house, "9008.00")
@@ -349,11 +349,11 @@ def test_repeated_invitation_form_shows_same_line(tmp_path: Path) -> None:
     ],
 )
 def test_changing_signed_sheet_withdraws_plan(house: House, ada: Person, act: str, typed: dict[str, str]) -> None:
-    place = upload_sheet(ada, sheet(3))
-    sign_sheet(ada, place)
-    plan = open_payout_folder(house, place).plan
+    draft = upload_sheet(ada, sheet(3))
+    sign_sheet(ada, draft)
+    plan = open_payout_folder(house, draft).plan
     assert plan is not None
-    path = f"{place}/{act}"
+    path = f"{draft}/{act}"
     answer = ada.upload(path, "payroll.csv", sheet(4)) if act == "again" else ada.post(path, **typed)
     assert answer.status_code == 303, answer.text
     with journal_for_planning(house.console.settings) as journal:
@@ -362,26 +362,26 @@ def test_changing_signed_sheet_withdraws_plan(house: House, ada: Person, act: st
 
 def test_withdrawn_plan_is_reported_and_not_approved(house: House, ada: Person) -> None:
     ben = house.person(APPROVER)
-    place = upload_sheet(ada, sheet(3))
-    sign_sheet(ada, place)
-    folder = open_payout_folder(house, place)
-    form, plan = ben.shown(f"{place}/approve"), folder.plan
+    draft = upload_sheet(ada, sheet(3))
+    sign_sheet(ada, draft)
+    folder = open_payout_folder(house, draft)
+    form, plan = ben.shown(f"{draft}/approve"), folder.plan
     withdraw(house, plan)
-    assert send_form(ben, f"{place}/approve", form).status_code == 409
+    assert send_form(ben, f"{draft}/approve", form).status_code == 409
     assert folder.plan == plan
-    page = ben.get(f"{place}/plan").text
-    assert (f"{APPROVER} withdrew the " in page, f"{place}/approve" in page) == (True, False)
+    page = ben.get(f"{draft}/plan").text
+    assert (f"{APPROVER} withdrew the " in page, f"{draft}/approve" in page) == (True, False)
     assert f"{APPROVER} withdrew the " in ada.get("/").text
     # Its maker signs another plan of the same payments on the page.
-    again = ada.post(f"{place}/sign-again")
-    assert (again.status_code, again.headers["location"]) == (303, f"{place}/plan")
-    sign_sheet(ada, place)
+    again = ada.post(f"{draft}/sign-again")
+    assert (again.status_code, again.headers["location"]) == (303, f"{draft}/plan")
+    sign_sheet(ada, draft)
     renewed = folder.plan
     assert plan is not None
     assert renewed is not None
     assert (renewed.content == plan.content, renewed.digest() == plan.digest()) == (True, False)
-    assert ben.post(f"{place}/approve").status_code == 303
-    assert "Start the payout" in ben.get(f"{place}/plan").text
+    assert ben.post(f"{draft}/approve").status_code == 303
+    assert "Start the payout" in ben.get(f"{draft}/plan").text
 
 
 def test_withdrawn_order_is_signed_again_on_page(house: House, ada: Person) -> None:

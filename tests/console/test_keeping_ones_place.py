@@ -15,20 +15,20 @@ pytestmark = pytest.mark.usefixtures("in_process_checks")
 FOCUS = re.compile(r'autofocus aria-label="([^"]+)"')
 
 
-def correct_cell(ada: Person, place: str, row: str, column: str, text: str, **more: str) -> str:
-    answer = ada.post(f"{place}/mend", row=row, column=column, text=text, **more)
+def correct_cell(ada: Person, draft: str, row: str, column: str, text: str, **more: str) -> str:
+    answer = ada.post(f"{draft}/mend", row=row, column=column, text=text, **more)
     assert answer.status_code == 303, answer.text
     return ada.get(answer.headers["location"]).text
 
 
 def test_focus_moves_to_next_or_restored_cell(ada: Person) -> None:
-    place = upload_sheet(ada, sheet(4, {1: {"amount": "x"}, 3: {"currency": "USD"}}))
-    page = correct_cell(ada, place, "2", "amount", "5.00")
+    draft = upload_sheet(ada, sheet(4, {1: {"amount": "x"}, 3: {"currency": "USD"}}))
+    page = correct_cell(ada, draft, "2", "amount", "5.00")
     assert ("Row 2, Amount: changed to 5.00." in page, FOCUS.findall(page)) == (True, ["Currency in row 4"])
-    page = correct_cell(ada, place, "2", "amount", "x", shown="5.00", kind="mended")
+    page = correct_cell(ada, draft, "2", "amount", "x", shown="5.00", kind="mended")
     assert ("Row 2, Amount: restored from your file." in page, FOCUS.findall(page)) == (True, ["Amount in row 2"])
-    correct_cell(ada, place, "2", "amount", "5.00")
-    page = correct_cell(ada, place, "4", "currency", "KES")
+    correct_cell(ada, draft, "2", "amount", "5.00")
+    page = correct_cell(ada, draft, "4", "currency", "KES")
     assert ("Every row can be paid" in page, "autofocus>Check what will be paid</a>" in page) == (True, True)
 
 

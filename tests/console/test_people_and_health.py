@@ -53,10 +53,10 @@ def replace_program(house: House, script: str) -> None:
 
 
 def test_audit_page_shows_sheet_row_and_column(house: House, ada: Person) -> None:
-    place = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS), "november.csv")
-    ada.post(f"{place}/mend", row="4", column="amount", text="1250.00")
-    ada.post(f"{place}/leave-out", row="5")
-    ada.ask("POST", f"{place}/mend", data={"csrf": ada.token(), "row": "9"}, headers={"origin": ORIGIN})
+    draft = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS), "november.csv")
+    ada.post(f"{draft}/mend", row="4", column="amount", text="1250.00")
+    ada.post(f"{draft}/leave-out", row="5")
+    ada.ask("POST", f"{draft}/mend", data={"csrf": ada.token(), "row": "9"}, headers={"origin": ORIGIN})
     page = house.person(AUDITOR).get("/people").text
     assert shown_trail(page)[1:6] == [
         ("correct cell", "november.csv, row 9", "refused: not found"),
@@ -65,18 +65,18 @@ def test_audit_page_shows_sheet_row_and_column(house: House, ada: Person) -> Non
         ("correct cell", "november.csv, row 4, Amount", "done"),
         ("upload", "november.csv", "done"),
     ]
-    assert place.rpartition("/")[2] not in page
-    ada.post(f"{place}/remove")
+    assert draft.rpartition("/")[2] not in page
+    ada.post(f"{draft}/remove")
     assert shown_trail(ada.get("/people").text)[2][1] == "a sheet that was removed, row 9"
 
 
 def test_audit_trail_shows_refused_start(house: House, ada: Person, ben: Person) -> None:
-    place = upload_sheet(ada, sheet(2), "november.csv")
-    sign_sheet(ada, place)
-    ben.post(f"{place}/approve", digest=digest(ben, place))
+    draft = upload_sheet(ada, sheet(2), "november.csv")
+    sign_sheet(ada, draft)
+    ben.post(f"{draft}/approve", digest=digest(ben, draft))
     replace_program(house, "exit 8")
     ben = house.person(APPROVER)
-    assert ben.post(f"{place}/start", digest=digest(ben, place)).status_code == 303
+    assert ben.post(f"{draft}/start", digest=digest(ben, draft)).status_code == 303
     refused = "refused: the signatures are invalid or out of date"
     wait_until(lambda: shown_trail(ben.get("/people").text)[:2] == [("start", "november.csv", refused)] * 2)
     ben.ask("POST", "/orders/0123456789abcdef/agree", data={"csrf": ben.token()}, headers={"origin": ORIGIN})

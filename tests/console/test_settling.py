@@ -240,9 +240,9 @@ def upload_statement(person: Person, batch: str, *lines: str) -> str:
     return answer.headers["location"]
 
 
-def carry_out(person: Person, place: str, code: str | None = None) -> Sequence[str]:
-    sent_code = hidden_value(person.get(place).text, "code") if code is None else code
-    answer = person.post(f"{place}/carry-out", code=sent_code)
+def carry_out(person: Person, draft: str, code: str | None = None) -> Sequence[str]:
+    sent_code = hidden_value(person.get(draft).text, "code") if code is None else code
+    answer = person.post(f"{draft}/carry-out", code=sent_code)
     return str(answer.status_code), answer.headers.get("location", answer.text)
 
 
@@ -272,8 +272,8 @@ def test_question_download_contains_orders_but_no_people(house: House, ada: Pers
 
 def test_statement_preview_is_shown_and_applied_once(house: House, ada: Person, ben: Person, doubtful: str) -> None:
     lines = (PAID, "P-2,9006.10,KES,", "P-6,100.00,KES,paid", CONTRARY, "X-9,1.00,KES,paid")
-    place = upload_statement(ben, doubtful, *lines)
-    page, differs, silent = (ben.get(f"{place}{query}").text for query in ("", "?show=differs", "?show=silent"))
+    draft = upload_statement(ben, doubtful, *lines)
+    page, differs, silent = (ben.get(f"{draft}{query}").text for query in ("", "?show=differs", "?show=silent"))
     for count, what in ((1, "It was paid"), (2, "do not match"), (1, "agree with the journal"), (1, "not decided yet")):
         assert f"<b>{count}</b>{what}" in page
     assert "<b>3</b>stay in doubt" in page
@@ -282,11 +282,11 @@ def test_statement_preview_is_shown_and_applied_once(house: House, ada: Person, 
     assert "P-3" in silent
     for shown in (page, silent):  # Both show person and amount with the order id.
         assert re.search(r'<bdi>[A-Z][\w ]+</bdi></td><td class="number sum">KES [\d\u202f]+\.\d\d</td>', shown)
-    assert ben.get(f"{place}?show=nothing").status_code == 404
-    assert carry_out(ben, place, "0" * 16)[0] == "409"
-    assert carry_out(house.person(AUDITOR), place, "0" * 16)[0] == "403"
+    assert ben.get(f"{draft}?show=nothing").status_code == 404
+    assert carry_out(ben, draft, "0" * 16)[0] == "409"
+    assert carry_out(house.person(AUDITOR), draft, "0" * 16)[0] == "403"
     code = hidden_value(page, "code")
-    assert [carry_out(ben, place, code) for _ in range(2)] == [("303", f"/payouts/{doubtful}")] * 2  # A second click.
+    assert [carry_out(ben, draft, code) for _ in range(2)] == [("303", f"/payouts/{doubtful}")] * 2  # A second click.
     assert row_state(ada, doubtful, 2) == "paid"
     page = ada.get(f"/payouts/{doubtful}").text
     assert (page.count("Settled as paid"), "By mail (Statement answers.csv" in page) == (1, True)

@@ -194,14 +194,14 @@ def test_pages_logs_and_audit_contain_no_secrets(tmp_path: Path, caplog: pytest.
     caplog.set_level(logging.DEBUG)
     house = PasskeyHouse(create_sandbox(tmp_path))
     ada, ben = house.person(MAKER), house.person(APPROVER)
-    place = house.prepared(ada, sheet(2))
-    page = ben.get(f"{place}/plan").text
+    draft = house.prepared(ada, sheet(2))
+    page = ben.get(f"{draft}/plan").text
     form = {name: hidden_value(page, name) for name in ("digest", "approved_at")} | ben.signature_for(page)
-    assert ben.post(f"{place}/approve", **form).status_code == 303
+    assert ben.post(f"{draft}/approve", **form).status_code == 303
     ben.get("/nothing?csrf=" + ben.token("/"))
     cookies = [person.client.cookies["__Host-payouts"] for person in (ada, ben)]
     tokens = [person.token("/") for person in (ada, ben)]
-    pages = [person.get(path) for person in (ada, ben) for path in ("/", "/people", place, f"{place}/plan")]
+    pages = [person.get(path) for person in (ada, ben) for path in ("/", "/people", draft, f"{draft}/plan")]
     shown = "".join(answer.text + str(answer.headers) for answer in pages)
     kept = b"".join(path.read_bytes() for path in tmp_path.glob("journal.sqlite3*"))
     kept += b"".join(path.read_bytes() for path in house.console.directory.rglob("*") if path.is_file())

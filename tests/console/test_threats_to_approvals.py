@@ -24,12 +24,12 @@ from tests.support.software_passkey import SoftwarePasskey, passkey
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 
 
-def plan_of(house: House, place: str) -> PlanDocument:
-    return read_plan(open_payout_folder(house, place).plan_file)
+def plan_of(house: House, draft: str) -> PlanDocument:
+    return read_plan(open_payout_folder(house, draft).plan_file)
 
 
-def is_started(house: House, place: str) -> bool:
-    return last_run(house.console.runs, plan_of(house, place).content.batch) is not None
+def is_started(house: House, draft: str) -> bool:
+    return last_run(house.console.runs, plan_of(house, draft).content.batch) is not None
 
 
 class Forgeries:
@@ -38,13 +38,13 @@ class Forgeries:
     def __init__(self, home: Path) -> None:
         self.house = house = PasskeyHouse(create_sandbox(home))
         self.ada, self.ben = house.person(MAKER), house.person(APPROVER)
-        self.place = house.prepared(self.ada, sheet(2))
-        self.page = self.ben.get(f"{self.place}/plan").text
+        self.draft = house.prepared(self.ada, sheet(2))
+        self.page = self.ben.get(f"{self.draft}/plan").text
         shown = {name: hidden_value(self.page, name) for name in ("digest", "approved_at")}
         self.form = shown | self.ben.signature_for(self.page)
 
     def submit(self, **changed: str) -> int:
-        return self.ben.post(f"{self.place}/approve", **self.form | changed).status_code
+        return self.ben.post(f"{self.draft}/approve", **self.form | changed).status_code
 
 
 def sign_other_payout(forgeries: Forgeries) -> dict[str, str]:
@@ -53,7 +53,7 @@ def sign_other_payout(forgeries: Forgeries) -> dict[str, str]:
 
 
 def copy_maker_signature(forgeries: Forgeries) -> dict[str, str]:
-    own = plan_of(forgeries.house, forgeries.place).signature
+    own = plan_of(forgeries.house, forgeries.draft).signature
     assert isinstance(own, PasskeySignature)
     return own.model_dump()
 
@@ -77,9 +77,9 @@ FORGED: dict[str, Callable[[Forgeries], dict[str, str]]] = {
 def test_signature_for_another_purpose_is_refused_as_approval(tmp_path: Path, forgery: str) -> None:
     forgeries = Forgeries(tmp_path)
     assert forgeries.submit(**FORGED[forgery](forgeries)) == 409
-    assert plan_of(forgeries.house, forgeries.place).approvals == []
-    assert forgeries.ben.post(f"{forgeries.place}/start", digest=forgeries.form["digest"]).status_code == 409
-    assert not is_started(forgeries.house, forgeries.place)
+    assert plan_of(forgeries.house, forgeries.draft).approvals == []
+    assert forgeries.ben.post(f"{forgeries.draft}/start", digest=forgeries.form["digest"]).status_code == 409
+    assert not is_started(forgeries.house, forgeries.draft)
     assert forgeries.submit() == 303  # The forgery does not block the genuine approval.
 
 
@@ -106,58 +106,58 @@ def sign_in(house: PasskeyHouse, key: SoftwarePasskey) -> PasskeyPerson:
     return person
 
 
-def start_and_check(person: PasskeyPerson, house: PasskeyHouse, place: str) -> bool:
+def start_and_check(person: PasskeyPerson, house: PasskeyHouse, draft: str) -> bool:
     """Start a payout even if the page does not offer it, and return whether a run was started."""
-    person.post(f"{place}/start", digest=plan_of(house, place).digest())
-    return is_started(house, place)
+    person.post(f"{draft}/start", digest=plan_of(house, draft).digest())
+    return is_started(house, draft)
 
 
-def approve_without_form(person: PasskeyPerson, house: PasskeyHouse, place: str) -> int:
+def approve_without_form(person: PasskeyPerson, house: PasskeyHouse, draft: str) -> int:
     """Approve with a genuine signature although the page does not ask for one."""
     assert person.key is not None
-    plan, approved_at = plan_of(house, place), timestamp(utc_now())
+    plan, approved_at = plan_of(house, draft), timestamp(utc_now())
     signature = person.key.sign(plan.approval_text(person.key.public, approved_at)).model_dump()
     form = {"digest": plan.digest(), "approved_at": approved_at, **signature}
-    return person.post(f"{place}/approve", **form).status_code
+    return person.post(f"{draft}/approve", **form).status_code
 
 
 def test_person_with_two_passkeys_approves_once(strict_house: PasskeyHouse) -> None:
     ben = strict_house.person(APPROVER)
-    place = strict_house.prepared(strict_house.person(MAKER), sheet(2))
-    assert approve(ben, place) == 303
+    draft = strict_house.prepared(strict_house.person(MAKER), sheet(2))
+    assert approve(ben, draft) == 303
     at_home = sign_in(strict_house, BEN_AT_HOME)
-    page = at_home.get(f"{place}/plan").text
+    page = at_home.get(f"{draft}/plan").text
     assert "data-challenge" not in page  # It does not ask him again.
     assert "Start the payout" not in page
-    form = {"digest": plan_of(strict_house, place).digest(), "approved_at": timestamp(utc_now())}
-    assert at_home.post(f"{place}/approve", **form).status_code == 409
-    approve_without_form(at_home, strict_house, place)
-    assert len(plan_of(strict_house, place).approvals) == 1
-    assert not start_and_check(ben, strict_house, place)
+    form = {"digest": plan_of(strict_house, draft).digest(), "approved_at": timestamp(utc_now())}
+    assert at_home.post(f"{draft}/approve", **form).status_code == 409
+    approve_without_form(at_home, strict_house, draft)
+    assert len(plan_of(strict_house, draft).approvals) == 1
+    assert not start_and_check(ben, strict_house, draft)
 
 
 def test_payout_needs_two_approvers_other_than_maker(strict_house: PasskeyHouse) -> None:
     ada, ben, cleo = strict_house.person(MAKER), strict_house.person(APPROVER), sign_in(strict_house, CLEO)
-    place = strict_house.prepared(ada, sheet(2))
-    assert not start_and_check(ben, strict_house, place)
-    assert approve_without_form(ada, strict_house, place) == 403
-    assert approve(ben, place) == 303
-    assert approve_without_form(ada, strict_house, place) == 403
-    approved_by = [approval.key for approval in plan_of(strict_house, place).approvals]
+    draft = strict_house.prepared(ada, sheet(2))
+    assert not start_and_check(ben, strict_house, draft)
+    assert approve_without_form(ada, strict_house, draft) == 403
+    assert approve(ben, draft) == 303
+    assert approve_without_form(ada, strict_house, draft) == 403
+    approved_by = [approval.key for approval in plan_of(strict_house, draft).approvals]
     assert approved_by == [KEYS[APPROVER].public.text]
-    assert not start_and_check(ben, strict_house, place)
+    assert not start_and_check(ben, strict_house, draft)
     assert strict_house.program.record() == []
-    assert approve(cleo, place) == 303
-    assert "Start the payout" in ben.get(f"{place}/plan").text
-    assert start_and_check(ben, strict_house, place)
-    assert "<strong>2</strong> Paid" in wait_until_finished(ada, place)
+    assert approve(cleo, draft) == 303
+    assert "Start the payout" in ben.get(f"{draft}/plan").text
+    assert start_and_check(ben, strict_house, draft)
+    assert "<strong>2</strong> Paid" in wait_until_finished(ada, draft)
     assert len(strict_house.program.record()) == 2
 
 
-def approve(person: PasskeyPerson, place: str) -> int:
-    page = person.get(f"{place}/plan").text
+def approve(person: PasskeyPerson, draft: str) -> int:
+    page = person.get(f"{draft}/plan").text
     form = {name: hidden_value(page, name) for name in ("digest", "approved_at")}
-    return person.post(f"{place}/approve", **form, **person.signature_for(page)).status_code
+    return person.post(f"{draft}/approve", **form, **person.signature_for(page)).status_code
 
 
 FIGURE = re.compile(r"(?<![\w.,/-])\d[\d,\u202f]*(?:\.\d+)?(?![\w])")
@@ -166,15 +166,15 @@ TIME = re.compile(r"\d+ [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC")
 
 def test_signed_text_contains_every_shown_figure(house: House, ada: Person, ben: Person) -> None:
     """Compares counts, sums, amounts, accounts and changes, but not times and step numbers."""
-    place = upload_sheet(ada, sheet(7))
-    assert ada.post(f"{place}/mend", row="3", column="amount", text="7123.45").status_code == 303
-    assert ada.post(f"{place}/leave-out", row="5").status_code == 303
-    sign_sheet(ada, place)
-    page = ben.get(f"{place}/plan").text
+    draft = upload_sheet(ada, sheet(7))
+    assert ada.post(f"{draft}/mend", row="3", column="amount", text="7123.45").status_code == 303
+    assert ada.post(f"{draft}/leave-out", row="5").status_code == 303
+    sign_sheet(ada, draft)
+    page = ben.get(f"{draft}/plan").text
     main = page.partition("<main")[2].partition("</main>")[0]
     main = re.sub(r'(?s)<ol class="steps">.*?</ol>|<span class="code">.*?</span>', "", main)
     shown = html.unescape(re.sub(r"<[^>]*>", " ", main))
-    plan = plan_of(house, place)
+    plan = plan_of(house, draft)
     text = plan.signed_text().decode()
     figures = {re.sub("[,\u202f]", "", figure) for figure in FIGURE.findall(TIME.sub("", shown))}
     assert {"7123.45", "102.00"} <= figures
@@ -193,31 +193,31 @@ def run_simultaneously(*calls: Callable[[], int]) -> list[int]:
 
 def test_simultaneous_correction_discards_approval(house: House, ada: Person, ben: Person) -> None:
     """If the correction is first, the approval is refused; if the approval is first, it is withdrawn."""
-    place = upload_sheet(ada, sheet(2))
+    draft = upload_sheet(ada, sheet(2))
     tokens = {"ada": ada.token("/"), "ben": ben.token("/")}
     for amount in ("701.00", "702.00", "703.00", "704.00"):
-        sign_sheet(ada, place)
-        shown = digest(ben, place)
+        sign_sheet(ada, draft)
+        shown = digest(ben, draft)
         form = {"csrf": tokens["ada"], "row": "2", "column": "amount", "text": amount}
         corrected, approved = run_simultaneously(
-            lambda: ada.post(f"{place}/mend", **form).status_code,  # noqa: B023 (joined within)
-            lambda: ben.post(f"{place}/approve", csrf=tokens["ben"], digest=shown).status_code,  # noqa: B023 (as above)
+            lambda: ada.post(f"{draft}/mend", **form).status_code,  # noqa: B023 (joined within)
+            lambda: ben.post(f"{draft}/approve", csrf=tokens["ben"], digest=shown).status_code,  # noqa: B023 (as above)
         )
         assert corrected == 303
         assert approved in {303, 409}
-        assert open_payout_folder(house, place).plan is None
-        assert "to be sent" not in ben.get(f"{place}/plan").text
+        assert open_payout_folder(house, draft).plan is None
+        assert "to be sent" not in ben.get(f"{draft}/plan").text
     assert house.program.record() == []
 
 
 def test_stale_tab_of_maker_removes_no_approval(house: House, ada: Person, ben: Person) -> None:
-    place = upload_sheet(ada, sheet(2))
-    form = ada.shown(f"{place}/sign")
-    sign_sheet(ada, place)
-    assert ben.post(f"{place}/approve").status_code == 303
-    document = plan_of(house, place)
-    assert ada.post(f"{place}/sign", **form).status_code == 303
-    assert (plan_of(house, place), len(document.approvals)) == (document, 1)
+    draft = upload_sheet(ada, sheet(2))
+    form = ada.shown(f"{draft}/sign")
+    sign_sheet(ada, draft)
+    assert ben.post(f"{draft}/approve").status_code == 303
+    document = plan_of(house, draft)
+    assert ada.post(f"{draft}/sign", **form).status_code == 303
+    assert (plan_of(house, draft), len(document.approvals)) == (document, 1)
 
 
 def test_simultaneous_starts_create_one_process(tmp_path: Path) -> None:
@@ -231,15 +231,15 @@ def test_simultaneous_starts_create_one_process(tmp_path: Path) -> None:
 
 def test_simultaneous_starts_by_two_processes_send_rows_once(house: House, ada: Person, ben: Person) -> None:
     """Only the journal can coordinate two processes that serve the same payout."""
-    place = upload_sheet(ada, sheet(3))
-    sign_sheet(ada, place)
-    ben.post(f"{place}/approve")
-    shown, program, folder = digest(ben, place), house.program, open_payout_folder(house, place)
+    draft = upload_sheet(ada, sheet(3))
+    sign_sheet(ada, draft)
+    ben.post(f"{draft}/approve")
+    shown, program, folder = digest(ben, draft), house.program, open_payout_folder(house, draft)
     command: list[str | Path] = ["submit", folder.sheet, "--wait", "--skip-invalid", "--force"]
     command += ["--plan", folder.plan_file, "--mended", folder.corrections_file, "--out", program.home / "x.csv"]
     other = program.start(*command)
-    ben.post(f"{place}/start", digest=shown)
+    ben.post(f"{draft}/start", digest=shown)
     assert other.wait(PATIENCE_S) in {0, 4, 5}
     other.communicate()
-    assert "<strong>3</strong> Paid" in wait_until_finished(ada, place)
+    assert "<strong>3</strong> Paid" in wait_until_finished(ada, draft)
     assert len(program.record()) == 3

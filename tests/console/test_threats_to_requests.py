@@ -143,62 +143,62 @@ def test_sheet_routes_distinguish_maker_from_other_people(house: House) -> None:
         routes = WHO_MAY["maker who prepared it" if of_the_owner else "approver, and not who prepared it"]
         for act in (route.rpartition("/")[2] for route in routes if route.startswith("POST /sheets/")):
             for person, is_owner in ((ada, True), (ben, False)):
-                place = upload_sheet(ada, sheet(2))
+                draft = upload_sheet(ada, sheet(2))
                 if act in {"approve", "send-back"}:
-                    sign_sheet(ada, place)
-                before = snapshot(house, place)
-                answer = person.post(f"{place}/{act}", **forms.get(act, {}))
+                    sign_sheet(ada, draft)
+                before = snapshot(house, draft)
+                answer = person.post(f"{draft}/{act}", **forms.get(act, {}))
                 assert (answer.status_code == 403) == (is_owner != of_the_owner), (act, person.name)
                 if answer.status_code == 403:
-                    assert snapshot(house, place) == before
+                    assert snapshot(house, draft) == before
 
 
 def test_second_maker_cannot_change_sheet(house: House, ada: Person) -> None:
-    place = upload_sheet(ada, sheet(2))
+    draft = upload_sheet(ada, sheet(2))
     add_role(house.program, APPROVER, "makers")
-    ben, before = House(house.program).person(APPROVER), snapshot(house, place)
+    ben, before = House(house.program).person(APPROVER), snapshot(house, draft)
     mended = {"row": "2", "column": "amount", "text": "9.00"}
     for act, form in {"mend": mended, "leave-out": {"row": "2"}, "remove": {}, "sign": {}}.items():
-        assert ben.post(f"{place}/{act}", **form).status_code == 403, act
-    assert snapshot(house, place) == before
+        assert ben.post(f"{draft}/{act}", **form).status_code == 403, act
+    assert snapshot(house, draft) == before
 
 
-def snapshot(house: House, place: str) -> dict[Path, bytes]:
-    folder = house.console.directory / place.rpartition("/")[2]
+def snapshot(house: House, draft: str) -> dict[Path, bytes]:
+    folder = house.console.directory / draft.rpartition("/")[2]
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_get_request_or_unexpected_method_changes_nothing(house: House, ada: Person) -> None:
     """An image on another site can send a GET request, so viewing a page must change nothing."""
-    place = upload_sheet(ada, sheet(2))
-    token, before = ada.token("/"), snapshot(house, place)
+    draft = upload_sheet(ada, sheet(2))
+    token, before = ada.token("/"), snapshot(house, draft)
     for route in ROUTES:
-        path = address(route).replace("0" * 16, place.rpartition("/")[2])
+        path = address(route).replace("0" * 16, draft.rpartition("/")[2])
         ada.get(f"{path}?row=2&column=amount&text=9.00&csrf={token}")
-    assert snapshot(house, place) == before
+    assert snapshot(house, draft) == before
     for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "HEAD"):
-        for path in (place, f"{place}/mend", f"{place}/remove", "/sign-out", "/new"):
+        for path in (draft, f"{draft}/mend", f"{draft}/remove", "/sign-out", "/new"):
             assert ada.ask(method, path).status_code in {200, 404, 405}, (method, path)
-    assert snapshot(house, place) == before
+    assert snapshot(house, draft) == before
     assert ada.get("/").status_code == 200
 
 
 def test_csrf_form_without_session_token_changes_nothing(house: House, ada: Person) -> None:
-    place = upload_sheet(ada, sheet(2))
-    before = snapshot(house, place)
+    draft = upload_sheet(ada, sheet(2))
+    before = snapshot(house, draft)
     own = ada.token("/")
     other = house.person(MAKER).token("/")
     form = {"row": "2", "column": "amount", "text": "9.00"}
     tokens: list[dict[str, Any]] = [{}, {"csrf": ""}, {"csrf": other}, {"csrf": own[:-1]}, {"csrf": own.upper()}]
     tokens += [{"csrf": f"{own} "}, {"csrf": [other, ""]}, {"CSRF": own}, {"csrf": "\u00e4" * 64}]
     for token in tokens:
-        answer = ada.ask("POST", f"{place}/mend", data=form | token, headers={"origin": ORIGIN})
+        answer = ada.ask("POST", f"{draft}/mend", data=form | token, headers={"origin": ORIGIN})
         assert answer.status_code == 403, token
-    assert ada.ask("POST", f"{place}/mend?csrf={own}", data=form, headers={"origin": ORIGIN}).status_code == 403
+    assert ada.ask("POST", f"{draft}/mend?csrf={own}", data=form, headers={"origin": ORIGIN}).status_code == 403
     for kind in ("text/plain", "application/json"):
         headers = {"origin": ORIGIN, "content-type": kind}
-        assert ada.ask("POST", f"{place}/mend", content=f"csrf={own}", headers=headers).status_code == 403
-    assert snapshot(house, place) == before
+        assert ada.ask("POST", f"{draft}/mend", content=f"csrf={own}", headers=headers).status_code == 403
+    assert snapshot(house, draft) == before
 
 
 @pytest.mark.parametrize("role", [Role.MAKER, Role.APPROVER])

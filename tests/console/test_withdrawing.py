@@ -24,13 +24,13 @@ PATHS = {MAKER: "withdraw", APPROVER: "send-back"}
 
 
 @pytest.fixture
-def place(ada: Person, ben: Person) -> str:
+def draft(ada: Person, ben: Person) -> str:
     """Return an approved payout."""
-    place = upload_sheet(ada, sheet(2))
-    sign_sheet(ada, place)
-    assert "withdraw" in form_actions(ada, f"{place}/plan")
-    assert ben.post(f"{place}/approve").status_code == 303
-    return place
+    draft = upload_sheet(ada, sheet(2))
+    sign_sheet(ada, draft)
+    assert "withdraw" in form_actions(ada, f"{draft}/plan")
+    assert ben.post(f"{draft}/approve").status_code == 303
+    return draft
 
 
 def form_actions(person: Person, path: str) -> set[str]:
@@ -39,20 +39,20 @@ def form_actions(person: Person, path: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [MAKER, APPROVER])
-def test_waiting_payout_is_withdrawn_by_entitled_people(house: House, place: str, name: str) -> None:
+def test_waiting_payout_is_withdrawn_by_entitled_people(house: House, draft: str, name: str) -> None:
     person, path = house.person(name), lock_path(house.console.settings.journal_path())
-    assert {"start", PATHS[name]} <= form_actions(person, f"{place}/plan")
-    assert not {*PATHS.values()} & form_actions(house.person(AUDITOR), f"{place}/plan")
+    assert {"start", PATHS[name]} <= form_actions(person, f"{draft}/plan")
+    assert not {*PATHS.values()} & form_actions(house.person(AUDITOR), f"{draft}/plan")
     with closing(RunLock(path, now="2026-11-22T00:00:00.000Z", command="submit")):
-        assert house.person(APPROVER).post(f"{place}/start").status_code == 303
-        run = last_run(house.console.runs, read_plan(open_payout_folder(house, place).plan_file).content.batch)
+        assert house.person(APPROVER).post(f"{draft}/start").status_code == 303
+        run = last_run(house.console.runs, read_plan(open_payout_folder(house, draft).plan_file).content.batch)
         assert run is not None
-        assert PATHS[name] in form_actions(person, f"{place}/plan")
-        assert person.post(f"{place}/{PATHS[name]}", reason="Row 2 was paid in cash").status_code == 303
+        assert PATHS[name] in form_actions(person, f"{draft}/plan")
+        assert person.post(f"{draft}/{PATHS[name]}", reason="Row 2 was paid in cash").status_code == 303
         wait_until(lambda: not run.is_alive, "the run goes on waiting")
     with open_journal_to_read(house.console.settings) as journal:
         assert [withdrawal.by for withdrawal in journal.withdrawals()] == [name]
-    assert "sign" in form_actions(house.person(MAKER), f"{place}/plan")
+    assert "sign" in form_actions(house.person(MAKER), f"{draft}/plan")
     assert house.program.record() == []
 
 

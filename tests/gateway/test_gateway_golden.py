@@ -89,10 +89,10 @@ ON_THE_PAGE = "json-params/latin"
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder in which openssl finds the published keys."""
-    place = tmp_path_factory.mktemp("keys")
+    folder = tmp_path_factory.mktemp("keys")
     for name in ("private", "public"):
-        (place / f"{name}.pem").write_text(FILE[f"{name}_key_pem"])
-    return place
+        (folder / f"{name}.pem").write_text(FILE[f"{name}_key_pem"])
+    return folder
 
 
 def encode_rfc_3986(text: str) -> str:

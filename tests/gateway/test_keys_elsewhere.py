@@ -53,8 +53,8 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
 @pytest.fixture
 def token_there(token: Token) -> TokenLocation:
     """Return the place of a key that the token has created."""
-    create_token_key(place(token, sessions=2))
-    return place(token, sessions=2)
+    create_token_key(token_location(token, sessions=2))
+    return token_location(token, sessions=2)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kms]:
         yield running
 
 
-def place(token: Token, uri: str = URI, *, pin: str | None = PIN, sessions: int = 1) -> TokenLocation:
+def token_location(token: Token, uri: str = URI, *, pin: str | None = PIN, sessions: int = 1) -> TokenLocation:
     return TokenLocation(parse_token_address(uri), token.module, pin, sessions)
 
 
@@ -87,7 +87,7 @@ def published(request: pytest.FixtureRequest) -> SigningKey:
     if request.param == "token":
         token = request.getfixturevalue("token")
         import_into_token(token, published_key())
-        return load_token_key(place(token, sessions=2))
+        return load_token_key(token_location(token, sessions=2))
     return kms_key_in(request.getfixturevalue("kms"), published_key())
 
 
@@ -145,7 +145,7 @@ async def test_pin_is_not_in_arguments_or_repr(token_there: TokenLocation) -> No
 def test_imported_token_key_is_reported_as_copyable(token: Token, token_there: TokenLocation) -> None:
     import_into_token(token, published_key(), "imported", "02")
     created = load_token_key(token_there)
-    imported = load_token_key(place(token, f"pkcs11:token={LABEL};object=imported"))
+    imported = load_token_key(token_location(token, f"pkcs11:token={LABEL};object=imported"))
     assert created.public.bits == 3072
     assert (created.custody.is_exportable, created.custody.was_stored_elsewhere) == (False, False)
     assert imported.custody.was_stored_elsewhere
@@ -169,7 +169,7 @@ def test_token_problem_is_reported_with_hint(token: Token, uri: str, pin: str | 
     import_into_token(token, published_key(), "twin", "08")
     import_into_token(token, generate_private_key(65537, 1024), "short", "03")  # noqa: S505 (it is refused)
     import_into_token(token, ec.generate_private_key(ec.SECP256R1()), "curve", "04")
-    refused = problem_of(load_token_key, place(token, uri, pin=pin))
+    refused = problem_of(load_token_key, token_location(token, uri, pin=pin))
     assert refused.problem is problem
     assert isinstance(refused, ConfigurationError)
     assert refused.hint

@@ -10,14 +10,14 @@ from paygw_batch.cluster.database_location import DatabaseLocation
 from paygw_batch.journal.location import JournalLocation
 from paygw_batch.journal.postgres.session import Server
 from tests.support.journal_rows import create_journal_at, file_location, memory_journal, open_journal_at
-from tests.support.postgres_rows import make_postgres, open_postgres, postgres_place
+from tests.support.postgres_rows import make_postgres, open_postgres, postgres_location
 from tests.support.postgres_server import PostgresServer
 from tests.support.tested_journal import Journal
 from tests.support.wire_proxy import WireProxy, wire_proxy
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Return a private directory, as a journal requires."""
     tmp_path.chmod(0o700)
     return tmp_path
@@ -26,10 +26,10 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the name of a database with an empty journal, which is copied for each test."""
-    place = tmp_path_factory.mktemp("template", numbered=True)
-    place.chmod(0o700)
+    folder = tmp_path_factory.mktemp("template", numbered=True)
+    folder.chmod(0o700)
     name = postgres_server.new_database()
-    make_postgres(postgres_place(postgres_server.url(name), place))
+    make_postgres(postgres_location(postgres_server.url(name), folder))
     return name
 
 
@@ -42,8 +42,8 @@ def database(postgres_server: PostgresServer, postgres_template: str) -> Iterato
 
 
 @pytest.fixture
-def at_database(database: str, place: Path) -> DatabaseLocation:
-    return postgres_place(database, place)
+def at_database(database: str, folder: Path) -> DatabaseLocation:
+    return postgres_location(database, folder)
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def as_role(at_database: DatabaseLocation, postgres_server: PostgresServer) -> C
     at_database.grant_rights()
     at_database.grant_rights()  # repeating it changes nothing
 
-    def place_for_role(role: str) -> DatabaseLocation:
+    def location_for_role(role: str) -> DatabaseLocation:
         login = f"{name}_{role}_login"
         postgres_server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {name}_{role}")
         return replace(at_database, server=Server(postgres_server.url(name, user=login)))
 
-    return place_for_role
+    return location_for_role
 
 
 @pytest.fixture
@@ -68,21 +68,21 @@ def proxy(postgres_server: PostgresServer) -> Iterator[WireProxy]:
 
 
 @pytest.fixture(params=["file", "postgres"])
-def journal_place(request: pytest.FixtureRequest, place: Path) -> JournalLocation:
+def store_location(request: pytest.FixtureRequest, folder: Path) -> JournalLocation:
     """Return the location of an empty journal, for each store."""
     if request.param == "postgres":
-        return postgres_place(request.getfixturevalue("database"), place)
-    create_journal_at(place)
-    return file_location(place)
+        return postgres_location(request.getfixturevalue("database"), folder)
+    create_journal_at(folder)
+    return file_location(folder)
 
 
 @pytest.fixture(params=["disk", "memory", "postgres"])
-def journal(request: pytest.FixtureRequest, place: Path) -> Iterator[Journal]:
+def journal(request: pytest.FixtureRequest, folder: Path) -> Iterator[Journal]:
     """Yield an empty journal on disk, in memory and in PostgreSQL."""
     opened: Journal
     if request.param == "postgres":
-        opened = open_postgres(postgres_place(request.getfixturevalue("database"), place))
+        opened = open_postgres(postgres_location(request.getfixturevalue("database"), folder))
     else:
-        opened = open_journal_at(place) if request.param == "disk" else memory_journal()
+        opened = open_journal_at(folder) if request.param == "disk" else memory_journal()
     yield opened
     opened.close()

@@ -10,17 +10,17 @@ from paygw_batch.journal.lock import RunLock
 from tests.support.journal_rows import AT, due_rows, intent, open_journal_at
 
 
-def hold(place: Path) -> None:
+def hold(folder: Path) -> None:
     """Hold the journal until killed."""
-    journal = open_journal_at(place)
+    journal = open_journal_at(folder)
     sys.stdout.write(f"held {journal.head().seq}\n")
     sys.stdout.flush()
     time.sleep(600)
 
 
-def hand_down(place: Path) -> None:
+def hand_down(folder: Path) -> None:
     """Hold a lock, and start a process that inherits its descriptor, as between fork and exec."""
-    lock = RunLock(place / "a.lock", now=AT, command="submit")
+    lock = RunLock(folder / "a.lock", now=AT, command="submit")
     assert lock._fd is not None
     child = subprocess.Popen(["/bin/sleep", "600"], pass_fds=[lock._fd])
     sys.stdout.write(f"{child.pid}\n")
@@ -28,11 +28,11 @@ def hand_down(place: Path) -> None:
     time.sleep(600)
 
 
-def claim(place: Path) -> None:
+def claim(folder: Path) -> None:
     """Try to open the journal and claim its only due row."""
     sys.stdin.readline()
     try:
-        journal = open_journal_at(place)
+        journal = open_journal_at(folder)
     except JournalError as error:
         sys.stdout.write(f"refused {type(error).__name__}: {error}\n")
         return

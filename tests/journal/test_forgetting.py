@@ -46,20 +46,20 @@ from tests.support.tested_journal import Journal
 
 
 @pytest.fixture
-def kept(place: Path) -> Iterator[SqliteJournal]:
-    with closing(open_journal_at(place)) as journal:
+def kept(folder: Path) -> Iterator[SqliteJournal]:
+    with closing(open_journal_at(folder)) as journal:
         fill_journal(journal)
         yield journal
 
 
-def test_forgetting_leaves_no_personal_bytes_in_files(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_forgetting_leaves_no_personal_bytes_in_files(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         fill_journal(journal)
-        assert secrets_in(place.rglob("*")) == list(SECRETS)
+        assert secrets_in(folder.rglob("*")) == list(SECRETS)
         forget_old_batches(journal)
-        assert secrets_in(place.rglob("*")) == []
-    assert secrets_in(place.rglob("*")) == []
-    with closing(open_journal_at(place)) as journal:
+        assert secrets_in(folder.rglob("*")) == []
+    assert secrets_in(folder.rglob("*")) == []
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, "again", [new_instruction(2, "E-1")], opened_at=LATER)
         send(journal, 4, OutcomeKind.PAID, LATER)
         assert journal.verify()["instructions"] == 6
@@ -112,16 +112,16 @@ FORGERIES = [
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_change_after_forgetting_is_found(kept: SqliteJournal, place: Path, forgery: str) -> None:
+def test_change_after_forgetting_is_found(kept: SqliteJournal, folder: Path, forgery: str) -> None:
     kept.settle([], order=SignedOrder("new", '{"content": {"rows": []}}', at(6)))
     forget_old_batches(kept)
     said_later = Evidence(EvidenceSource.NOTIFICATION, Claim("A-1", "1", "KES", "approved"), "later")
     kept.record_evidence([said_later], {}, at=LATER)
-    with file_location(place).open_note_recorder() as keep:
+    with file_location(folder).open_note_recorder() as keep:
         keep([Arrival("waits", LATER)])
     kept.close()
-    tamper(journal_path(place), forgery).close()
-    with pytest.raises(JournalCorrupt), closing(read_journal_at(place)) as reader:
+    tamper(journal_path(folder), forgery).close()
+    with pytest.raises(JournalCorrupt), closing(read_journal_at(folder)) as reader:
         reader.verify()
 
 
@@ -190,32 +190,32 @@ def test_row_shared_with_newer_batch_is_not_forgotten(journal: Journal) -> None:
     assert not journal.payments_to_forget(before="2028", cutoff=WHEN).batches
 
 
-def test_orders_and_notifications_about_forgotten_rows_are_removed(kept: SqliteJournal, place: Path) -> None:
+def test_orders_and_notifications_about_forgotten_rows_are_removed(kept: SqliteJournal, folder: Path) -> None:
     for batch, text in (("paid", "Zephyrine in an order"), ("new", "another order")):
         document = json.dumps({"content": {"rows": [{"row": 2, "evidence": text}]}})
         kept.settle([], order=SignedOrder(batch, document, at(6)))
     content = encode_notification(Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", Claim("nobody-knows-this")))
-    with file_location(place).open_note_recorder() as keep:
+    with file_location(folder).open_note_recorder() as keep:
         keep([Arrival(content, at(0))])
         assert kept.process_arrivals({}, at=at(6)) == {Finding.UNKNOWN_ORDER: 1}
         keep([Arrival("someone else", at(7))])
     forget_old_batches(kept)
-    assert secrets_in(place.rglob("*")) == []
+    assert secrets_in(folder.rglob("*")) == []
     assert ([len(kept.signed_orders(batch.batch)) for batch in kept.batches()]) == [0, 0, 1]
     assert kept.verify()["notifications_waiting"] == 1
 
 
-def test_busy_log_is_scrubbed_later(kept: SqliteJournal, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_log_is_scrubbed_later(kept: SqliteJournal, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.sqlite.connect._BUSY_TIMEOUT_MS", 100)
     kept._connection.set_busy_timeout(100)
-    with closing(apsw.Connection(str(journal_path(place)))) as reader:
+    with closing(apsw.Connection(str(journal_path(folder)))) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM fact").fetchall()
         chosen = kept.payments_to_forget(before=BEFORE, cutoff=WHEN)
         assert kept.forget(chosen, by="amina", at=WHEN) is RemainingData.IN_LOG
         reader.execute("COMMIT")
     assert kept.scrub() is RemainingData.NOWHERE
-    assert secrets_in(place.rglob("*")) == []
+    assert secrets_in(folder.rglob("*")) == []
 
 
 def test_statement_is_recognised_after_rows_are_forgotten(journal: Journal) -> None:

@@ -49,34 +49,34 @@ RENAMED = EndpointIdentity.create("pay.example", "1234", "merchant")
 OTHER_ID = "f" * 32
 
 
-def open_adoption(place: Path, path: Path | None = None, *, beside: str | None = None, **changes: Any) -> Adoption:
-    return Adoption(replace(file_location(place, path), **{"now": lambda: at(9), **changes}), beside=beside)
+def open_adoption(folder: Path, path: Path | None = None, *, beside: str | None = None, **changes: Any) -> Adoption:
+    return Adoption(replace(file_location(folder, path), **{"now": lambda: at(9), **changes}), beside=beside)
 
 
-def adopt(place: Path, path: Path | None = None, **changes: Any) -> None:
-    with closing(open_adoption(place, path, **changes)) as found:
+def adopt(folder: Path, path: Path | None = None, **changes: Any) -> None:
+    with closing(open_adoption(folder, path, **changes)) as found:
         found.carry_out("amina")
 
 
-def make_unknown_journal(place: Path, *, sent: bool = True) -> str:
+def make_unknown_journal(folder: Path, *, sent: bool = True) -> str:
     """Create a journal, remove it from the known ones, and return its id."""
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         if sent:
             open_sheet(journal)
             send(journal, 1, OutcomeKind.PAID)
         journal_id = journal.head().journal_id
-    shutil.rmtree(place / "journals")
+    shutil.rmtree(folder / "journals")
     return journal_id
 
 
-def known_journals(place: Path) -> KnownJournals:
-    return KnownJournals(place / "journals")
+def known_journals(folder: Path) -> KnownJournals:
+    return KnownJournals(folder / "journals")
 
 
-def remember_journals(place: Path, *entries: KnownJournal) -> None:
-    with known_journals(place).hold_lock(AT):
+def remember_journals(folder: Path, *entries: KnownJournal) -> None:
+    with known_journals(folder).hold_lock(AT):
         for entry in entries:
-            known_journals(place).write(entry)
+            known_journals(folder).write(entry)
 
 
 def read_column(path: Path, query: str) -> list[Any]:
@@ -91,27 +91,27 @@ def error_message(attempt: Callable[[], object], kind: type[JournalError] = Jour
     return raised.value.message, raised.value.hint
 
 
-def test_adopted_journal_stays_known(place: Path) -> None:
-    journal_id, path = make_unknown_journal(place), journal_path(place)
+def test_adopted_journal_stays_known(folder: Path) -> None:
+    journal_id, path = make_unknown_journal(folder), journal_path(folder)
     before = path.read_bytes()
-    with closing(open_adoption(place)) as found:
+    with closing(open_adoption(folder)) as found:
         assert found.is_needed
         assert (found.journal_id, found.hosts, found.other_journals) == (journal_id, ["gateway.example"], [])
         assert (found.last_fact(), found.counts["facts"]) == ((7, AT), 7)
         assert path.read_bytes() == before
-        assert not (place / "journals").exists(), "nothing is written until it is confirmed"
+        assert not (folder / "journals").exists(), "nothing is written until it is confirmed"
         found.carry_out("amina")
-    newest = newest_line(known_journals(place).folder(journal_id), RUN)
+    newest = newest_line(known_journals(folder).folder(journal_id), RUN)
     assert newest is not None
     assert newest.number == 8
     names = (EndpointIdentity("gateway.example", "1234", ENDPOINT.consumer_key_sha256),)
-    assert list(known_journals(place).entries()) == [KnownJournal(journal_id, names, str(path), AT)]
+    assert list(known_journals(folder).entries()) == [KnownJournal(journal_id, names, str(path), AT)]
     query = "SELECT by || ' ' || at || ' ' || number FROM fact WHERE kind = 'adopted'"
     assert read_column(path, query) == [f"amina {at(9)} 8"]
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         assert journal.notes == ()
         journal.verify()
-    with closing(open_adoption(place)) as found:
+    with closing(open_adoption(folder)) as found:
         assert not found.is_needed
 
 
@@ -129,19 +129,19 @@ def empty_folder(path: Path) -> None:
         (empty_folder, "The journal {} is empty."),
     ],
 )
-def test_missing_or_empty_journal_cannot_be_adopted(place: Path, spoil: Callable[[Path], None], sentence: str) -> None:
-    make_unknown_journal(place)
-    path = journal_path(place)
+def test_missing_or_empty_journal_cannot_be_adopted(folder: Path, spoil: Callable[[Path], None], sentence: str) -> None:
+    make_unknown_journal(folder)
+    path = journal_path(folder)
     spoil(path)
-    found = error_message(lambda: open_adoption(place), JournalMissing)
+    found = error_message(lambda: open_adoption(folder), JournalMissing)
     assert found == (sentence.format(path), "Specify its path with --journal.")
 
 
-def test_adoption_remembers_renamed_endpoint(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_adoption_remembers_renamed_endpoint(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         journal_id = journal.head().journal_id
-    path = journal_path(place)
-    message, hint = error_message(lambda: open_journal_at(place, endpoint=RENAMED))
+    path = journal_path(folder)
+    message, hint = error_message(lambda: open_journal_at(folder, endpoint=RENAMED))
     assert message == (
         f"The journal {path} belongs to the same merchant at another gateway host. It was created for "
         "gateway.example, but the configuration has pay.example."
@@ -151,29 +151,29 @@ def test_adoption_remembers_renamed_endpoint(place: Path) -> None:
         "PostgreSQL keeps the host it was created with). If not, correct gateway.base_url, or use a separate journal "
         "with [journal] path or url, or --journal."
     )
-    with closing(open_adoption(place, endpoint=RENAMED)) as found:
+    with closing(open_adoption(folder, endpoint=RENAMED)) as found:
         assert found.is_needed
         found.carry_out("amina")
-    with closing(open_adoption(place)) as found:
+    with closing(open_adoption(folder)) as found:
         assert (found.is_needed, found.hosts) == (False, ["gateway.example", "pay.example"])
     for endpoint in (ENDPOINT, RENAMED):
-        open_journal_at(place, endpoint=endpoint).close()
-    (entry,) = known_journals(place).entries()
+        open_journal_at(folder, endpoint=endpoint).close()
+    (entry,) = known_journals(folder).entries()
     assert (entry.journal_id, set(entry.names) >= {ENDPOINT, RENAMED}) == (journal_id, True)
 
 
-def test_adoption_keeps_registered_names(place: Path) -> None:
-    remember_journals(place, KnownJournal(make_unknown_journal(place), (RENAMED,), "/elsewhere", AT))
-    adopt(place)
-    (entry,) = known_journals(place).entries()
-    assert (set(entry.names) >= {ENDPOINT, RENAMED}, entry.path) == (True, str(journal_path(place)))
+def test_adoption_keeps_registered_names(folder: Path) -> None:
+    remember_journals(folder, KnownJournal(make_unknown_journal(folder), (RENAMED,), "/elsewhere", AT))
+    adopt(folder)
+    (entry,) = known_journals(folder).entries()
+    assert (set(entry.names) >= {ENDPOINT, RENAMED}, entry.path) == (True, str(journal_path(folder)))
 
 
-def test_journal_of_another_merchant_is_not_adopted(place: Path) -> None:
-    make_unknown_journal(place)
+def test_journal_of_another_merchant_is_not_adopted(folder: Path) -> None:
+    make_unknown_journal(folder)
     other = EndpointIdentity.create("gateway.example", "9", "other")
-    assert error_message(lambda: open_adoption(place, endpoint=other)) == (
-        f"The journal {journal_path(place)} belongs to another merchant, or to another gateway.",
+    assert error_message(lambda: open_adoption(folder, endpoint=other)) == (
+        f"The journal {journal_path(folder)} belongs to another merchant, or to another gateway.",
         (
             "Use a separate journal for each merchant at a gateway, with [journal] path or url, or --journal. A "
             "merchant is recognised by any two of these: host, endpoint id and consumer key."
@@ -181,93 +181,93 @@ def test_journal_of_another_merchant_is_not_adopted(place: Path) -> None:
     )
 
 
-def test_adoption_must_name_newest_journal_of_endpoint(place: Path) -> None:
-    make_unknown_journal(place)
+def test_adoption_must_name_newest_journal_of_endpoint(folder: Path) -> None:
+    make_unknown_journal(folder)
     older, newest = "a" * 32, "b" * 32
-    remember_journals(place, *(KnownJournal(one * 32, (ENDPOINT,), f"/{one}", at(n)) for n, one in enumerate("ab")))
+    remember_journals(folder, *(KnownJournal(one * 32, (ENDPOINT,), f"/{one}", at(n)) for n, one in enumerate("ab")))
     for beside in (None, older):
-        message, hint = error_message(partial(open_adoption, place, beside=beside))
+        message, hint = error_message(partial(open_adoption, folder, beside=beside))
         assert message == (
             "This merchant already has a journal. This user's state directory lists other journals of the same "
             f"merchant: {older} at /a, {newest} at /b."
         )
         assert f"`paygw-batch journal adopt --beside {newest}`" in hint
-    with closing(open_adoption(place, beside=newest)) as found:
+    with closing(open_adoption(folder, beside=newest)) as found:
         assert [one.journal_id for one in found.other_journals] == [older, newest]
         found.carry_out("amina")
-    open_journal_at(place).close()
+    open_journal_at(folder).close()
 
 
-def test_newly_created_journal_stops_adoption(place: Path) -> None:
-    make_unknown_journal(place)
-    with closing(open_adoption(place)) as found:
-        remember_journals(place, KnownJournal(OTHER_ID, (RENAMED,), "/other.sqlite3", AT))
+def test_newly_created_journal_stops_adoption(folder: Path) -> None:
+    make_unknown_journal(folder)
+    with closing(open_adoption(folder)) as found:
+        remember_journals(folder, KnownJournal(OTHER_ID, (RENAMED,), "/other.sqlite3", AT))
         message, _ = error_message(lambda: found.carry_out("amina"))
     assert OTHER_ID in message
-    assert read_column(journal_path(place), "SELECT count(*) FROM fact WHERE kind = 'adopted'") == [0]
+    assert read_column(journal_path(folder), "SELECT count(*) FROM fact WHERE kind = 'adopted'") == [0]
 
 
-def test_copy_is_not_adopted_while_original_exists(place: Path) -> None:
-    make_unknown_journal(place)
-    path, copy = journal_path(place), journal_path(place).with_name("copy.sqlite3")
+def test_copy_is_not_adopted_while_original_exists(folder: Path) -> None:
+    make_unknown_journal(folder)
+    path, copy = journal_path(folder), journal_path(folder).with_name("copy.sqlite3")
     shutil.copy(path, copy)
-    assert error_message(lambda: open_adoption(place, copy), JournalTooOld) == (
+    assert error_message(lambda: open_adoption(folder, copy), JournalTooOld) == (
         f"This is a copy of the journal {path}, which still exists. Sending from both could pay rows twice.",
         f"Use {path}. To move a journal, move its file instead of copying it.",
     )
     path.unlink()
-    adopt(place, copy)
+    adopt(folder, copy)
     assert read_column(copy, "SELECT home FROM identity") == [str(copy)]
 
 
 @contextmanager
-def losing_writes(place: Path) -> Iterator[SqliteJournal]:
+def losing_writes(folder: Path) -> Iterator[SqliteJournal]:
     """Yield the journal, then put back a copy from before the block, so that its writes are lost."""
-    copy = copy_journal(place)
-    with closing(open_journal_at(place)) as journal:
+    copy = copy_journal(folder)
+    with closing(open_journal_at(folder)) as journal:
         yield journal
-    put_back(place, copy)
+    put_back(folder, copy)
 
 
-def open_first_sheet(place: Path, rows: int = 1) -> Sequence[DueRow]:
-    with closing(open_journal_at(place)) as journal:
+def open_first_sheet(folder: Path, rows: int = 1) -> Sequence[DueRow]:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=rows)
         return due_rows(journal, 1)
 
 
-def read_due(place: Path, batch: int = 1) -> list[int]:
-    with closing(open_journal_at(place)) as journal:
+def read_due(folder: Path, batch: int = 1) -> list[int]:
+    with closing(open_journal_at(folder)) as journal:
         return [due.row for due in due_rows(journal, batch)]
 
 
-def adopt_older_copy(place: Path) -> AcceptedRows:
+def adopt_older_copy(folder: Path) -> AcceptedRows:
     """Replace the lost journal with an older copy, and adopt it."""
     with pytest.raises(JournalTooOld):
-        open_journal_at(place)
-    with closing(open_adoption(place)) as found:
+        open_journal_at(folder)
+    with closing(open_adoption(folder)) as found:
         assert found.is_needed
         rows = found.carry_out("amina")
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         journal.verify()
-    with closing(open_adoption(place)) as found:
+    with closing(open_adoption(folder)) as found:
         assert not found.is_needed
     return rows
 
 
-def test_adoption_puts_only_sent_rows_in_doubt(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_adoption_puts_only_sent_rows_in_doubt(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=6)
         first, second, third, fourth, *_ = due_rows(journal, 1)
         journal.append([intent(first, at(1))])
-    with losing_writes(place) as journal:
+    with losing_writes(folder) as journal:
         journal.append([outcome_of(first.number, 1, OutcomeKind.PAID, at(2))])
         for due in (second, third, fourth):
             journal.append([intent(due, at(3))])
         journal.append([outcome_of(second.number, 1, OutcomeKind.PAID, at(4))])
         journal.append([outcome_of(third.number, 1, OutcomeKind.NOT_SENT, at(4))])
-    rows = adopt_older_copy(place)
+    rows = adopt_older_copy(folder)
     assert (rows.in_doubt, rows.held_order_ids, rows.unknown_order_ids, rows.contradictions) == (2, [], [], [])
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         assert journal.mark_interrupted(at(10)) == 1  # in flight when the copy was made
         found = [(row.state, row.sent_orderid, row.intended_at) for row in journal.rows(1)]
         assert found[1] == (State.IN_DOUBT, "ORD-3", at(3))
@@ -277,21 +277,21 @@ def test_adoption_puts_only_sent_rows_in_doubt(place: Path) -> None:
         assert [due.row for due in due_rows(journal, 1)] == [4, 6, 7]
 
 
-def test_row_with_lost_decision_is_held(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_row_with_lost_decision_is_held(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=2)
         (first, second) = due_rows(journal, 1)
         journal.append([intent(first, at(1)), intent(second, at(1))])
         journal.append([outcome_of(first.number, 1, OutcomeKind.REJECTED, at(2))])
         journal.append([outcome_of(second.number, 1, OutcomeKind.UNKNOWN, at(2))])
-    with losing_writes(place) as journal:
+    with losing_writes(folder) as journal:
         journal.settle([resolved(second.number, 1, Resolution.NOT_RECEIVED, at(3))])
         journal.release(1, None, suffix=True, by="amina", at=at(3))
         for due in due_rows(journal, 1):
             journal.append([intent(due, at(4))])
-    rows = adopt_older_copy(place)
+    rows = adopt_older_copy(folder)
     assert (rows.in_doubt, rows.held_order_ids) == (0, ["ORD-2-r2", "ORD-3"])
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         journal.settle([resolved(second.number, 1, Resolution.NOT_RECEIVED, at(10))])
         journal.release(1, None, suffix=True, by="amina", at=at(10))
         assert [row.state for row in journal.rows(1)] == [State.READY] * 2
@@ -306,42 +306,42 @@ def test_row_with_lost_decision_is_held(place: Path) -> None:
         assert paid.state is State.PAID
 
 
-def test_two_lost_attempts_hold_their_row(place: Path) -> None:
+def test_two_lost_attempts_hold_their_row(folder: Path) -> None:
     """A rejection of the first attempt without a time must not settle the second."""
-    open_first_sheet(place)
-    with losing_writes(place) as journal:
+    open_first_sheet(folder)
+    with losing_writes(folder) as journal:
         send(journal, 1, OutcomeKind.REJECTED, at(1))
         journal.release(1, None, suffix=False, by="amina", at=at(3))
         journal.append([intent(due_rows(journal, 1)[0], at(4))])
-    rows = adopt_older_copy(place)
+    rows = adopt_older_copy(folder)
     assert (rows.in_doubt, rows.held_order_ids) == (0, ["ORD-2"])
-    assert read_due(place) == []
+    assert read_due(folder) == []
 
 
-def test_unsent_attempt_does_not_cancel_later_attempt(place: Path) -> None:
-    open_first_sheet(place)
-    copy = copy_journal(place)
+def test_unsent_attempt_does_not_cancel_later_attempt(folder: Path) -> None:
+    open_first_sheet(folder)
+    copy = copy_journal(folder)
     for kind in (OutcomeKind.NOT_SENT, OutcomeKind.PAID):
-        with closing(open_journal_at(place)) as journal:
+        with closing(open_journal_at(folder)) as journal:
             send(journal, 1, kind, at(1))
-        put_back(place, copy)
-        rows = adopt_older_copy(place)
+        put_back(folder, copy)
+        rows = adopt_older_copy(folder)
     assert rows.in_doubt == 1
-    assert read_due(place) == []
+    assert read_due(folder) == []
 
 
-def test_adoption_holds_orders_of_lost_batches(place: Path) -> None:
+def test_adoption_holds_orders_of_lost_batches(folder: Path) -> None:
     """Both batches had the same number in the journal, one after the other."""
-    open_journal_at(place).close()
-    copy = copy_journal(place)
+    open_journal_at(folder).close()
+    copy = copy_journal(folder)
     for orders in (["Órd-2", "ORD-3", "ORD-4"], ["ORD-D", "ORD-3-r2", "ORD-4"]):
-        with closing(open_journal_at(place)) as journal:
+        with closing(open_journal_at(folder)) as journal:
             open_sheet(journal, new=[new_instruction(row, order) for row, order in enumerate(orders, 2)])
             journal.append([intent(due, at(1)) for due in due_rows(journal, 1)[:-1]])
-        put_back(place, copy)
-        rows = adopt_older_copy(place)
+        put_back(folder, copy)
+        rows = adopt_older_copy(folder)
     assert rows.unknown_order_ids == ["ORD-3", "ORD-3-r2", "ORD-D", "Órd-2"]
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         orders = ["órd-2", "ord-3", "ORD-4", "ORD-D"]
         open_sheet(journal, new=[new_instruction(row, order) for row, order in enumerate(orders, 2)])
         assert [due.row for due in due_rows(journal, 1)] == [4]
@@ -358,130 +358,130 @@ def test_adoption_holds_orders_of_lost_batches(place: Path) -> None:
         ),
     ],
 )
-def test_older_copy_needs_complete_log_for_adoption(place: Path, spoil: Callable[[Path], object]) -> None:
-    open_first_sheet(place, rows=3)
-    copy = copy_journal(place)
-    with losing_writes(place) as journal:
+def test_older_copy_needs_complete_log_for_adoption(folder: Path, spoil: Callable[[Path], object]) -> None:
+    open_first_sheet(folder, rows=3)
+    copy = copy_journal(folder)
+    with losing_writes(folder) as journal:
         for due in due_rows(journal, 1):
             journal.append([intent(due, at(1))])
-    (path,) = (place / "journals").glob(f"*/{RUN}.1")
+    (path,) = (folder / "journals").glob(f"*/{RUN}.1")
     spoil(path)
-    error_message(lambda: open_adoption(place), SentLogDamaged)
+    error_message(lambda: open_adoption(folder), SentLogDamaged)
     path.unlink()  # a person who has asked the gateway
-    adopt(place)
-    with closing(open_journal_at(place)) as journal:
+    adopt(folder)
+    with closing(open_journal_at(folder)) as journal:
         send(journal, 1, OutcomeKind.PAID)
-    put_back(place, copy)  # its missing attempts began before the log
-    error_message(lambda: open_adoption(place), SentLogDamaged)
+    put_back(folder, copy)  # its missing attempts began before the log
+    error_message(lambda: open_adoption(folder), SentLogDamaged)
 
 
-def test_row_is_held_despite_earlier_decision(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_row_is_held_despite_earlier_decision(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED, at(1))
-    with losing_writes(place) as journal:
+    with losing_writes(folder) as journal:
         journal.release(1, None, suffix=True, by="amina", at=at(2))
         send(journal, 1, OutcomeKind.PAID, at(2))
-    assert adopt_older_copy(place).held_order_ids == ["ORD-2-r2"]
-    with closing(open_journal_at(place)) as journal:
+    assert adopt_older_copy(folder).held_order_ids == ["ORD-2-r2"]
+    with closing(open_journal_at(folder)) as journal:
         journal.release(1, None, suffix=False, by="amina", at=at(10))
         journal.settle([resolved(1, 1, Resolution.REJECTED, at(10))])
-    with losing_writes(place) as journal:
+    with losing_writes(folder) as journal:
         open_sheet(journal, "b2", new=[new_instruction(2, amount="9.00")], amendments=[Amendment(2, 1)])
         send(journal, 2, OutcomeKind.PAID, at(11))
-    adopt_older_copy(place)
-    with closing(open_journal_at(place)) as journal:
+    adopt_older_copy(folder)
+    with closing(open_journal_at(folder)) as journal:
         journal.release(1, None, suffix=True, by="amina", at=at(12))
         assert not due_rows(journal, 1)
 
 
-def test_lost_attempt_of_replaced_row_holds_new_row(place: Path) -> None:
-    (due,) = open_first_sheet(place)
-    first = copy_journal(place)
-    with closing(open_journal_at(place)) as journal:
+def test_lost_attempt_of_replaced_row_holds_new_row(folder: Path) -> None:
+    (due,) = open_first_sheet(folder)
+    first = copy_journal(folder)
+    with closing(open_journal_at(folder)) as journal:
         new = [new_instruction(2, amount="9.00")]
         open_sheet(journal, "b2", new=new, amendments=[Amendment(2, 1)])
-    second = copy_journal(place)
-    put_back(place, first)
-    adopt_older_copy(place)
-    with closing(open_journal_at(place)) as journal:
+    second = copy_journal(folder)
+    put_back(folder, first)
+    adopt_older_copy(folder)
+    with closing(open_journal_at(folder)) as journal:
         journal.append([intent(due, at(3))])
-    put_back(place, second)  # it turns up again
-    assert adopt_older_copy(place).unknown_order_ids == ["ORD-2"]
-    assert read_due(place, 2) == []
+    put_back(folder, second)  # it turns up again
+    assert adopt_older_copy(folder).unknown_order_ids == ["ORD-2"]
+    assert read_due(folder, 2) == []
 
 
-def test_lost_attempt_holds_row_in_doubt(place: Path) -> None:
-    (due,) = open_first_sheet(place)
-    first = copy_journal(place)
-    with closing(open_journal_at(place)) as journal:
+def test_lost_attempt_holds_row_in_doubt(folder: Path) -> None:
+    (due,) = open_first_sheet(folder)
+    first = copy_journal(folder)
+    with closing(open_journal_at(folder)) as journal:
         journal.append([intent(due, at(1)), outcome_of(1, 1, OutcomeKind.UNKNOWN, at(1))])
-    second = copy_journal(place)
-    put_back(place, first)
-    assert adopt_older_copy(place).in_doubt == 1
-    with closing(open_journal_at(place)) as journal:
+    second = copy_journal(folder)
+    put_back(folder, first)
+    assert adopt_older_copy(folder).in_doubt == 1
+    with closing(open_journal_at(folder)) as journal:
         journal.settle([resolved(1, 1, Resolution.NOT_RECEIVED, at(10))])
         journal.append([intent(due_rows(journal, 1)[0], at(10))])
-    put_back(place, second)
-    assert adopt_older_copy(place).held_order_ids == ["ORD-2"]
+    put_back(folder, second)
+    assert adopt_older_copy(folder).held_order_ids == ["ORD-2"]
 
 
-def test_replaced_known_journal_is_refused_until_adopted(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_replaced_known_journal_is_refused_until_adopted(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal)
         journal_id = journal.head().journal_id
-    other = journal_path(place).with_name("other.sqlite3")
-    assert file_location(place, other).create("a test", beside=journal_id) is not None
-    with closing(file_location(place, other).open_to_write("a test")) as journal:
+    other = journal_path(folder).with_name("other.sqlite3")
+    assert file_location(folder, other).create("a test", beside=journal_id) is not None
+    with closing(file_location(folder, other).open_to_write("a test")) as journal:
         open_sheet(journal)
-    journal_path(place).unlink()
-    other.rename(journal_path(place))
-    for open_it in (partial(open_journal_at, place), lambda: file_location(place).open_to_read()):
+    journal_path(folder).unlink()
+    other.rename(journal_path(folder))
+    for open_it in (partial(open_journal_at, folder), lambda: file_location(folder).open_to_read()):
         error_message(open_it, JournalTooOld)
-    with closing(open_adoption(place, beside=journal_id)) as found:
+    with closing(open_adoption(folder, beside=journal_id)) as found:
         found.carry_out("amina")
-    assert {entry.journal_id for entry in known_journals(place).entries() if entry.is_lost} == {journal_id}
-    open_journal_at(place).close()
+    assert {entry.journal_id for entry in known_journals(folder).entries() if entry.is_lost} == {journal_id}
+    open_journal_at(folder).close()
 
 
-def test_adoption_lists_row_paid_by_other_attempt(place: Path) -> None:
-    open_first_sheet(place)
-    with losing_writes(place) as journal:
+def test_adoption_lists_row_paid_by_other_attempt(folder: Path) -> None:
+    open_first_sheet(folder)
+    with losing_writes(folder) as journal:
         journal.append([intent(due_rows(journal, 1)[0], at(1))])
-    with closing(open_adoption(place)) as found:
+    with closing(open_adoption(folder)) as found:
         assert found.loss.commits == 1
-    kept = {path: path.read_bytes() for path in (place / "journals").glob(f"*/{RUN}.1")}
+    kept = {path: path.read_bytes() for path in (folder / "journals").glob(f"*/{RUN}.1")}
     for path in kept:
         path.unlink()
-    adopt(place)  # without a sent log
-    with closing(open_journal_at(place)) as journal:
+    adopt(folder)  # without a sent log
+    with closing(open_journal_at(folder)) as journal:
         send(journal, 1, OutcomeKind.PAID)
     for path, content in kept.items():
         path.write_bytes(content)
-    with closing(open_adoption(place)) as found:
+    with closing(open_adoption(folder)) as found:
         assert found.carry_out("amina").contradictions == ["ORD-2"]
 
 
-def test_interrupted_adoption_can_be_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_first_sheet(place, rows=3)
-    with losing_writes(place) as journal:
+def test_interrupted_adoption_can_be_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_first_sheet(folder, rows=3)
+    with losing_writes(folder) as journal:
         for due in due_rows(journal, 1)[:2]:
             journal.append([intent(due, at(1))])
-        file_location(place).withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))  # lost as well
+        file_location(folder).withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))  # lost as well
     with monkeypatch.context() as cut:
         cut.setattr(KnownJournals, "write", Mock(side_effect=KeyboardInterrupt))
-        with closing(open_adoption(place)) as found, pytest.raises(KeyboardInterrupt):
+        with closing(open_adoption(folder)) as found, pytest.raises(KeyboardInterrupt):
             found.carry_out("amina")
-    assert adopt_older_copy(place).in_doubt == 2
-    assert read_column(journal_path(place), "SELECT count(*) FROM fact WHERE kind = 'intended'") == [2]
+    assert adopt_older_copy(folder).in_doubt == 2
+    assert read_column(journal_path(folder), "SELECT count(*) FROM fact WHERE kind = 'intended'") == [2]
 
 
-def test_copy_of_moved_journal_is_not_adopted(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_copy_of_moved_journal_is_not_adopted(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal)
         journal_id = journal.head().journal_id
-    remember_journals(place, KnownJournal(journal_id, (ENDPOINT,), "paygw on db.example", AT))
-    for attempt in (partial(open_journal_at, place), partial(open_adoption, place)):
+    remember_journals(folder, KnownJournal(journal_id, (ENDPOINT,), "paygw on db.example", AT))
+    for attempt in (partial(open_journal_at, folder), partial(open_adoption, folder)):
         message, hint = error_message(attempt, JournalTooOld)
         assert message == "This is a copy of a journal that was moved to the database paygw on db.example."
         assert "[journal] url" in hint
@@ -519,31 +519,31 @@ def overwrite_page(path: Path) -> None:
     ],
 )
 def test_damaged_journal_is_not_adopted(
-    place: Path, spoil: Callable[[Path], None], kind: type[JournalError], sentence: str
+    folder: Path, spoil: Callable[[Path], None], kind: type[JournalError], sentence: str
 ) -> None:
-    make_unknown_journal(place)
-    path = journal_path(place)
+    make_unknown_journal(folder)
+    path = journal_path(folder)
     spoil(path)
-    assert error_message(lambda: open_adoption(place), kind)[0] == sentence.format(path)
+    assert error_message(lambda: open_adoption(folder), kind)[0] == sentence.format(path)
 
 
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
-def test_adopted_journal_files_must_be_private(place: Path, ending: str) -> None:
-    make_unknown_journal(place)
-    path = journal_path(place).with_name(f"{journal_path(place).name}{ending}")
+def test_adopted_journal_files_must_be_private(folder: Path, ending: str) -> None:
+    make_unknown_journal(folder)
+    path = journal_path(folder).with_name(f"{journal_path(folder).name}{ending}")
     path.touch()
     path.chmod(0o644)
-    message, hint = error_message(lambda: open_adoption(place))
+    message, hint = error_message(lambda: open_adoption(folder))
     assert message.startswith(f"Other users can read or change {path}")
     assert f"chmod 600 {path}" in hint
 
 
-def test_journals_are_listed_oldest_first_by_endpoint(place: Path) -> None:
-    known = known_journals(place)
+def test_journals_are_listed_oldest_first_by_endpoint(folder: Path) -> None:
+    known = known_journals(folder)
     entries = [KnownJournal(letter * 32, (ENDPOINT,), f"/{letter}", at(9 - n)) for n, letter in enumerate("abc")]
     same_time = KnownJournal("0" * 32, (ENDPOINT,), "/0", at(9))
     other = KnownJournal("d" * 32, (EndpointIdentity.from_name("gateway.example/9"),), "/d", at(0))
-    remember_journals(place, *entries, same_time, other)
+    remember_journals(folder, *entries, same_time, other)
     assert [one.journal_id[0] for one in known.merchant_journals((ENDPOINT,))] == ["c", "b", "0", "a"]
     assert [one.journal_id[0] for one in known.merchant_journals((RENAMED,), except_id="b" * 32)] == ["c", "0", "a"]
     assert [entry.journal_id[0] for entry in known.entries()] == ["d", "c", "b", "0", "a"]
@@ -557,10 +557,10 @@ def test_journals_are_listed_oldest_first_by_endpoint(place: Path) -> None:
     )
 
 
-def test_unwritable_registry_folder_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = place / "journals"
+def test_unwritable_registry_folder_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = folder / "journals"
     kept.write_text("a file")
-    message, hint = error_message(lambda: known_journals(place).entries())
+    message, hint = error_message(lambda: known_journals(folder).entries())
     assert message == f"{kept} cannot be read: Not a directory."
     assert hint.startswith("Nothing was sent. `paygw-batch doctor` shows")
     kept.unlink()
@@ -569,29 +569,29 @@ def test_unwritable_registry_folder_is_reported(place: Path, monkeypatch: pytest
     for step in ("fsync", "open"):
         with monkeypatch.context() as failing:
             failing.setattr(os, step, Mock(side_effect=OSError(28, "No space left on device")))
-            message, _ = error_message(partial(known_journals(place).write, entry))
+            message, _ = error_message(partial(known_journals(folder).write, entry))
         assert message.endswith(": No space left on device.")
         assert str(kept / OTHER_ID) in message
-        assert list(known_journals(place).entries()) == []
+        assert list(known_journals(folder).entries()) == []
 
 
-def test_other_file_at_default_path_is_ignored(place: Path) -> None:
-    create_journal_at(place)
-    path = journal_path(place)
-    (entry,) = known_journals(place).entries()
-    shutil.rmtree(place / "journals")
-    (found,) = known_journals(place).merchant_journals((ENDPOINT,))
+def test_other_file_at_default_path_is_ignored(folder: Path) -> None:
+    create_journal_at(folder)
+    path = journal_path(folder)
+    (entry,) = known_journals(folder).entries()
+    shutil.rmtree(folder / "journals")
+    (found,) = known_journals(folder).merchant_journals((ENDPOINT,))
     assert (found.journal_id, found.path, found.is_intended) == (entry.journal_id, str(path), False)
     tamper(path, "DELETE FROM identity").close()
-    assert list(known_journals(place).merchant_journals((ENDPOINT,))) == []
+    assert list(known_journals(folder).merchant_journals((ENDPOINT,))) == []
     path.write_text("no journal")
-    assert list(known_journals(place).merchant_journals((ENDPOINT,))) == []
+    assert list(known_journals(folder).merchant_journals((ENDPOINT,))) == []
 
 
-def test_unreadable_file_counts_as_journal(place: Path) -> None:
-    create_journal_at(place)
-    path = journal_path(place)
-    with closing(open_journal_at(place)) as journal:
+def test_unreadable_file_counts_as_journal(folder: Path) -> None:
+    create_journal_at(folder)
+    path = journal_path(folder)
+    with closing(open_journal_at(folder)) as journal:
         journal_id = journal.head().journal_id
     assert journal_exists(path, journal_id)
     assert not journal_exists(path, OTHER_ID)
@@ -599,5 +599,5 @@ def test_unreadable_file_counts_as_journal(place: Path) -> None:
     path.write_text("no journal")
     assert journal_exists(path, journal_id)
     path.unlink()
-    path.symlink_to(place / "gone")
+    path.symlink_to(folder / "gone")
     assert journal_exists(path, journal_id)

@@ -476,11 +476,11 @@ def test_plan_opens_one_batch(journal: Journal) -> None:
     assert journal.verify()["batches"] == 3
 
 
-def test_plan_lookup_uses_unique_index(place: Path) -> None:
-    journal = open_journal_at(place)
+def test_plan_lookup_uses_unique_index(folder: Path) -> None:
+    journal = open_journal_at(folder)
     open_planned(journal, "b1", PLAN)
     journal.close()
-    with closing(apsw.Connection(str(journal_path(place)))) as connection:
+    with closing(apsw.Connection(str(journal_path(folder)))) as connection:
         query = """EXPLAIN QUERY PLAN SELECT batch FROM fact
             WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = ?"""
         plan = connection.execute(query, (PLAN,))

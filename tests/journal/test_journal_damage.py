@@ -38,8 +38,8 @@ REPLY = StoredReply("HTTP/1.1 200 OK", b'{"status":"declined"}')
 
 
 @pytest.fixture
-def full_journal(place: Path) -> Path:
-    with closing(open_journal_at(place)) as journal:
+def full_journal(folder: Path) -> Path:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=5)
         rejected, returned, paid, doubtful, _ = due_rows(journal, 1)
         journal.append([intent(due) for due in (rejected, returned, paid, doubtful)])
@@ -56,7 +56,7 @@ def full_journal(place: Path) -> Path:
         open_sheet(journal, "b2", corrected, known=known, amendments=[Amendment(2, rejected.number)])
         open_sheet(journal, "b3", [new_instruction(8, f"José-{payee_tag('José', new_instruction(8).payee)}-1")])
         send(journal, 2, OutcomeKind.ACCEPTED)
-    return journal_path(place)
+    return journal_path(folder)
 
 
 WRONG_HASH = "Fact {} or the one before it was changed: its hash is wrong."
@@ -247,10 +247,10 @@ def test_single_process_verifies_whole_journal(
 
 
 @pytest.mark.usefixtures("_force_two_processes")
-def test_verify_accepts_untouched_journal(full_journal: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_accepts_untouched_journal(full_journal: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.replay._ROWS_PER_REPORT", 2)
     progress: list[tuple[int, int]] = []
-    with closing(read_journal_at(place)) as reader:
+    with closing(read_journal_at(folder)) as reader:
         counts = reader.verify(lambda done, rows: progress.append((done, rows)))
         monkeypatch.setattr("paygw_batch.journal.sqlite.verify._PARALLEL_FROM_FACTS", 10**9)
         assert counts == reader.verify(), "with one process as with two"
@@ -270,11 +270,11 @@ def test_verify_accepts_untouched_journal(full_journal: Path, place: Path, monke
         "DROP VIEW covered",
     ],
 )
-def test_altered_tables_are_refused_on_opening(full_journal: Path, place: Path, change: str) -> None:
+def test_altered_tables_are_refused_on_opening(full_journal: Path, folder: Path, change: str) -> None:
     with closing(apsw.Connection(str(full_journal))) as connection:
         connection.execute(change)
     with pytest.raises(JournalCorrupt, match="was altered"):
-        open_journal_at(place)
+        open_journal_at(folder)
 
 
 @pytest.mark.share(5)
@@ -289,9 +289,9 @@ def test_altered_tables_are_refused_on_opening(full_journal: Path, place: Path, 
         *("DELETE FROM state", "UPDATE state SET minor = 1"),
     ],
 )
-def test_append_only_tables_refuse_changes(full_journal: Path, place: Path, statement: str) -> None:
+def test_append_only_tables_refuse_changes(full_journal: Path, folder: Path, statement: str) -> None:
     del full_journal
-    with closing(open_journal_at(place)) as journal, pytest.raises(apsw.ConstraintError, match="never"):
+    with closing(open_journal_at(folder)) as journal, pytest.raises(apsw.ConstraintError, match="never"):
         journal._connection.execute(statement)
 
 
@@ -303,12 +303,12 @@ def test_append_only_tables_refuse_changes(full_journal: Path, place: Path, stat
         "UPDATE state SET state = 'ready' WHERE instruction = 6",
     ],
 )
-def test_opening_finds_damage_near_chain_end(full_journal: Path, place: Path, change: str) -> None:
+def test_opening_finds_damage_near_chain_end(full_journal: Path, folder: Path, change: str) -> None:
     tamper(full_journal, change).close()
     with pytest.raises(JournalCorrupt):
-        open_journal_at(place)
+        open_journal_at(folder)
     with pytest.raises(JournalCorrupt):
-        read_journal_at(place)
+        read_journal_at(folder)
 
 
 @pytest.mark.parametrize(
@@ -320,13 +320,13 @@ def test_opening_finds_damage_near_chain_end(full_journal: Path, place: Path, ch
         "UPDATE state SET state = 'ready', attempt = 0, intent = NULL, fact = NULL WHERE instruction = 1",
     ],
 )
-def test_row_contradicting_newest_fact_is_not_sent(place: Path, change: str) -> None:
+def test_row_contradicting_newest_fact_is_not_sent(folder: Path, change: str) -> None:
     """This includes a fact that is too old to be checked when the journal is opened."""
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, "b1", 300)
         send(journal, 1, OutcomeKind.PAID)
-    tamper(journal_path(place), change).close()
-    with closing(open_journal_at(place)) as journal, pytest.raises(JournalCorrupt, match="nstruction 1 "):
+    tamper(journal_path(folder), change).close()
+    with closing(open_journal_at(folder)) as journal, pytest.raises(JournalCorrupt, match="nstruction 1 "):
         journal.due(1, after_row=0, limit=10)
 
 
@@ -343,9 +343,9 @@ def test_verify_finds_forged_fact_with_valid_hash(full_journal: Path) -> None:
             check_tail(connection)
 
 
-def test_flipped_byte_is_detected_or_harmless(full_journal: Path, place: Path) -> None:
+def test_flipped_byte_is_detected_or_harmless(full_journal: Path, folder: Path) -> None:
     """A sample of the bytes with content is tried, because most of a young journal is empty."""
-    whole, copy = full_journal.read_bytes(), place / "flipped.sqlite3"
+    whole, copy = full_journal.read_bytes(), folder / "flipped.sqlite3"
     with closing(apsw.Connection(str(full_journal))) as connection:
         before = dump(connection)
     missed = 0
@@ -374,10 +374,10 @@ def dump(connection: apsw.Connection) -> list[object]:
     return [connection.execute(query).fetchall() for query in queries]
 
 
-def test_truncated_file_is_refused(full_journal: Path, place: Path) -> None:
+def test_truncated_file_is_refused(full_journal: Path, folder: Path) -> None:
     whole = full_journal.read_bytes()
     last_byte = len(whole.rstrip(b"\0")) - 1  # cutting off the empty end of the last page loses nothing
     for size in (1, 99, 100, 4096, len(whole) // 2, len(whole) - 4096, last_byte):
         full_journal.write_bytes(whole[:size])
         with pytest.raises(JournalError):
-            open_journal_at(place).verify()
+            open_journal_at(folder).verify()

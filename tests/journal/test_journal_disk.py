@@ -62,11 +62,11 @@ def play(journal: SqliteJournal, promised: Promises) -> None:
         promised.paid |= {one.number for one in group[:3]}
 
 
-def play_until_failure(place: Path, disk: Disk) -> Promises:
+def play_until_failure(folder: Path, disk: Disk) -> Promises:
     """Play until the disk fails, and check that nothing is written after the failure was raised."""
     promised = Promises()
     try:
-        journal = open_journal_at(place)
+        journal = open_journal_at(folder)
     except JournalError:
         return promised
     with closing(journal):
@@ -83,9 +83,9 @@ def play_until_failure(place: Path, disk: Disk) -> Promises:
     return promised
 
 
-def check_promises(place: Path, promised: Promises) -> None:
+def check_promises(folder: Path, promised: Promises) -> None:
     """Reopen the journal on a working disk, and check that every promise was kept."""
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         journal.verify()
         journal.mark_interrupted(AT)
         states = dict(enumerate(row_states(journal), start=1))
@@ -114,9 +114,9 @@ def test_failed_write_keeps_confirmed_facts(failure: type[apsw.Error], every: in
 
 @pytest.mark.parametrize("is_staged", [True, False])
 @pytest.mark.parametrize("facts", [1, 2])
-def test_process_stops_writing_after_failed_commit(place: Path, facts: int, *, is_staged: bool) -> None:
+def test_process_stops_writing_after_failed_commit(folder: Path, facts: int, *, is_staged: bool) -> None:
     """This includes an engine's commits, which are staged here and committed in a thread. The disk recovers at once."""
-    with failing_disk() as disk, closing(open_journal_at(place)) as journal:
+    with failing_disk() as disk, closing(open_journal_at(folder)) as journal:
         open_sheet(journal)
         due = due_rows(journal, 1)
         intents = [intent(row) for row in due[:facts]]
@@ -140,10 +140,10 @@ def test_process_stops_writing_after_failed_commit(place: Path, facts: int, *, i
         assert (row_states(journal), journal.head().seq) == ([State.READY] * 3, 1), "it can still be read"
 
 
-def test_reader_sees_one_snapshot_and_cannot_write(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_reader_sees_one_snapshot_and_cannot_write(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=50)
-        with closing(read_journal_at(place)) as reader:
+        with closing(read_journal_at(folder)) as reader:
             send(journal, 1, OutcomeKind.PAID)
             open_sheet(journal, "b2", new=0)
             assert set(row_states(reader)) == {State.READY}
@@ -151,13 +151,13 @@ def test_reader_sees_one_snapshot_and_cannot_write(place: Path) -> None:
             reader.verify()
             with pytest.raises(apsw.ReadOnlyError):
                 reader._connection.execute("DELETE FROM state")
-        with closing(read_journal_at(place)) as reader:
+        with closing(read_journal_at(folder)) as reader:
             assert set(row_states(reader)) == {State.PAID}
             assert reader.head() == journal.head()
 
 
-def test_rolled_back_move_leaves_no_trace(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_rolled_back_move_leaves_no_trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal)
         first, *_ = due_rows(journal, 1)
         with monkeypatch.context() as patch:
@@ -176,26 +176,26 @@ FRAME_BYTES = 4096 + 24
 class Run:
     """The files of a run that stopped without closing them, and the states of its rows after every commit."""
 
-    place: Path
+    folder: Path
     states: dict[int, list[State]]
 
     def put_back(self, log_bytes: int) -> None:
         """Restore the files of the run, with its log cut to `log_bytes`."""
         for part in ("state", "journals"):
-            shutil.rmtree(self.place / part, ignore_errors=True)
-            shutil.copytree(self.place / "stopped" / part, self.place / part)
-        log = journal_path(self.place).with_name("journal.sqlite3-wal")
+            shutil.rmtree(self.folder / part, ignore_errors=True)
+            shutil.copytree(self.folder / "stopped" / part, self.folder / part)
+        log = journal_path(self.folder).with_name("journal.sqlite3-wal")
         os.truncate(log, log_bytes)
         log.with_name("journal.sqlite3-shm").unlink()
 
     def size(self) -> int:
-        return (self.place / "stopped" / "state" / "journal.sqlite3-wal").stat().st_size
+        return (self.folder / "stopped" / "state" / "journal.sqlite3-wal").stat().st_size
 
 
 @pytest.fixture
-def run(place: Path) -> Run:
+def run(folder: Path) -> Run:
     states: dict[int, list[State]] = {0: []}
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=4)
         states[1] = row_states(journal)
         for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN):
@@ -204,19 +204,19 @@ def run(place: Path) -> Run:
                 journal.append([entry])
                 states[journal.head().seq] = row_states(journal)
         for part in ("state", "journals"):
-            shutil.copytree(place / part, place / "stopped" / part)
-    return Run(place, states)
+            shutil.copytree(folder / part, folder / "stopped" / part)
+    return Run(folder, states)
 
 
 @pytest.mark.parametrize("places", [(0, 24), long((-1, 1, 23, 2000))])
-def test_log_truncated_anywhere_restores_earlier_state(run: Run, place: Path, places: Collection[int]) -> None:
+def test_log_truncated_anywhere_restores_earlier_state(run: Run, folder: Path, places: Collection[int]) -> None:
     whole = run.size()
     seen_states = set()
     for size in (*(start + at for start in range(32, whole, FRAME_BYTES) for at in places), whole):
         run.put_back(size)
-        shutil.rmtree(place / "journals")
-        adopt_journal_at(place)
-        with closing(open_journal_at(place)) as journal:
+        shutil.rmtree(folder / "journals")
+        adopt_journal_at(folder)
+        with closing(open_journal_at(folder)) as journal:
             journal.verify()
             seq = journal.head().seq - 1  # without an adoption
             now = row_states(journal)
@@ -227,14 +227,14 @@ def test_log_truncated_anywhere_restores_earlier_state(run: Run, place: Path, pl
     assert seen_states == set(run.states)
 
 
-def test_log_missing_committed_facts_is_refused(run: Run, place: Path) -> None:
+def test_log_missing_committed_facts_is_refused(run: Run, folder: Path) -> None:
     whole = run.size()
     run.put_back(whole)
-    open_journal_at(place).close()
+    open_journal_at(folder).close()
     for size in (0, whole // 2, whole - 1):
         run.put_back(size)
         with pytest.raises(JournalTooOld, match=f"fact {max(run.states)} had been written"):
-            open_journal_at(place)
+            open_journal_at(folder)
 
 
 # An engine's journal waits for a fast disk in the event loop, and for a slow one in its thread.
@@ -279,9 +279,9 @@ def test_commits_run_in_event_loop_on_fast_disk(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(run_commits())
 
 
-def test_concurrent_writer_does_not_block_event_loop(place: Path) -> None:
+def test_concurrent_writer_does_not_block_event_loop(folder: Path) -> None:
     """The writer may be frozen in its transaction. The run continues with answers, and commits when it can."""
-    with closing(open_journal_at(place)) as journal, closing(apsw.Connection(str(journal_path(place)))) as other:
+    with closing(open_journal_at(folder)) as journal, closing(apsw.Connection(str(journal_path(folder)))) as other:
         open_sheet(journal)
         due = due_rows(journal, 1)[0]
         other.execute("BEGIN IMMEDIATE")

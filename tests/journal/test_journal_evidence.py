@@ -256,13 +256,13 @@ def test_ambiguous_evidence_settles_no_accepted_payment(journal: Journal, word: 
         assert [(one.row, one.finding) for one in journal.messages(batch).waiting] == [(2, Finding.AMBIGUOUS)]
 
 
-def test_repeated_evidence_is_recorded_once(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_repeated_evidence_is_recorded_once(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         accept_rows(journal)
         journal.record_evidence([build_evidence(1)], WORDS, at=at(5))
         with pytest.raises(InternalError, match="recorded twice"):
             journal.record_evidence([build_evidence(1)], WORDS, at=at(6))
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         assert journal.verify()["evidence"] == 1
 
 

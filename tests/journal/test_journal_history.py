@@ -36,7 +36,7 @@ from tests.support.journal_rows import (
     resolved,
 )
 from tests.support.long_part import example_count
-from tests.support.postgres_rows import open_postgres, postgres_place
+from tests.support.postgres_rows import open_postgres, postgres_location
 from tests.support.postgres_server import PostgresServer
 from tests.support.row_progress import advance
 from tests.support.tested_journal import Journal
@@ -291,7 +291,9 @@ def test_postgres_journal_agrees_with_model(
 ) -> None:
     name = postgres_server.new_database(postgres_template)
     with tempfile.TemporaryDirectory() as directory:
-        pair = Pair(partial(open_postgres, postgres_place(postgres_server.url(name), Path(directory))), is_shared=True)
+        pair = Pair(
+            partial(open_postgres, postgres_location(postgres_server.url(name), Path(directory))), is_shared=True
+        )
         try:
             play_history(pair, data, steps=12)
         finally:

@@ -40,26 +40,26 @@ from tests.support.journal_rows import (
     send,
 )
 from tests.support.long_part import share
-from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.support.postgres_rows import open_postgres, postgres_location, read_postgres
 from tests.support.postgres_server import PostgresServer
 
 WORDS = {"approved": OutcomeKind.PAID}
 
 
 @pytest.fixture
-def empty_database(postgres_server: PostgresServer, place: Path) -> Any:
+def empty_database(postgres_server: PostgresServer, folder: Path) -> Any:
     name = postgres_server.new_database()
-    yield postgres_place(postgres_server.url(name), place)
+    yield postgres_location(postgres_server.url(name), folder)
     postgres_server.drop_database(name)
 
 
-def move_to_database(place: Path, to: DatabaseLocation) -> JournalMove:
-    return move_journal(file_location(place), to, WORDS, "amina")
+def move_to_database(folder: Path, to: DatabaseLocation) -> JournalMove:
+    return move_journal(file_location(folder), to, WORDS, "amina")
 
 
-def make_full_journal(place: Path) -> None:
+def make_full_journal(folder: Path) -> None:
     """Create a journal in a file with nearly every kind of content, whose last run was killed."""
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=9)
         due = due_rows(journal, 1)
         journal.append([intent(row) for row in due[:5]])
@@ -75,7 +75,7 @@ def make_full_journal(place: Path) -> None:
         rejected = new_instruction(3, "ORD-9", amount="99.00")
         open_sheet(journal, "b2", [new_instruction(2, "Ünïcode-1"), rejected], known=[KnownRow(4, 1, State.PAID)],
                    amendments=[Amendment(3, 8, "")])  # fmt: skip
-        with file_location(place).open_note_recorder() as keep:
+        with file_location(folder).open_note_recorder() as keep:
             claim = Claim("ORD-3", "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
             content = encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))
             keep([Arrival(content, AT)])
@@ -94,13 +94,13 @@ def visible_content(journal: JournalReader) -> list[object]:
     return [*content, head.newest_time, head.last_processed_arrival, head.seq]
 
 
-def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: DatabaseLocation) -> None:
-    make_full_journal(place)
-    with closing(open_journal_at(place)) as journal:
+def test_move_keeps_whole_journal_and_chain(folder: Path, empty_database: DatabaseLocation) -> None:
+    make_full_journal(folder)
+    with closing(open_journal_at(folder)) as journal:
         journal.mark_interrupted(AT)
         journal.process_arrivals(WORDS, at=AT)
         before, counts, head = visible_content(journal), journal.verify(), journal.head()
-    result = move_to_database(place, empty_database)
+    result = move_to_database(folder, empty_database)
     assert (result.identity.journal_id, result.facts) == (head.journal_id, head.seq)
     with closing(read_postgres(empty_database)) as reader:
         assert visible_content(reader) == before
@@ -112,17 +112,19 @@ def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: Databas
         assert connection.execute(query).fetchall() == [(bytes.fromhex(head.hash), bytes.fromhex(head.hash))]
 
 
-def test_moved_journal_continues_only_in_database(place: Path, empty_database: DatabaseLocation) -> None:
-    make_full_journal(place)
-    older = journal_path(place).read_bytes()
-    move_to_database(place, empty_database)
+def test_moved_journal_continues_only_in_database(folder: Path, empty_database: DatabaseLocation) -> None:
+    make_full_journal(folder)
+    older = journal_path(folder).read_bytes()
+    move_to_database(folder, empty_database)
     for open_it in (open_journal_at, read_journal_at):
-        with pytest.raises(JournalError, match=re.escape(f"was moved to the database {empty_database.server.place}")):
-            open_it(place)
-    assert [entry.path for entry in KnownJournals(place / "journals").entries()] == [empty_database.server.place]
-    journal_path(place).write_bytes(older)
+        with pytest.raises(
+            JournalError, match=re.escape(f"was moved to the database {empty_database.server.location}")
+        ):
+            open_it(folder)
+    assert [entry.path for entry in KnownJournals(folder / "journals").entries()] == [empty_database.server.location]
+    journal_path(folder).write_bytes(older)
     with pytest.raises(JournalError):  # an older copy at its path is not known here
-        open_journal_at(place)
+        open_journal_at(folder)
     assert empty_database.create("a test") is None
     with closing(open_postgres(empty_database)) as journal:
         assert [due.order_id for due in send(journal, 1, OutcomeKind.PAID)] == ["ORD-4-r2", "ORD-7", "ORD-8", "ORD-10"]
@@ -135,9 +137,12 @@ def test_moved_journal_continues_only_in_database(place: Path, empty_database: D
         assert counts["in_doubt"] == counts["in_flight"] == 0
 
 
-def usable_journals(place: Path, to: DatabaseLocation) -> list[str]:
+def usable_journals(folder: Path, to: DatabaseLocation) -> list[str]:
     found = []
-    openers: dict[str, partial[Any]] = {"file": partial(open_journal_at, place), "database": partial(open_postgres, to)}
+    openers: dict[str, partial[Any]] = {
+        "file": partial(open_journal_at, folder),
+        "database": partial(open_postgres, to),
+    }
     for name, opened in openers.items():
         with suppress(PaygwError):
             opened().close()
@@ -156,9 +161,9 @@ STEPS = (
     "is_after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.long)]
 )
 def test_killed_move_leaves_exactly_one_usable_journal(
-    place: Path, empty_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
+    folder: Path, empty_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
 ) -> None:
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=4)
         journal.append([intent(due_rows(journal, 1)[0])])
     owner: Any = move
@@ -177,15 +182,15 @@ def test_killed_move_leaves_exactly_one_usable_journal(
 
     monkeypatch.setattr(owner, name, die)
     with pytest.raises(KeyboardInterrupt):
-        move_to_database(place, empty_database)
+        move_to_database(folder, empty_database)
     monkeypatch.undo()
-    assert len(usable_journals(place, empty_database)) <= 1
-    if usable_journals(place, empty_database) == ["file"]:  # the run continues meanwhile
-        with closing(open_journal_at(place)) as journal:
+    assert len(usable_journals(folder, empty_database)) <= 1
+    if usable_journals(folder, empty_database) == ["file"]:  # the run continues meanwhile
+        with closing(open_journal_at(folder)) as journal:
             journal.mark_interrupted(AT)
             send(journal, 1, OutcomeKind.PAID)
-    move_to_database(place, empty_database)
-    assert usable_journals(place, empty_database) == ["database"]
+    move_to_database(folder, empty_database)
+    assert usable_journals(folder, empty_database) == ["database"]
     with closing(open_postgres(empty_database)) as other:
         send(other, 1, OutcomeKind.PAID)
         assert [row.state for row in other.rows(1)] == [State.IN_DOUBT, *[State.PAID] * 3]
@@ -194,44 +199,44 @@ def test_killed_move_leaves_exactly_one_usable_journal(
 
 
 def test_file_cannot_be_written_during_move(
-    place: Path, empty_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
+    folder: Path, empty_database: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=1)
     real: Any = vars(move)["copy_journal"]
     withdrawal = Withdrawal("1" * 64, "cleo", "{}", AT)
 
     def copy_after_write(*given: Any, **named: Any) -> Any:
         result = real(*given, **named)
-        file_location(place).withdraw(withdrawal)
+        file_location(folder).withdraw(withdrawal)
         return result
 
     monkeypatch.setattr(move, "copy_journal", copy_after_write)
     monkeypatch.setattr(connect, "_BUSY_TIMEOUT_MS", 1)
     with pytest.raises(JournalHeld, match="is writing to the journal"):
-        move_to_database(place, empty_database)
+        move_to_database(folder, empty_database)
     monkeypatch.undo()
-    assert usable_journals(place, empty_database) == ["file"]
-    file_location(place).withdraw(withdrawal)
-    move_to_database(place, empty_database)
+    assert usable_journals(folder, empty_database) == ["file"]
+    file_location(folder).withdraw(withdrawal)
+    move_to_database(folder, empty_database)
     with closing(read_postgres(empty_database)) as reader:
         assert [withdrawal.sha256 for withdrawal in reader.withdrawals()] == ["1" * 64]
     with pytest.raises(JournalError, match="was moved to the database"):
-        file_location(place).withdraw(Withdrawal("2" * 64, "cleo", "{}", AT))
+        file_location(folder).withdraw(Withdrawal("2" * 64, "cleo", "{}", AT))
 
 
-def test_unsafe_move_of_journal_is_refused(place: Path, empty_database: DatabaseLocation, database: str) -> None:
+def test_unsafe_move_of_journal_is_refused(folder: Path, empty_database: DatabaseLocation, database: str) -> None:
     with pytest.raises(JournalMissing):
-        move_to_database(place, empty_database)
-    with closing(open_journal_at(place)) as journal:
+        move_to_database(folder, empty_database)
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal, new=1)
         with pytest.raises(JournalHeld):
-            move_to_database(place, empty_database)
+            move_to_database(folder, empty_database)
     with pytest.raises(JournalError, match="There is already a journal in the database"):
-        move_to_database(place, postgres_place(database, place))
-    assert usable_journals(place, empty_database) == ["file"]
-    move_to_database(place, empty_database)
-    assert move_to_database(place, empty_database).facts == 1, "a move that is done is done"
+        move_to_database(folder, postgres_location(database, folder))
+    assert usable_journals(folder, empty_database) == ["file"]
+    move_to_database(folder, empty_database)
+    assert move_to_database(folder, empty_database).facts == 1, "a move that is done is done"
     with pytest.raises(JournalError, match=", not to"):
-        move_to_database(place, postgres_place(database, place))
+        move_to_database(folder, postgres_location(database, folder))
     assert empty_database.holder() is None

@@ -47,23 +47,23 @@ each_step = pytest.mark.parametrize("step_size", [4, long(1)])
 
 
 def make_at(
-    place: Path, name: str = "journal.sqlite3", *, beside: str | None = None, **changes: Any
+    folder: Path, name: str = "journal.sqlite3", *, beside: str | None = None, **changes: Any
 ) -> Identity | None:
-    location = file_location(place, journal_path(place).with_name(name))
+    location = file_location(folder, journal_path(folder).with_name(name))
     return replace(location, **changes).create("journal new", beside=beside)
 
 
-def clear(place: Path) -> None:
+def clear(folder: Path) -> None:
     for part in ("state", "journals"):
-        shutil.rmtree(place / part, ignore_errors=True)
+        shutil.rmtree(folder / part, ignore_errors=True)
 
 
-def open_journal(place: Path, name: str = "journal.sqlite3") -> SqliteJournal:
-    return file_location(place, journal_path(place).with_name(name)).open_to_write("a test")
+def open_journal(folder: Path, name: str = "journal.sqlite3") -> SqliteJournal:
+    return file_location(folder, journal_path(folder).with_name(name)).open_to_write("a test")
 
 
-def entries(place: Path) -> list[KnownJournal]:
-    return list(KnownJournals(place / "journals").entries())
+def entries(folder: Path) -> list[KnownJournal]:
+    return list(KnownJournals(folder / "journals").entries())
 
 
 def run_until_killed(number: int, work: Callable[[], object]) -> bool:
@@ -91,10 +91,10 @@ def run_until_killed(number: int, work: Callable[[], object]) -> bool:
     return code == KILLED
 
 
-def kill_at_each_step(place: Path, work: Callable[[], object], step_size: int = 1) -> Iterator[int]:
+def kill_at_each_step(folder: Path, work: Callable[[], object], step_size: int = 1) -> Iterator[int]:
     """Yield after `work` was killed at each step, each time with an empty directory."""
     for number in itertools.count(1, step_size):
-        clear(place)
+        clear(folder)
         if not run_until_killed(number, work):
             assert number > 15
             return
@@ -102,77 +102,77 @@ def kill_at_each_step(place: Path, work: Callable[[], object], step_size: int = 
 
 
 @each_step
-def test_killed_creation_can_be_repeated(place: Path, step_size: int) -> None:
-    for number in kill_at_each_step(place, lambda: make_at(place), step_size):
-        made = make_at(place)
-        with closing(open_journal(place)) as journal:
+def test_killed_creation_can_be_repeated(folder: Path, step_size: int) -> None:
+    for number in kill_at_each_step(folder, lambda: make_at(folder), step_size):
+        made = make_at(folder)
+        with closing(open_journal(folder)) as journal:
             assert made is None or journal.head().journal_id == made.journal_id, number
             open_sheet(journal)
-            (entry,) = entries(place)
+            (entry,) = entries(folder)
             expected = (journal.head().journal_id, str(journal.path), False)
             assert (entry.journal_id, entry.path, entry.is_intended) == expected
 
 
 @each_step
-def test_killed_creation_leaves_single_usable_journal(place: Path, step_size: int) -> None:
+def test_killed_creation_leaves_single_usable_journal(folder: Path, step_size: int) -> None:
     was_made = set()
-    for number in kill_at_each_step(place, lambda: make_at(place), step_size):
-        if journal_path(place).exists():
-            with closing(open_journal(place)) as journal, pytest.raises(JournalError, match=journal.head().journal_id):
-                make_at(place, "second.sqlite3")
+    for number in kill_at_each_step(folder, lambda: make_at(folder), step_size):
+        if journal_path(folder).exists():
+            with closing(open_journal(folder)) as journal, pytest.raises(JournalError, match=journal.head().journal_id):
+                make_at(folder, "second.sqlite3")
             with pytest.raises(JournalMissing):
-                open_journal(place, "second.sqlite3")
+                open_journal(folder, "second.sqlite3")
         else:
-            made = make_at(place, "second.sqlite3")
+            made = make_at(folder, "second.sqlite3")
             assert made is not None
             was_made.add(number)
             with pytest.raises(JournalMissing, match=made.journal_id):
-                open_journal(place)
-            open_journal(place, "second.sqlite3").close()
-        assert [entry.is_intended for entry in entries(place)] == [False]
+                open_journal(folder)
+            open_journal(folder, "second.sqlite3").close()
+        assert [entry.is_intended for entry in entries(folder)] == [False]
     assert was_made
 
 
 @pytest.mark.long
-def test_abandoned_new_journal_needs_adoption(place: Path) -> None:
+def test_abandoned_new_journal_needs_adoption(folder: Path) -> None:
     """Its disk was missing when another journal was created at its path, and returns."""
     found = 0
-    for _ in kill_at_each_step(place, lambda: make_at(place)):
-        path = journal_path(place)
-        if not path.exists() or not entries(place)[0].is_intended:
+    for _ in kill_at_each_step(folder, lambda: make_at(folder)):
+        path = journal_path(folder)
+        if not path.exists() or not entries(folder)[0].is_intended:
             continue
         found += 1
-        path.rename(place / "away.sqlite3")
-        assert make_at(place, "second.sqlite3") is not None
-        (place / "away.sqlite3").rename(path)
+        path.rename(folder / "away.sqlite3")
+        assert make_at(folder, "second.sqlite3") is not None
+        (folder / "away.sqlite3").rename(path)
         with pytest.raises(JournalNotAdopted):
-            open_journal(place)
+            open_journal(folder)
     assert found > 0
 
 
 @each_step
-def test_killed_replacement_of_lost_journal_can_be_repeated(place: Path, step_size: int) -> None:
+def test_killed_replacement_of_lost_journal_can_be_repeated(folder: Path, step_size: int) -> None:
     lost: list[str] = []
 
     def prepare() -> None:
-        make_at(place, beside=lost[-1])
+        make_at(folder, beside=lost[-1])
 
     for number in itertools.count(1, step_size):
-        clear(place)
-        make_at(place)
-        with closing(open_journal(place)) as journal:
+        clear(folder)
+        make_at(folder)
+        with closing(open_journal(folder)) as journal:
             open_sheet(journal)
             lost.append(journal.head().journal_id)
-        for file in journal_path(place).parent.iterdir():
+        for file in journal_path(folder).parent.iterdir():
             file.unlink()
         if not run_until_killed(number, prepare):
             break
         with pytest.raises(JournalError, match=lost[-1]):
-            make_at(place, "second.sqlite3")
-        if not journal_path(place).exists():
-            assert make_at(place, beside=lost[-1]) is not None
-        open_journal(place).close()
-        newest = newest_line(place / "journals" / lost[-1], RUN)
+            make_at(folder, "second.sqlite3")
+        if not journal_path(folder).exists():
+            assert make_at(folder, beside=lost[-1]) is not None
+        open_journal(folder).close()
+        newest = newest_line(folder / "journals" / lost[-1], RUN)
         assert newest is not None, f"the sent log of the lost journal is gone after step {number}"
         assert newest.number
     assert number > 15
@@ -180,80 +180,82 @@ def test_killed_replacement_of_lost_journal_can_be_repeated(place: Path, step_si
 
 @each_step
 @pytest.mark.parametrize("stays", share([True, False], every=2))
-def test_creation_succeeds_after_disk_failure(place: Path, step_size: int, *, stays: bool) -> None:
+def test_creation_succeeds_after_disk_failure(folder: Path, step_size: int, *, stays: bool) -> None:
     has_failed, ordinal = True, 1 - step_size
     while has_failed:
         ordinal += step_size
-        clear(place)
+        clear(folder)
         with failing_disk() as disk:
             disk.fail_at, disk.stays = ordinal, stays
             try:
-                make_at(place)
+                make_at(folder)
             except JournalError:
-                assert {path.suffix for path in journal_path(place).parent.iterdir()} == {".lock"}
+                assert {path.suffix for path in journal_path(folder).parent.iterdir()} == {".lock"}
             has_failed = disk.operations >= ordinal
-        make_at(place)
-        open_journal(place).close()
+        make_at(folder)
+        open_journal(folder).close()
     assert ordinal > 3
 
 
-def test_new_journal_is_registered_before_use(place: Path) -> None:
-    made = make_at(place)
+def test_new_journal_is_registered_before_use(folder: Path) -> None:
+    made = make_at(folder)
     assert made is not None
-    (entry,) = entries(place)
-    assert entry == KnownJournal(made.journal_id, (ENDPOINT,), str(journal_path(place)), AT)
-    assert list(read_lines(place / "journals" / made.journal_id, RUN)) == [SentLogLine(1, 0, made.start.hash.hex(), "")]
+    (entry,) = entries(folder)
+    assert entry == KnownJournal(made.journal_id, (ENDPOINT,), str(journal_path(folder)), AT)
+    assert list(read_lines(folder / "journals" / made.journal_id, RUN)) == [
+        SentLogLine(1, 0, made.start.hash.hex(), "")
+    ]
 
 
-def test_unregistered_journal_blocks_new_journal_under_any_name(place: Path) -> None:
-    made, renamed = make_at(place), EndpointIdentity.create("gateway.example", "9", "merchant")
+def test_unregistered_journal_blocks_new_journal_under_any_name(folder: Path) -> None:
+    made, renamed = make_at(folder), EndpointIdentity.create("gateway.example", "9", "merchant")
     assert made is not None
-    file_location(place, endpoint=renamed).open_to_write("a test").close()
-    shutil.rmtree(place / "journals")
+    file_location(folder, endpoint=renamed).open_to_write("a test").close()
+    shutil.rmtree(folder / "journals")
     for endpoint in (ENDPOINT, EndpointIdentity.create("gateway.example", "9", "another login")):
         with pytest.raises(JournalError, match=made.journal_id):
-            make_at(place, "second.sqlite3", endpoint=endpoint)
+            make_at(folder, "second.sqlite3", endpoint=endpoint)
 
 
-def test_each_merchant_has_own_journal(place: Path) -> None:
-    make_at(place)
+def test_each_merchant_has_own_journal(folder: Path) -> None:
+    make_at(folder)
     for number, other in enumerate(("gateway.example/9", "other.example/1234")):
-        assert make_at(place, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
+        assert make_at(folder, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
 
 
-def test_journal_in_use_is_not_recreated(place: Path) -> None:
-    make_at(place)
-    with closing(open_journal(place)), pytest.raises(JournalHeld):
-        make_at(place)
+def test_journal_in_use_is_not_recreated(folder: Path) -> None:
+    make_at(folder)
+    with closing(open_journal(folder)), pytest.raises(JournalHeld):
+        make_at(folder)
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-20], lambda _: "[]"])
-def test_damaged_entry_blocks_new_journals(place: Path, damage: Callable[[str], str]) -> None:
-    make_at(place)
-    (path,) = (place / "journals").glob("*/journal.json")
+def test_damaged_entry_blocks_new_journals(folder: Path, damage: Callable[[str], str]) -> None:
+    make_at(folder)
+    (path,) = (folder / "journals").glob("*/journal.json")
     path.write_text(damage(path.read_text()))
     sentence = r"is damaged\. It records which merchant each journal belongs to"
-    for attempt in (partial(make_at, place, "second.sqlite3"), partial(open_journal, place)):
+    for attempt in (partial(make_at, folder, "second.sqlite3"), partial(open_journal, folder)):
         with pytest.raises(JournalError, match=sentence) as raised:
             attempt()
         assert "move the file to another folder" in raised.value.hint
     path.unlink()
     with pytest.raises(JournalNotAdopted):
-        open_journal(place)
+        open_journal(folder)
     with pytest.raises(JournalError, match="already has a journal"):
-        make_at(place, "second.sqlite3")
+        make_at(folder, "second.sqlite3")
 
 
 def file_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_open_journal_is_private_and_durable(place: Path) -> None:
+def test_open_journal_is_private_and_durable(folder: Path) -> None:
     before = os.umask(0)
     try:
-        with closing(open_journal_at(place)) as journal:
+        with closing(open_journal_at(folder)) as journal:
             open_sheet(journal)
-            files = [path for path in place.rglob("*") if path.is_file()]
+            files = [path for path in folder.rglob("*") if path.is_file()]
             endings = {".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".1", ".json"}
             assert {path.suffix for path in files} == endings
             assert {file_mode(path) for path in files} == {0o600}
@@ -261,29 +263,29 @@ def test_open_journal_is_private_and_durable(place: Path) -> None:
             assert {name: journal._connection.pragma(name) for name in settings} == settings
     finally:
         os.umask(before)
-    assert {file_mode(path) for path in place.rglob("*") if path.is_dir()} == {0o700}
+    assert {file_mode(path) for path in folder.rglob("*") if path.is_dir()} == {0o700}
 
 
-def test_journal_is_created_in_missing_or_empty_file(place: Path) -> None:
+def test_journal_is_created_in_missing_or_empty_file(folder: Path) -> None:
     with pytest.raises(JournalMissing, match="There is no journal at"):
-        read_journal_at(place)
-    assert list(place.iterdir()) == []
-    path = journal_path(place)
+        read_journal_at(folder)
+    assert list(folder.iterdir()) == []
+    path = journal_path(folder)
     path.parent.mkdir(mode=0o700)
     path.touch(mode=0o600)
     for open_it in (open_journal_at, read_journal_at):
         with pytest.raises(JournalMissing, match="There is no journal at"):
-            open_it(place)
-    create_journal_at(place)
-    open_sheet_at(place)
-    with closing(read_journal_at(place)) as reader:
+            open_it(folder)
+    create_journal_at(folder)
+    open_sheet_at(folder)
+    with closing(read_journal_at(folder)) as reader:
         assert len(reader.batches()) == 1
 
 
-def test_reading_journal_creates_and_changes_no_file(place: Path) -> None:
-    path = open_sheet_at(place)
+def test_reading_journal_creates_and_changes_no_file(folder: Path) -> None:
+    path = open_sheet_at(folder)
     before = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in path.parent.iterdir()}
-    with closing(read_journal_at(place)) as reader:
+    with closing(read_journal_at(folder)) as reader:
         assert len(reader.batches()) == 1
     after = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in path.parent.iterdir()}
     assert after.keys() == before.keys()
@@ -315,26 +317,28 @@ EXPOSED, OPEN_DIRECTORY = "Other users can read or change", "Other users can wri
         (lambda path: path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8000), "not the expected kind of file", ""),
     ],
 )
-def test_unsafe_or_bad_journal_is_refused(place: Path, spoil: Callable[[Path], None], sentence: str, hint: str) -> None:
-    path = open_sheet_at(place)
+def test_unsafe_or_bad_journal_is_refused(
+    folder: Path, spoil: Callable[[Path], None], sentence: str, hint: str
+) -> None:
+    path = open_sheet_at(folder)
     spoil(path)
     for open_it in (open_journal_at, read_journal_at):
         with pytest.raises(JournalError, match=sentence) as raised:
-            open_it(place)
+            open_it(folder)
         assert hint.format(path=path, parent=path.parent) in raised.value.hint
 
 
-def test_linked_directory_resolves_to_real_journal_path(place: Path) -> None:
-    path = open_sheet_at(place)
-    (place / "short").symlink_to(path.parent)
-    with closing(file_location(place, place / "short" / path.name).open_to_write("a test")) as journal:
+def test_linked_directory_resolves_to_real_journal_path(folder: Path) -> None:
+    path = open_sheet_at(folder)
+    (folder / "short").symlink_to(path.parent)
+    with closing(file_location(folder, folder / "short" / path.name).open_to_write("a test")) as journal:
         assert (journal.path, journal.notes) == (path, ())
     with pytest.raises(JournalError, match="is not valid UTF-8"):
-        file_location(place, place / "caf\udce9" / "journal.sqlite3")
+        file_location(folder, folder / "caf\udce9" / "journal.sqlite3")
 
 
-def test_foreign_database_is_refused_unchanged(place: Path) -> None:
-    path = journal_path(place)
+def test_foreign_database_is_refused_unchanged(folder: Path) -> None:
+    path = journal_path(folder)
     path.parent.mkdir(mode=0o700)
     with closing(apsw.Connection(str(path))) as other:
         other.execute("CREATE TABLE photos (name)")
@@ -342,49 +346,49 @@ def test_foreign_database_is_refused_unchanged(place: Path) -> None:
     before = path.read_bytes()
     for open_it in (open_journal_at, read_journal_at):
         with pytest.raises(JournalError, match="is not a journal"):
-            open_it(place)
+            open_it(folder)
     assert path.read_bytes() == before
 
 
 OTHER = EndpointIdentity.create("gateway.example", "9", "another login")
 
 
-def test_journal_of_another_merchant_is_refused(place: Path) -> None:
-    open_sheet_at(place)
-    location = file_location(place, endpoint=OTHER)
+def test_journal_of_another_merchant_is_refused(folder: Path) -> None:
+    open_sheet_at(folder)
+    location = file_location(folder, endpoint=OTHER)
     for open_it in (partial(location.open_to_write, "a test"), location.open_to_read):
         with pytest.raises(JournalError, match="belongs to another merchant"):
             open_it()
 
 
-def test_endpoint_may_change_one_part(place: Path) -> None:
-    open_sheet_at(place)
+def test_endpoint_may_change_one_part(folder: Path) -> None:
+    open_sheet_at(folder)
     second = EndpointIdentity.create("gateway.example", "9", "merchant")
     for endpoint in (second, OTHER, ENDPOINT):
-        open_journal_at(place, endpoint=endpoint).close()
-    (entry,) = file_location(place).known_journals.entries()
+        open_journal_at(folder, endpoint=endpoint).close()
+    (entry,) = file_location(folder).known_journals.entries()
     assert set(entry.names) == {ENDPOINT, second, OTHER}
 
 
-def test_endpoint_matching_two_merchants_is_refused(place: Path) -> None:
+def test_endpoint_matching_two_merchants_is_refused(folder: Path) -> None:
     """One merchant's journal does not know the payments of the other."""
-    open_sheet_at(place)
-    second = file_location(place, place / "second.sqlite3", endpoint=OTHER)
+    open_sheet_at(folder)
+    second = file_location(folder, folder / "second.sqlite3", endpoint=OTHER)
     second.create("a test")
     between = EndpointIdentity.create("gateway.example", ENDPOINT.endpoint_id, "another login")
-    for at_place in (second, file_location(place)):
+    for at_place in (second, file_location(folder)):
         with pytest.raises(JournalError, match="already has a journal"):
             replace(at_place, endpoint=between).open_to_write("a test")
     second.open_to_write("a test").close()
 
 
-def test_lost_journal_log_blocks_new_journal(place: Path) -> None:
-    path = open_sheet_at(place)
+def test_lost_journal_log_blocks_new_journal(folder: Path) -> None:
+    path = open_sheet_at(folder)
     path.unlink()
     path.with_name(f"{path.name}-wal").write_bytes(b"what was written last")
-    shutil.rmtree(place / "journals")
+    shutil.rmtree(folder / "journals")
     with pytest.raises(JournalError, match=r"its log .* still exists"):
-        open_journal_at(place)
+        open_journal_at(folder)
     assert not path.exists()
 
 
@@ -404,35 +408,35 @@ def mount(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.anything"])
-def test_network_file_system_is_refused(place: Path, mount: Callable[..., None], kind: str) -> None:
-    mount(place, kind)
+def test_network_file_system_is_refused(folder: Path, mount: Callable[..., None], kind: str) -> None:
+    mount(folder, kind)
     with pytest.raises(JournalError, match="are not reliable") as raised:
-        open_journal_at(place)
+        open_journal_at(folder)
     assert f"({kind})" in str(raised.value)
     assert "--journal" in raised.value.hint
-    spaced = place / "with blank"
+    spaced = folder / "with blank"
     spaced.mkdir(mode=0o700)
     mount(str(spaced).replace(" ", "\\040"), kind)
     with pytest.raises(JournalError, match=kind):
         open_journal_at(spaced)
 
 
-def test_local_file_system_is_accepted(place: Path, mount: Callable[..., None]) -> None:
+def test_local_file_system_is_accepted(folder: Path, mount: Callable[..., None]) -> None:
     for kind in ("ext4", "xfs", "btrfs", "overlay", "tmpfs", "fuseblk", "fuse.fuse-overlayfs"):
-        mount(place, kind)
-        open_journal_at(place).close()
-    inner = "".join(f"32 30 8:4 / {place}/{part} rw - ext4 /dev/sdc1 rw\n" for part in ("state", "journals"))
-    mount(place, "nfs4", inner)  # the innermost and latest mount counts
-    open_journal_at(place).close()
-    mount(place, "nfs4", f"{inner}34 32 0:50 / {place}/state rw - cifs //server/x rw\n")
+        mount(folder, kind)
+        open_journal_at(folder).close()
+    inner = "".join(f"32 30 8:4 / {folder}/{part} rw - ext4 /dev/sdc1 rw\n" for part in ("state", "journals"))
+    mount(folder, "nfs4", inner)  # the innermost and latest mount counts
+    open_journal_at(folder).close()
+    mount(folder, "nfs4", f"{inner}34 32 0:50 / {folder}/state rw - cifs //server/x rw\n")
     with pytest.raises(JournalError, match="cifs"):
-        open_journal_at(place)
+        open_journal_at(folder)
 
 
-def test_corrupting_sqlite_version_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrupting_sqlite_version_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
     with pytest.raises(JournalError, match=r"SQLite 3\.51\.2 can corrupt"):
-        open_journal_at(place)
+        open_journal_at(folder)
 
 
 # Versions of the tables: the next writer upgrades older ones, and newer ones are refused.
@@ -452,32 +456,32 @@ def newer_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatc
     connect._expected_schema.cache_clear()
 
 
-def read_versions(place: Path) -> list[int]:
-    with closing(apsw.Connection(str(journal_path(place)))) as connection:
+def read_versions(folder: Path) -> list[int]:
+    with closing(apsw.Connection(str(journal_path(folder)))) as connection:
         applied = [number for (number,) in connection.execute("SELECT version FROM migration ORDER BY version")]
         assert connection.pragma("user_version") == applied[-1]
     return applied
 
 
-def test_older_journal_is_upgraded_by_next_writer(place: Path, request: pytest.FixtureRequest) -> None:
-    open_sheet_at(place)
+def test_older_journal_is_upgraded_by_next_writer(folder: Path, request: pytest.FixtureRequest) -> None:
+    open_sheet_at(folder)
     request.getfixturevalue("newer_program")
     with pytest.raises(JournalError, match="was written by an older version"):
-        read_journal_at(place)
-    assert read_versions(place) == [1]
-    with closing(open_journal_at(place)) as journal:
+        read_journal_at(folder)
+    assert read_versions(folder) == [1]
+    with closing(open_journal_at(folder)) as journal:
         send(journal, 1, OutcomeKind.PAID)
         assert journal.verify()["paid"] == 3
-    assert read_versions(place) == [1, 2]
-    with closing(read_journal_at(place)) as reader:
+    assert read_versions(folder) == [1, 2]
+    with closing(read_journal_at(folder)) as reader:
         assert len(reader.batches()) == 1
 
 
-def test_journal_of_newer_version_is_refused(place: Path, newer_program: pytest.MonkeyPatch) -> None:
-    open_sheet_at(place)
-    assert read_versions(place) == [1, 2]
+def test_journal_of_newer_version_is_refused(folder: Path, newer_program: pytest.MonkeyPatch) -> None:
+    open_sheet_at(folder)
+    assert read_versions(folder) == [1, 2]
     newer_program.undo()
     connect._expected_schema.cache_clear()
     for open_it in (open_journal_at, read_journal_at):
         with pytest.raises(JournalError, match="newer version"):
-            open_it(place)
+            open_it(folder)

@@ -144,13 +144,13 @@ def test_raw_replies_are_stored_by_attempt(journal: Journal) -> None:
     assert journal.verify()["in_doubt"] == 1
 
 
-def test_processing_notifications_stops_at_row_in_flight(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_processing_notifications_stops_at_row_in_flight(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         send_outcomes(journal, *[(OutcomeKind.ACCEPTED, 1)] * 3)
         open_sheet(journal, "b2", [new_instruction(2, "FLYING")], opened_at=at(2))
         (flying,) = due_rows(journal, 2)
         journal.append([intent(flying, at(3))])
-        with file_location(place).open_note_recorder() as keep:
+        with file_location(folder).open_note_recorder() as keep:
             keep([arrival(order_id) for order_id in ("ORD-2", "ORD-3", "FLYING", "ORD-4")])
         assert journal.process_arrivals(WORDS, at=at(4), at_most=1) == {Finding.MOVED: 2}
         assert journal.process_arrivals(WORDS, at=at(4)) == {}
@@ -417,8 +417,8 @@ def test_repeated_rows_are_counted_once_per_batch(journal: Journal) -> None:
     assert list(journal.repeated_batches("payin", rows, since=at(0))) == []
 
 
-def test_empty_journal_reads_no_order_ids_of_sheet(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal:
+def test_empty_journal_reads_no_order_ids_of_sheet(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal:
         assert list(journal.used_spellings(OPERATION, (1 / 0 for _ in [0]))) == []  # type: ignore[misc]  # never asked
 
 

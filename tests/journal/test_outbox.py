@@ -44,8 +44,8 @@ RUN = NewNotice(Occasion.RUN_ENDED, "a run", "b1", ["ada@example.com"])
 
 
 @pytest.fixture
-def outbox(journal_place: JournalLocation) -> Iterator[Outbox]:
-    with journal_place.outbox(write=True) as opened:
+def outbox(store_location: JournalLocation) -> Iterator[Outbox]:
+    with store_location.outbox(write=True) as opened:
         yield opened
 
 
@@ -133,8 +133,8 @@ class _Killed(Exception):
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(6))
-def test_killed_process_loses_no_notices(journal_place: JournalLocation, seed: int) -> None:
-    play(journal_place, seed)
+def test_killed_process_loses_no_notices(store_location: JournalLocation, seed: int) -> None:
+    play(store_location, seed)
 
 
 def record_before_sending(
@@ -148,14 +148,14 @@ def record_before_sending(
 
 @pytest.mark.parametrize(("planted", "found"), [(lambda *_: True, "sent twice"), (record_before_sending, "lost")])
 def test_planted_bug_of_sending_is_detected(
-    journal_place: JournalLocation, monkeypatch: pytest.MonkeyPatch, planted: Any, found: str
+    store_location: JournalLocation, monkeypatch: pytest.MonkeyPatch, planted: Any, found: str
 ) -> None:
     monkeypatch.setattr(Outbox, "claim", planted)
     with pytest.raises(AssertionError, match=f"a notice was {found}"):
-        list(map(partial(play, journal_place), range(20)))
+        list(map(partial(play, store_location), range(20)))
 
 
-def play(journal_place: JournalLocation, seed: int) -> None:
+def play(store_location: JournalLocation, seed: int) -> None:
     """Let processes send due notices for days, with occasional kills, and compare the received and written notices."""
     chance, now = random.Random(seed), NOW  # noqa: S311 - a test's
     received, killed_after = Counter[str](), set[str]()
@@ -166,7 +166,7 @@ def play(journal_place: JournalLocation, seed: int) -> None:
             raise _Killed
 
     def send(kill_share: float) -> None:
-        with journal_place.outbox(write=True) as one, journal_place.outbox(write=True) as other:
+        with store_location.outbox(write=True) as one, store_location.outbox(write=True) as other:
             for notice in due(one, now):
                 step(kill_share)
                 for sender in [sender for sender in chance.sample((one, other), 2) if sender.claim(notice, {}, now)]:
@@ -181,7 +181,7 @@ def play(journal_place: JournalLocation, seed: int) -> None:
                     sender.record_sent(notice, timestamp(now))
 
     for number in range(8):
-        with journal_place.outbox(write=True) as outbox:
+        with store_location.outbox(write=True) as outbox:
             outbox.add([replace(NOTICE, subject=f"{seed} {number}")], timestamp(now))
         with suppress(_Killed):
             send(0.15)
@@ -189,21 +189,21 @@ def play(journal_place: JournalLocation, seed: int) -> None:
     while now < NOW + GIVEN_UP_AFTER:
         send(0.0)
         now += timedelta(hours=3)
-    with journal_place.outbox(write=False) as outbox:
+    with store_location.outbox(write=False) as outbox:
         kept = [one for one in outbox.list_notices(limit=999) if one.subject.startswith(f"{seed} ")]
     assert {one.id for one in kept} == set(received), "a notice was lost"
     assert all(one.sent_at is not None for one in kept)
     assert {notice for notice, count in received.items() if count > 1} <= killed_after, "a notice was sent twice"
 
 
-def test_concurrent_senders_claim_each_notice_once(journal_place: JournalLocation) -> None:
-    with journal_place.outbox(write=True) as outbox:
+def test_concurrent_senders_claim_each_notice_once(store_location: JournalLocation) -> None:
+    with store_location.outbox(write=True) as outbox:
         outbox.add([replace(NOTICE, subject=f"{number}") for number in range(5)], timestamp(NOW))
     claimed: list[str] = []
     start = threading.Barrier(4)
 
     def send() -> None:
-        with journal_place.outbox(write=True) as outbox:
+        with store_location.outbox(write=True) as outbox:
             due_notices = due(outbox)
             start.wait()
             claimed.extend(notice.id for notice in due_notices if outbox.claim(notice, {}, NOW))
@@ -216,38 +216,38 @@ def test_concurrent_senders_claim_each_notice_once(journal_place: JournalLocatio
     assert len(claimed) == len(set(claimed)) == 5
 
 
-def test_run_notice_is_due_when_journal_closes(journal_place: JournalLocation) -> None:
-    with closing(journal_place.open_to_write("a test")) as journal:
+def test_run_notice_is_due_when_journal_closes(store_location: JournalLocation) -> None:
+    with closing(store_location.open_to_write("a test")) as journal:
         journal.schedule_end_notices([RUN], timestamp(NOW))
-        with journal_place.outbox(write=True) as outbox:
+        with store_location.outbox(write=True) as outbox:
             assert due(outbox) == []
             assert [notice.subject for notice in outbox.list_notices(limit=9)] == ["a run"]
-    with journal_place.outbox(write=True) as outbox:
+    with store_location.outbox(write=True) as outbox:
         assert subjects(outbox) == ["a run"]
 
 
-def test_running_command_withholds_only_its_own_notice(place: Path) -> None:
-    create_journal_at(place)
+def test_running_command_withholds_only_its_own_notice(folder: Path) -> None:
+    create_journal_at(folder)
     if (child := os.fork()) == 0:
-        journal = file_location(place).open_to_write("a test")
+        journal = file_location(folder).open_to_write("a test")
         journal.schedule_end_notices([RUN], timestamp(NOW))
         os._exit(9)
     os.waitpid(child, 0)
-    with closing(file_location(place).open_to_write("a test")) as journal:
+    with closing(file_location(folder).open_to_write("a test")) as journal:
         journal.schedule_end_notices([replace(RUN, subject="living")], timestamp(NOW))
-        with file_location(place).outbox(write=True) as outbox:
+        with file_location(folder).outbox(write=True) as outbox:
             assert subjects(outbox) == ["a run"], "that of the killed run"
 
 
 @pytest.mark.parametrize("write", [False, True])
-def test_missing_journal_has_no_outbox(place: Path, write: bool) -> None:
-    with pytest.raises(JournalMissing), file_location(place).outbox(write=write):
+def test_missing_journal_has_no_outbox(folder: Path, write: bool) -> None:
+    with pytest.raises(JournalMissing), file_location(folder).outbox(write=write):
         pass
-    assert not journal_path(place).exists()
+    assert not journal_path(folder).exists()
 
 
-def test_collecting_notices_does_not_block_run(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
+def test_collecting_notices_does_not_block_run(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal, file_location(folder).outbox(write=True) as outbox:
 
         def claimed() -> Iterator[NewNotice]:
             open_sheet(journal)
@@ -257,8 +257,8 @@ def test_collecting_notices_does_not_block_run(place: Path) -> None:
         assert subjects(outbox) == ["a plan"]
 
 
-def test_notice_is_never_removed_or_added_after_move(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
+def test_notice_is_never_removed_or_added_after_move(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal, file_location(folder).outbox(write=True) as outbox:
         add_notice(outbox)
         with pytest.raises(apsw.ConstraintError, match="never removed"):
             outbox._connection.execute("DELETE FROM notice")
@@ -268,8 +268,8 @@ def test_notice_is_never_removed_or_added_after_move(place: Path) -> None:
             add_notice(outbox)
 
 
-def test_run_waits_for_notice_writer(place: Path) -> None:
-    with closing(open_journal_at(place)) as journal, file_location(place).outbox(write=True) as outbox:
+def test_run_waits_for_notice_writer(folder: Path) -> None:
+    with closing(open_journal_at(folder)) as journal, file_location(folder).outbox(write=True) as outbox:
         open_sheet(journal)
         (due_row, *_) = due_rows(journal, 1)
         with outbox._write_transaction():

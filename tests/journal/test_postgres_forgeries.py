@@ -41,7 +41,7 @@ from tests.support.postgres_rows import (
     execute_as_owner,
     expire_processes,
     open_postgres,
-    postgres_place,
+    postgres_location,
     read_postgres,
     triggers_off,
 )
@@ -157,14 +157,14 @@ def argument_lines(
 class Scenario:
     """A scenario: a journal with rows in every state, logins of each role, and a judge."""
 
-    place: DatabaseLocation
+    location: DatabaseLocation
     logins: Mapping[str, str]
     forger: Forger
 
     def is_unchanged(self, before: Any) -> None:
         """Whether no row has moved, no unfit fact was recorded, and the journal replays."""
         assert self.content() == before
-        with closing(read_postgres(self.place)) as journal:
+        with closing(read_postgres(self.location)) as journal:
             journal.verify()
 
     def content(self) -> Any:
@@ -173,8 +173,8 @@ class Scenario:
 
     def resume_rows(self) -> Sequence[int]:
         """Let every process fall silent, have the deciding login send the due rows of both batches, and return them."""
-        expire_processes(self.place.server.url)
-        with closing(open_postgres(self.place)) as opener:
+        expire_processes(self.location.server.url)
+        with closing(open_postgres(self.location)) as opener:
             opener.mark_interrupted(AT)
             with closing(opener.gate()) as gate:
                 gate.open()
@@ -184,8 +184,8 @@ class Scenario:
 
 
 @pytest.fixture
-def scenario(database: str, place: Path, postgres_server: PostgresServer) -> Iterator[Scenario]:
-    at_database, name = postgres_place(database, place), database.rpartition("/")[2]
+def scenario(database: str, folder: Path, postgres_server: PostgresServer) -> Iterator[Scenario]:
+    at_database, name = postgres_location(database, folder), database.rpartition("/")[2]
     at_database.grant_rights()
     logins = {login: f"{name}_{login}_login" for login in (*ROLES, "other")}
     for login, named in logins.items():
@@ -288,7 +288,7 @@ VALUES: Mapping[str, Mapping[str, object]] = {
 def test_any_function_arguments_change_no_row(scenario: Scenario, postgres_server: PostgresServer, role: str) -> None:
     """Each role calls every function with arguments of every kind."""
     before, refused, tried = scenario.content(), 0, 0
-    url = postgres_server.url(scenario.place.server.url.rpartition("/")[2], user=scenario.logins[role])
+    url = postgres_server.url(scenario.location.server.url.rpartition("/")[2], user=scenario.logins[role])
     functions = """SELECT p.proname, ARRAY(SELECT format_type(t, NULL) FROM unnest(p.proargtypes) t)
         FROM pg_proc p WHERE p.pronamespace = 'paygw'::regnamespace ORDER BY 1"""
     with psycopg.connect(url, autocommit=True, options="-c search_path=paygw") as connection:
@@ -502,7 +502,7 @@ def test_forging_worker_is_refused_without_double_payment(scenario: Scenario) ->
 
 
 def test_lock_of_live_process_cannot_be_taken(scenario: Scenario) -> None:
-    with closing(open_postgres(scenario.place)) as opener:
+    with closing(open_postgres(scenario.location)) as opener:
         query_rows, holder = scenario.forger.query_rows, opener.writer.process
         enrolled = "SELECT number FROM paygw.enrol('another host', %s, 1, 'twin', 'run', 30, 1, %s)"
         ((boot,),) = query_rows("SELECT boot FROM paygw.process WHERE number = %s", holder)
@@ -520,7 +520,7 @@ def test_valid_worker_facts_are_accepted(scenario: Scenario) -> None:
     forger.commit([(2, b"HTTP/1.1 200 OK", b"{}")])
     forger.fact(MINE_READY, "intended").fact(MINE_READY, "not_sent", attempt=1).commit()
     forger.fact(MINE_IN_FLIGHT, "rejected").commit()
-    with closing(read_postgres(scenario.place)) as journal:
+    with closing(read_postgres(scenario.location)) as journal:
         rows = {row.instruction: row for row in journal.rows(2)}
         assert (rows[MINE_READY].state, rows[MINE_IN_FLIGHT].state) == (State.READY, State.PAID)
         assert rows[MINE_IN_FLIGHT].message == "a text"
@@ -535,7 +535,7 @@ def test_valid_worker_facts_are_accepted(scenario: Scenario) -> None:
 def test_gateway_text_is_kept_with_any_escapes(scenario: Scenario, text: str) -> None:
     answer = outcome_of(OTHERS, 1, OutcomeKind.PAID, message=text)
     assert [*scenario.forger.other.append([answer])] == [MoveResult.MOVED]
-    with closing(read_postgres(scenario.place)) as journal:
+    with closing(read_postgres(scenario.location)) as journal:
         found = [row.message for row in journal.rows(2) if row.instruction == OTHERS]
         assert found == [storable_text(text).replace("\0", "?")]
         journal.verify()
@@ -578,8 +578,8 @@ def test_roll_call_answer_needs_host_secret(scenario: Scenario) -> None:
 
 def test_worker_cannot_declare_standby_complete(scenario: Scenario) -> None:
     life = "UPDATE roll_call SET life = split_part(life, ' ', 1) || ' 0000000F ' || split_part(life, ' ', 3)"
-    with triggers_off(scenario.place, "roll_call"):
-        execute_as_owner(scenario.place, life)
+    with triggers_off(scenario.location, "roll_call"):
+        execute_as_owner(scenario.location, life)
     scenario.forger.fetch("SELECT answer_roll(%s, 'here', true, '{}')", "1" * 32)
     assert scenario.forger.query_rows("SELECT is_waived FROM paygw.newest_call") == [(False,)]
 
@@ -601,9 +601,9 @@ EDITED = [
 
 def edit_tables(scenario: Scenario, edit: str) -> DatabaseLocation:
     """Edit the tables as their owner, and return the journal's location for another host."""
-    with triggers_off(scenario.place, "state", "fact"):
-        execute_as_owner(scenario.place, *edit.split(";"))
-    return replace(scenario.place, known_dir=scenario.place.known_dir / "of another host")
+    with triggers_off(scenario.location, "state", "fact"):
+        execute_as_owner(scenario.location, *edit.split(";"))
+    return replace(scenario.location, known_dir=scenario.location.known_dir / "of another host")
 
 
 @pytest.mark.share(3)
@@ -667,13 +667,13 @@ def test_removing_any_guard_allows_forgery(scenario: Scenario, every: int) -> No
 As = Callable[[str], DatabaseLocation]
 
 
-def check_refused(place: DatabaseLocation, *statements: str) -> None:
+def check_refused(location: DatabaseLocation, *statements: str) -> None:
     """Check that the server refuses to a login some statements, and those of an owner."""
     owning = ("DROP TABLE fact", "ALTER TABLE fact DISABLE TRIGGER ALL")
     forged = "CREATE FUNCTION is_alive(integer) RETURNS boolean LANGUAGE sql AS 'SELECT false'"
     for statement in (*owning, forged, *statements):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            execute_as_owner(place, statement)
+            execute_as_owner(location, statement)
 
 
 def test_desk_role_cannot_forge(as_role: As) -> None:
@@ -697,35 +697,35 @@ def test_desk_role_cannot_forge(as_role: As) -> None:
 
 @pytest.mark.parametrize("role", ["worker", "reader"])
 def test_worker_and_reader_cannot_decide(as_role: As, role: str) -> None:
-    place, desk = as_role(role), as_role("desk")
+    location, desk = as_role(role), as_role("desk")
     with closing(open_postgres(desk)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED)
-    assert place.role() == role
-    for decide in (open_postgres, lambda place: place.change_limits(LimitChange("w", 5))):
+    assert location.role() == role
+    for decide in (open_postgres, lambda location: location.change_limits(LimitChange("w", 5))):
         with pytest.raises(JournalError, match="does not have permission to do this"):
-            decide(place)
-    with closing(read_postgres(place)) as reader:
+            decide(location)
+    with closing(read_postgres(location)) as reader:
         assert reader.verify()["rejected"] == 1
-    assert place.limits().stop is None
-    check_refused(place)
+    assert location.limits().stop is None
+    check_refused(location)
     if role == "reader":
         jobs = ("INSERT INTO paygw_jobs.procrastinate_workers DEFAULT VALUES", "TRUNCATE paygw_jobs.paygw_result")
-        check_refused(place, *jobs)
-        assert place.timetable_jobs() == []
+        check_refused(location, *jobs)
+        assert location.timetable_jobs() == []
         return
-    with closing(place.open_to_work("work")) as worker:
+    with closing(location.open_to_work("work")) as worker:
         assert not worker.may_decide()
 
 
 def test_login_without_role_cannot_read(
-    as_role: As, database: str, place: Path, postgres_server: PostgresServer
+    as_role: As, database: str, folder: Path, postgres_server: PostgresServer
 ) -> None:
     as_role("reader")
-    assert postgres_place(database, place).role() == "owner"
+    assert postgres_location(database, folder).role() == "owner"
     name = database.rpartition("/")[2]
     postgres_server.execute(f"CREATE ROLE {name}_stranger LOGIN")
-    stranger = postgres_place(postgres_server.url(name, user=f"{name}_stranger"), place)
+    stranger = postgres_location(postgres_server.url(name, user=f"{name}_stranger"), folder)
     assert stranger.role() is None
     with pytest.raises(JournalError, match="permission denied"):
         read_postgres(stranger)

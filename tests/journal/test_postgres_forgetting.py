@@ -47,7 +47,7 @@ from tests.support.postgres_rows import (
     execute_as_owner,
     make_postgres,
     open_postgres,
-    postgres_place,
+    postgres_location,
     read_postgres,
     triggers_off,
 )
@@ -72,9 +72,9 @@ def table_files(server: PostgresServer) -> list[Path]:
     return [path for path in data.rglob("*") if data / "pg_wal" not in path.parents]
 
 
-def test_forgetting_leaves_no_personal_bytes_in_tables(place: Path) -> None:
+def test_forgetting_leaves_no_personal_bytes_in_tables(folder: Path) -> None:
     with new_server() as server:
-        shared = postgres_place(server.url(server.new_database()), place)
+        shared = postgres_location(server.url(server.new_database()), folder)
         make_postgres(shared)
         with closing(open_postgres(shared)) as opened:
             fill_journal(opened)
@@ -189,9 +189,9 @@ REFUSED: Sequence[Sequence[str]] = [
 ]
 
 
-def is_refused(place: DatabaseLocation, *statements: str) -> bool:
+def is_refused(location: DatabaseLocation, *statements: str) -> bool:
     """Run statements as the owner in one transaction and roll it back; return whether the tables refused one."""
-    with psycopg.connect(place.server.url, options="-c search_path=paygw") as owner:
+    with psycopg.connect(location.server.url, options="-c search_path=paygw") as owner:
         try:
             for statement in statements:
                 owner.execute(statement.encode())
@@ -268,16 +268,16 @@ def test_concurrently_changed_batch_is_not_forgotten(journal: PostgresJournal) -
     assert journal.verify()["instructions"] == 5
 
 
-def test_moved_journal_keeps_forgetting(at_database: DatabaseLocation, place: Path) -> None:
+def test_moved_journal_keeps_forgetting(at_database: DatabaseLocation, folder: Path) -> None:
     execute_as_owner(at_database, "DROP SCHEMA paygw CASCADE")
-    with closing(open_journal_at(place)) as kept:
+    with closing(open_journal_at(folder)) as kept:
         fill_journal(kept)
         forget_old_batches(kept)
         open_sheet(kept, "again", [new_instruction(2, "E-1")], opened_at=LATER)
         send(kept, 4, OutcomeKind.PAID, LATER)
         counts = kept.verify()
-    elsewhere = replace(at_database, known_dir=place / "other" / "journals")
-    assert {**move_journal(file_location(place), elsewhere, {}, "amina").counts, "notifications_waiting": 0} == counts
+    elsewhere = replace(at_database, known_dir=folder / "other" / "journals")
+    assert {**move_journal(file_location(folder), elsewhere, {}, "amina").counts, "notifications_waiting": 0} == counts
     paid = secret_row(2, "B-1")
     with closing(open_postgres(elsewhere)) as journal:
         known, (clash,) = journal.compare(OPERATION, [(2, paid.client_orderid, paid.content)])

@@ -289,8 +289,8 @@ Write = Callable[[DatabaseLocation], object]
 
 
 def by_run(write: Callable[[PostgresJournal], object]) -> Write:
-    def open_and_write(place: DatabaseLocation) -> None:
-        with closing(open_postgres(place)) as journal:
+    def open_and_write(location: DatabaseLocation) -> None:
+        with closing(open_postgres(location)) as journal:
             write(journal)
 
     return open_and_write
@@ -300,7 +300,7 @@ HOLD = replace(build_evidence(1), arrival=None)
 NOTES: list[Write] = [
     by_run(lambda journal: journal.record_evidence([HOLD], WORDS, at=AT)),
     by_run(lambda journal: journal.withdraw(withdrawal())),
-    lambda place: place.withdraw(withdrawal()),
+    lambda location: location.withdraw(withdrawal()),
 ]
 
 
@@ -355,7 +355,7 @@ def test_commit_after_deadlocks_is_retried_within_limit(
 
 
 def test_servers_on_different_ports_are_different_places() -> None:
-    one, other = (Server(f"postgresql://pay:secret@db.example:{port}/paygw").place for port in (5432, 5433))
+    one, other = (Server(f"postgresql://pay:secret@db.example:{port}/paygw").location for port in (5432, 5433))
     assert (one, other) == ("paygw on db.example", "paygw on db.example:5433")
 
 

@@ -42,7 +42,7 @@ from tests.support.postgres_rows import (
     is_blocked,
     open_postgres,
     pay_rows,
-    postgres_place,
+    postgres_location,
     read_postgres,
     triggers_off,
     work_on_run,
@@ -51,9 +51,9 @@ from tests.support.wire_proxy import ProxyFault, WireProxy
 
 
 @pytest.fixture
-def at_database(database: str, place: Path) -> DatabaseLocation:
+def at_database(database: str, folder: Path) -> DatabaseLocation:
     """Return a database journal whose processes report no signs of life during a test."""
-    return postgres_place(database, place, intent_lives_s=600.0)
+    return postgres_location(database, folder, intent_lives_s=600.0)
 
 
 MISSING_PID = "pid = 999999999"  # a process id that no process of this machine has

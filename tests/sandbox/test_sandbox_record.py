@@ -87,9 +87,9 @@ def test_incomplete_linked_or_misplaced_record_is_refused(tmp_path: Path) -> Non
     with Record(tmp_path / "elsewhere.csv"):
         pass
     (tmp_path / "link.csv").symlink_to(tmp_path / "elsewhere.csv")
-    for place in (tmp_path / "link.csv", tmp_path, tmp_path / "elsewhere.csv" / "record.csv"):
+    for folder in (tmp_path / "link.csv", tmp_path, tmp_path / "elsewhere.csv" / "record.csv"):
         with pytest.raises(ConfigurationError):
-            Record(place)
+            Record(folder)
 
 
 def test_full_disk_ends_sandbox_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

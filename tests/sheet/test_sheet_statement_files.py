@@ -34,13 +34,13 @@ NEITHER = (
 )
 
 
-def write_file(place: Path, text: str | bytes, name: str = "day.csv") -> Path:
-    path = place / name
+def write_file(folder: Path, text: str | bytes, name: str = "day.csv") -> Path:
+    path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
-def write_workbook(place: Path, *rows: tuple[object, ...], further: Mapping[str, str] | None = None) -> Path:
+def write_workbook(folder: Path, *rows: tuple[object, ...], further: Mapping[str, str] | None = None) -> Path:
     book = openpyxl.Workbook()
     first = book.worksheets[0]
     first.title = "Orders"
@@ -50,8 +50,8 @@ def write_workbook(place: Path, *rows: tuple[object, ...], further: Mapping[str,
         more = book.create_sheet(name)
         more.append(("order_id", "amount", "currency", "status"))
         more.sheet_state = state
-    book.save(place / "day.xlsx")
-    return place / "day.xlsx"
+    book.save(folder / "day.xlsx")
+    return folder / "day.xlsx"
 
 
 def read_file(path: Path, aliases: Mapping[str, str] | None = None) -> Statement:

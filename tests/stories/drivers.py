@@ -223,11 +223,11 @@ class Pages(Company):
         return str(answer.headers["location"])
 
     def prepare(self, sheet: bytes, name: str = "payroll.csv", reference: str = "") -> str:
-        place = str(self.people[MAKER].upload("/new", name, sheet).headers["location"])
+        draft = str(self.people[MAKER].upload("/new", name, sheet).headers["location"])
         if reference:
-            self.people[MAKER].get(place)
-            assert self._post(MAKER, f"{place}/reading", reference=reference) == self.DONE
-        return place
+            self.people[MAKER].get(draft)
+            assert self._post(MAKER, f"{draft}/reading", reference=reference) == self.DONE
+        return draft
 
     def problems(self, payout: str) -> tuple[int, str]:
         page = self.people[MAKER].get(payout).text

@@ -36,13 +36,13 @@ class Host(Program):
 class Hosts:
     """All hosts, their database and their gateway. Commands are run on the host `office`."""
 
-    place: Path
+    folder: Path
     database: str
     gateway: dict[str, str]
     record_path: Path
 
     def host(self, name: str) -> Host:
-        home = self.place / name
+        home = self.folder / name
         config = home / "paygw.toml"
         if not home.exists():
             home.mkdir(mode=0o700)
@@ -95,9 +95,9 @@ def _configuration(database: str) -> str:
 
 
 @contextmanager
-def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s = 0.02\n") -> Iterator[Hosts]:
+def hosts_on(folder: Path, database: str, *, behaviour: str = "[default]\ndelay_s = 0.02\n") -> Iterator[Hosts]:
     """Yield hosts with a journal, created by the office, and a gateway that follows `behaviour`."""
-    sandbox = place / "gateway"
+    sandbox = folder / "gateway"
     sandbox.mkdir(mode=0o700)
     (sandbox / "behaviour.toml").write_text(behaviour)
     config = sandbox / "paygw.toml"
@@ -107,7 +107,7 @@ def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s
     key = load_signing_key(settings, environ)
     with running_sandbox(sandbox_config(settings, [rules_for(settings, "payout")], key, environ)) as base_url:
         gateway = {"PAYGW_BASE_URL": base_url, "PAYGW_PRIVATE_KEY": str(key_location(settings))}
-        hosts = Hosts(place, database, gateway, sandbox / RECORD_NAME)
+        hosts = Hosts(folder, database, gateway, sandbox / RECORD_NAME)
         created = hosts.office.run("journal", "new")
         assert created.exit_code == 0, created.output
         yield hosts
@@ -115,12 +115,12 @@ def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s
 
 @contextmanager
 def new_hosts(
-    place: Path, server: PostgresServer, *, behaviour: str = "[default]\ndelay_s = 0.02\n"
+    folder: Path, server: PostgresServer, *, behaviour: str = "[default]\ndelay_s = 0.02\n"
 ) -> Iterator[Hosts]:
     """Yield hosts in a folder, with a new database for the duration of the block."""
-    place.chmod(0o700)
+    folder.chmod(0o700)
     name = server.new_database()
-    with hosts_on(place, server.url(name), behaviour=behaviour) as hosts:
+    with hosts_on(folder, server.url(name), behaviour=behaviour) as hosts:
         yield hosts
     server.drop_database(name)
 

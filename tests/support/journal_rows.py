@@ -122,45 +122,45 @@ def journal_of(*kinds: OutcomeKind | None) -> SqliteJournal:
     return journal
 
 
-def journal_path(place: Path) -> Path:
-    return place / "state" / "journal.sqlite3"
+def journal_path(folder: Path) -> Path:
+    return folder / "state" / "journal.sqlite3"
 
 
-def file_location(place: Path, path: Path | None = None, *, endpoint: EndpointIdentity = ENDPOINT) -> FileLocation:
-    return FileLocation(path or journal_path(place), endpoint=endpoint, known_dir=place / "journals", now=lambda: AT)
+def file_location(folder: Path, path: Path | None = None, *, endpoint: EndpointIdentity = ENDPOINT) -> FileLocation:
+    return FileLocation(path or journal_path(folder), endpoint=endpoint, known_dir=folder / "journals", now=lambda: AT)
 
 
-def create_journal_at(place: Path) -> None:
-    file_location(place).create("a test")
+def create_journal_at(folder: Path) -> None:
+    file_location(folder).create("a test")
 
 
-def open_journal_at(place: Path, *, endpoint: EndpointIdentity = ENDPOINT, makes: bool = True) -> SqliteJournal:
+def open_journal_at(folder: Path, *, endpoint: EndpointIdentity = ENDPOINT, makes: bool = True) -> SqliteJournal:
     """Open the journal of a place for a run. Creates it first by default."""
-    if makes and not journal_path(place).exists():
-        create_journal_at(place)
-    return file_location(place, endpoint=endpoint).open_to_write("a test")
+    if makes and not journal_path(folder).exists():
+        create_journal_at(folder)
+    return file_location(folder, endpoint=endpoint).open_to_write("a test")
 
 
-def open_sheet_at(place: Path) -> Path:
+def open_sheet_at(folder: Path) -> Path:
     """Open a sheet in the journal of a place, and return the journal's path."""
-    with closing(open_journal_at(place)) as journal:
+    with closing(open_journal_at(folder)) as journal:
         open_sheet(journal)
-    return journal_path(place)
+    return journal_path(folder)
 
 
-def adopt_journal_at(place: Path, path: Path | None = None) -> None:
+def adopt_journal_at(folder: Path, path: Path | None = None) -> None:
     """Confirm that the journal of a place, or the one at `path`, is the newest copy."""
-    with closing(Adoption(file_location(place, path), beside=None)) as adoption:
+    with closing(Adoption(file_location(folder, path), beside=None)) as adoption:
         adoption.carry_out("amina")
 
 
-def read_journal_at(place: Path) -> SqliteReader:
-    return file_location(place).open_to_read()
+def read_journal_at(folder: Path) -> SqliteReader:
+    return file_location(folder).open_to_read()
 
 
-def copy_journal(place: Path, name: str = "") -> Path:
+def copy_journal(folder: Path, name: str = "") -> Path:
     """Copy the journal of a place, which may be open for a run, and return the folder of the copy."""
-    copies, path = place / "copies", journal_path(place)
+    copies, path = folder / "copies", journal_path(folder)
     copy = copies / (name or f"copy-{len(list(copies.glob('copy-*')))}")
     copy.mkdir(parents=True)
     for file in path.parent.glob(f"{path.name}*"):
@@ -169,9 +169,9 @@ def copy_journal(place: Path, name: str = "") -> Path:
     return copy
 
 
-def put_back(place: Path, copy: Path) -> None:
+def put_back(folder: Path, copy: Path) -> None:
     """Replace the journal of a place with a copy of it."""
-    path = journal_path(place)
+    path = journal_path(folder)
     for ending in ("", "-wal", "-shm"):
         path.with_name(path.name + ending).unlink(missing_ok=True)
     for file in copy.iterdir():

@@ -46,11 +46,11 @@ class PasskeyPerson(Person):
 
     def prepared(self, content: bytes, name: str) -> str:
         """Upload a sheet, sign it as its maker, and return its address."""
-        place = self.upload("/new", name, content).headers["location"]
-        page = self.get(f"{place}/plan").text
-        answer = self.post(f"{place}/sign", digest=hidden_value(page, "digest"), **self.signature_for(page))
+        draft = self.upload("/new", name, content).headers["location"]
+        page = self.get(f"{draft}/plan").text
+        answer = self.post(f"{draft}/sign", digest=hidden_value(page, "digest"), **self.signature_for(page))
         assert answer.status_code == 303, answer.text
-        return str(place)
+        return str(draft)
 
 
 def hidden_value(page: str, name: str) -> str:

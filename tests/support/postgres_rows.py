@@ -17,20 +17,20 @@ from paygw_batch.journal.values import MoveResult
 from tests.support.journal_rows import AT, ENDPOINT, intent, outcome_of
 
 
-def postgres_place(url: str, place: Path, **more: float) -> DatabaseLocation:
-    return DatabaseLocation(Server(url), endpoint=ENDPOINT, known_dir=place / "journals", now=lambda: AT, **more)
+def postgres_location(url: str, folder: Path, **more: float) -> DatabaseLocation:
+    return DatabaseLocation(Server(url), endpoint=ENDPOINT, known_dir=folder / "journals", now=lambda: AT, **more)
 
 
-def open_postgres(place: DatabaseLocation) -> PostgresJournal:
-    return place.open_to_write("a test")
+def open_postgres(location: DatabaseLocation) -> PostgresJournal:
+    return location.open_to_write("a test")
 
 
-def make_postgres(place: DatabaseLocation) -> None:
-    place.create("a test")
+def make_postgres(location: DatabaseLocation) -> None:
+    location.create("a test")
 
 
-def read_postgres(place: DatabaseLocation) -> PostgresReader:
-    return place.open_to_read()
+def read_postgres(location: DatabaseLocation) -> PostgresReader:
+    return location.open_to_read()
 
 
 def execute_as_owner(at: DatabaseLocation, *statements: str) -> list[tuple[Any, ...]]:

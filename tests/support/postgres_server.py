@@ -133,10 +133,10 @@ def new_server(make: Callable[[Path], PostgresServer] = make_server) -> Iterator
 
 
 @contextlib.contextmanager
-def shared_server(place: Path) -> Iterator[PostgresServer]:
-    """Yield the session's server, which the first worker starts and the last one stops. They share `place`."""
-    note, users, using = place / "postgres", place / "postgres.users", contextlib.ExitStack()
-    with _lock_file(place):
+def shared_server(folder: Path) -> Iterator[PostgresServer]:
+    """Yield the session's server, which the first worker starts and the last one stops. They share `folder`."""
+    note, users, using = folder / "postgres", folder / "postgres.users", contextlib.ExitStack()
+    with _lock_file(folder):
         if not note.exists():
             home = new_home()
             using.enter_context(using_server(home))
@@ -151,7 +151,7 @@ def shared_server(place: Path) -> Iterator[PostgresServer]:
     try:
         yield server
     finally:
-        with _lock_file(place):
+        with _lock_file(folder):
             left = int(users.read_text()) - 1
             users.write_text(str(left))
             if left == 0:
@@ -162,7 +162,7 @@ def shared_server(place: Path) -> Iterator[PostgresServer]:
 
 
 @contextlib.contextmanager
-def _lock_file(place: Path) -> Iterator[None]:
-    with (place / "postgres.lock").open("w") as file:
+def _lock_file(folder: Path) -> Iterator[None]:
+    with (folder / "postgres.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

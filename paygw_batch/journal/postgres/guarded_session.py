@@ -156,7 +156,7 @@ class GuardedSession:
     def disable_writes(self, reason: str) -> JournalUnwritable:
         """Keep this process from writing again, and return the error to raise."""
         if self._failure is None:
-            self._failure = unwritable_message(self.session.server.place, reason)
+            self._failure = unwritable_message(self.session.server.location, reason)
         return JournalUnwritable(self._failure, hint=say(_HINT))
 
     def require_writable(self) -> None:

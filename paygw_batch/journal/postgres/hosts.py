@@ -190,7 +190,7 @@ def check_sent_log(connection: Connection[Row], server: Server, folder: Path) ->
                 say(
                     "The journal in {place} does not have fact {number}, which this host recorded: the database is an "
                     "older copy.",
-                    place=server.place,
+                    place=server.location,
                     number=line.number,
                 ),
                 hint=say(_LOSS_HINT),
@@ -240,7 +240,7 @@ class RollCall:
                 say(
                     "The database {place} was restored, or a standby took over. Nothing can be sent until every host "
                     "has checked that its rows are there. Hosts that have not checked: {names}.",
-                    place=self._server.place,
+                    place=self._server.location,
                     names=names,
                 )
             )
@@ -288,7 +288,7 @@ class RollCall:
         return JournalError(
             say(
                 "This host was retired from the journal in {place}: the rows that it had not finished are in doubt.",
-                place=self._server.place,
+                place=self._server.location,
             ),
             hint=say(
                 "Nothing was sent. To use this host again, remove its record of the payments it sent: the folder "

@@ -167,7 +167,7 @@ def check_jobs(connection: Connection[Row], server: Server) -> str:
     version = jobs_version(connection)
     if version < newest_jobs_version():
         raise JournalOutdated(
-            say("The job tables in {place} are missing or out of date.", place=server.place),
+            say("The job tables in {place} are missing or out of date.", place=server.location),
             hint=say(
                 "Nothing was sent. Run `paygw-batch journal upgrade` with the login of the tables' owner in [journal] "
                 "url. Every host then needs this version."
@@ -175,7 +175,7 @@ def check_jobs(connection: Connection[Row], server: Server) -> str:
         )
     if version > newest_jobs_version():
         raise JournalError(
-            say("The job tables in {place} were created by a newer version of procrastinate.", place=server.place),
+            say("The job tables in {place} were created by a newer version of procrastinate.", place=server.location),
             hint=say("Nothing was sent. Install that version, or a later one."),
         )
     return version
@@ -254,7 +254,7 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
             raise JournalHeld(
                 say(
                     "A process is using the journal in {place}: {command}, process {pid} on {host}.",
-                    place=server.place,
+                    place=server.location,
                     command=command,
                     pid=pid,
                     host=host,
@@ -275,15 +275,15 @@ def check_version(connection: Connection[Row], server: Server) -> None:
     """Raise `JournalMissing` if the database has no journal, or `JournalError` if its version is not the newest."""
     version = tables_version(connection)
     if version == 0:
-        raise JournalMissing(say("There is no journal in the database {place}.", place=server.place))
+        raise JournalMissing(say("There is no journal in the database {place}.", place=server.location))
     if version > newest_version():
         raise JournalError(
-            say("The journal in {place} was written by a newer version of this program.", place=server.place),
+            say("The journal in {place} was written by a newer version of this program.", place=server.location),
             hint=say("Nothing was sent. Install that version, or a later one."),
         )
     if version < newest_version():
         raise JournalOutdated(
-            say("The journal's tables in {place} are from an older version of this program.", place=server.place),
+            say("The journal's tables in {place} are from an older version of this program.", place=server.location),
             hint=say(
                 "Nothing was sent. Run `paygw-batch journal upgrade` with the login of the tables' owner in [journal] "
                 "url. Every host then needs this version."
@@ -297,7 +297,7 @@ def load_identity(connection: Connection[Row], server: Server) -> Identity:
     if not lines:
         raise JournalCorrupt(say("The journal does not have an id."))
     ((journal_id, endpoint, created_at, key_digest),) = lines
-    return Identity(journal_id, endpoint, created_at, server.place, key_digest)
+    return Identity(journal_id, endpoint, created_at, server.location, key_digest)
 
 
 COPIED, DONE = "copied", "done"

@@ -63,7 +63,7 @@ class Server:
     """How long to wait for a response before treating a statement's result as unknown."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The address as shown to people, without a password or the default port."""
         parameters = conninfo.conninfo_to_dict(self.url)
         host, port = parameters.get("host") or "localhost", str(parameters.get("port") or "")
@@ -122,7 +122,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
     except psycopg.Error as error:
         message = say(
             "The journal's database {place} cannot be reached: {reason}.",
-            place=server.place,
+            place=server.location,
             reason=error_reason(error),
         )
         raise JournalError(message, hint=say(_HINT)) from None
@@ -131,7 +131,9 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
             _configure_and_check(connection, server, idle_limit if write else None)
     except psycopg.Error as error:
         connection.close()
-        message = say("The database {place} cannot be used: {reason}.", place=server.place, reason=error_reason(error))
+        message = say(
+            "The database {place} cannot be used: {reason}.", place=server.location, reason=error_reason(error)
+        )
         raise JournalError(message, hint=say(_HINT)) from None
     except BaseException:
         connection.close()
@@ -207,19 +209,21 @@ def _configure_and_check(connection: Connection[Row], server: Server, idle_limit
     version, fsync, full_pages, synchronous, standbys, is_standby, pid, server_time_s, encoding = settings
     if version < OLDEST_SERVER:
         raise JournalError(
-            say("The server of {place} is too old. Version 15 of PostgreSQL or later is needed.", place=server.place),
+            say(
+                "The server of {place} is too old. Version 15 of PostgreSQL or later is needed.", place=server.location
+            ),
             hint=say("Nothing was sent. Upgrade this server, or set [journal] url to another one."),
         )
     if encoding != "UTF8":
         raise JournalError(
-            say("The database {place} uses the encoding {encoding}.", place=server.place, encoding=encoding),
+            say("The database {place} uses the encoding {encoding}.", place=server.location, encoding=encoding),
             hint=say("Nothing was sent. Create a database with the encoding UTF8, and set [journal] url to it."),
         )
     if pid != connection.info.backend_pid:
         raise JournalError(
             say(
                 "There is a pooler between this program and {place}: another session could get its connection.",
-                place=server.place,
+                place=server.location,
             ),
             hint=say("Nothing was sent. Set [journal] url to the server itself, not the pooler in front of it."),
         )
@@ -227,7 +231,7 @@ def _configure_and_check(connection: Connection[Row], server: Server, idle_limit
         return
     _check_durable(server, fsync, full_pages, synchronous, standbys, is_standby=is_standby)
     if abs(server_time_s - our_time_s) > MAX_CLOCK_SKEW_S:
-        skew = {"seconds": abs(server_time_s - our_time_s), "place": server.place}
+        skew = {"seconds": abs(server_time_s - our_time_s), "place": server.location}
         raise JournalError(
             say("This host's clock is {seconds:.0f} seconds behind the clock of {place}.", **skew)
             if server_time_s > our_time_s
@@ -241,7 +245,7 @@ def _check_durable(
 ) -> None:
     if is_standby:
         raise JournalError(
-            say("{place} is a read-only standby.", place=server.place),
+            say("{place} is a read-only standby.", place=server.location),
             hint=say("Nothing was sent. List all servers in [journal] url, with target_session_attrs=read-write."),
         )
     for name, value in (("fsync", fsync), ("full_page_writes", full_pages), ("synchronous_commit", synchronous)):
@@ -249,7 +253,7 @@ def _check_durable(
             raise JournalError(
                 say(
                     "The server of {place} has {name} = {value}, so a commit could be lost and its row paid twice.",
-                    place=server.place,
+                    place=server.location,
                     name=name,
                     value=value,
                 ),
@@ -257,7 +261,10 @@ def _check_durable(
             )
     if server.replication == "synchronous" and not standbys.strip():
         raise JournalError(
-            say('[journal] replication is "synchronous", but {place} does not wait for a standby.', place=server.place),
+            say(
+                '[journal] replication is "synchronous", but {place} does not wait for a standby.',
+                place=server.location,
+            ),
             hint=say(
                 "Nothing was sent. Set synchronous_standby_names on the server, or set [journal] "
                 'replication to the way its data is replicated: "asynchronous", "provider" or "none".'
@@ -290,20 +297,20 @@ def translating_errors(server: Server) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.DataCorrupted as error:
-        message = say("The database {place} is damaged: {reason}.", place=server.place, reason=error_reason(error))
+        message = say("The database {place} is damaged: {reason}.", place=server.location, reason=error_reason(error))
         raise JournalCorrupt(message) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise JournalError(
             say(
                 "The role in [journal] url does not have permission to do this in {place}: {reason}.",
-                place=server.place,
+                place=server.location,
                 reason=error_reason(error),
             ),
             hint=say("Nothing was sent. To see the role's permissions, run `paygw-batch doctor`."),
         ) from None
     except psycopg.Error as error:
         message = say(
-            "The journal in {place} cannot be used: {reason}.", place=server.place, reason=error_reason(error)
+            "The journal in {place} cannot be used: {reason}.", place=server.location, reason=error_reason(error)
         )
         raise JournalError(message, hint=say(_HINT)) from None
 

@@ -48,8 +48,8 @@ def main() -> int:
 
 def _run_part(name: str, part: Callable[[Path, Spawner], str]) -> int:
     began_s = time.monotonic()
-    place = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (a directory of our own is made in it)
-    with TemporaryDirectory(dir=place) as home:
+    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (a directory of our own is made in it)
+    with TemporaryDirectory(dir=folder) as home:
         directory = Path(home)
         try:
             with Spawner() as spawner:

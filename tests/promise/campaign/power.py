@@ -362,9 +362,9 @@ def as_configured(machine: Machine) -> Iterator[Settings]:
 
 def open_as_configured(machine: Machine) -> SqliteJournal:
     with as_configured(machine) as settings:
-        place = file_location(settings)
+        location = file_location(settings)
         try:
-            return place.open_to_write("campaign")
+            return location.open_to_write("campaign")
         except JournalMissing:  # its creation was interrupted, so it can be repeated, and has no batch
-            place.create("campaign")
-            return place.open_to_write("campaign")
+            location.create("campaign")
+            return location.open_to_write("campaign")

@@ -20,7 +20,7 @@ from tests.promise.cluster.protocol import BUGS, PlayTally, make_batch, play
 from tests.promise.cluster.shifts import play_shift
 from tests.promise.cluster.trouble import RELEASE, SLOWLY, OrdealTally, Size, play_failover, play_ordeal
 from tests.support.long_runs import run_pieces, say, stop_on_sigterm
-from tests.support.postgres_rows import make_postgres, postgres_place
+from tests.support.postgres_rows import make_postgres, postgres_location
 from tests.support.postgres_server import PostgresServer, new_server
 
 VERIFYING = SLOWLY.replace("0.1", "0.005").replace(".*7", ".*57").replace(".*3", ".*[16]3")
@@ -49,7 +49,7 @@ def main() -> int:
         return _play_parts(arguments, sorted(parts), stop)
     with new_server() as server, TemporaryDirectory() as home:
         name = server.new_database()
-        make_postgres(postgres_place(server.url(name), Path(home)))
+        make_postgres(postgres_location(server.url(name), Path(home)))
         template = make_batch(server, name, Path(home))
         if arguments.table is not None:
             return max(_hunt(server, template, name, seeds) for name in arguments.table or BUGS)
@@ -77,8 +77,8 @@ def _play_part(size: Size, part: Part, *, is_release: bool) -> tuple[str, Ordeal
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped
     _, kind, seed = part
     began_s, memory = time.monotonic(), Path("/dev/shm")  # noqa: S108 (a directory of our own is made in it)
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as place:
-        home, rules = Path(place), VERIFYING if is_release else SLOWLY
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        home, rules = Path(folder), VERIFYING if is_release else SLOWLY
         serving = lean_gateway if is_release and seed % 4 else partial(gateway, behaviour=rules)
         (home / kind).mkdir(mode=0o700)
         with new_server() as server, Spawner(*PRELOADED) as spawner, serving(home / "gateway") as at:

@@ -26,7 +26,7 @@ from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, whole_lines
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.ports import free_port
-from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_place, read_postgres
+from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_location, read_postgres
 from tests.support.postgres_server import BIN, PostgresServer, as_unprivileged_user, new_server
 from tests.support.wire_proxy import WireProxy
 
@@ -142,7 +142,7 @@ class Company:
 def host(home: Path, name: str, url: str, **more: object) -> DatabaseLocation:
     (home / name).mkdir(mode=0o700, exist_ok=True)
     server = Server(url, commit_limit_s=60.0, **more)  # type: ignore[arg-type]  # figures of a test
-    return replace(postgres_place(url, home / name), server=server)
+    return replace(postgres_location(url, home / name), server=server)
 
 
 class SplitCompany:
@@ -155,7 +155,7 @@ class SplitCompany:
             (home / host).mkdir(mode=0o700)
 
     def host(self, name: str) -> DatabaseLocation:
-        return postgres_place(self.server.url(self.name), self.home / name)
+        return postgres_location(self.server.url(self.name), self.home / name)
 
     def at(self, name: str) -> DatabaseLocation:
         """Return the place of a host, and let this process be on it from now on."""

@@ -44,7 +44,7 @@ from tests.promise.cluster.baton import (
 )
 from tests.promise.cluster.company import HOSTS
 from tests.support.journal_rows import AT, intent, open_sheet, outcome_of, resolved
-from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_place
+from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_location
 from tests.support.postgres_server import PostgresServer
 
 J = TypeVar("J", bound=PostgresJournal)
@@ -98,7 +98,7 @@ class Scenario:
         self.places = {}
         for host in HOSTS:
             (home / host).mkdir(mode=0o700)
-            self.places[host] = postgres_place(url, home / host, intent_lives_s=INTENT_LIVES_S)
+            self.places[host] = postgres_location(url, home / host, intent_lives_s=INTENT_LIVES_S)
         self.stage = Stage(url)
         self.sent: list[tuple[int, int]] = []
         self.trail: list[str] = []
@@ -340,8 +340,8 @@ class Scenario:
             raise Broken(f"{len(query_rows)} rows of {ROWS} are left")
         self.stage.look("ALTER TABLE fact ENABLE ALWAYS TRIGGER never_changed")  # see `make_batch`
         with TemporaryDirectory() as elsewhere:
-            place = postgres_place(self.places[HOSTS[0]].server.url, Path(elsewhere))
-            with closing(place.open_to_read()) as reader:
+            location = postgres_location(self.places[HOSTS[0]].server.url, Path(elsewhere))
+            with closing(location.open_to_read()) as reader:
                 counts = reader.verify()
         if counts["instructions"] != ROWS:
             raise Broken(f"the journal verifies {counts['instructions']} rows of {ROWS}")
@@ -389,12 +389,12 @@ def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NO
 
 def make_batch(server: PostgresServer, template: str, home: Path) -> str:
     name = server.new_database(template)
-    place = postgres_place(server.url(name), home)
-    with closing(open_postgres(place)) as journal:
+    location = postgres_location(server.url(name), home)
+    with closing(open_postgres(location)) as journal:
         open_sheet(journal, new=ROWS)
         journal.start_shared_run(1, can_wait=True)
     execute_as_owner(
-        place,
+        location,
         "ALTER TABLE fact DISABLE TRIGGER never_changed",  # intents must age
         "ALTER TABLE process DISABLE TRIGGER end_is_final",
         "UPDATE host SET seen_at = seen_at - interval '31 days'",  # the roll-call does not wait for its creator

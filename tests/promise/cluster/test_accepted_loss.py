@@ -394,7 +394,7 @@ def test_host_without_loss_only_answers_roll_call(lossy: Lossy) -> None:
     accepted = lossy.accepts()
     assert (accepted.commits, accepted.rows.in_doubt) == (0, 0)
     assert [one.name for one in accepted.missing] == [SOUTH]
-    with pytest.raises(OpenRollCall, match="Missing: south"):
+    with pytest.raises(OpenRollCall, match="Hosts that have not checked: south"):
         lossy.opens(NORTH)
     assert len(lossy.due_after_roll_call()) == 9
 
@@ -440,7 +440,7 @@ def test_lagging_standby_loses_only_sent_rows(tmp_path: Path, monkeypatch: pytes
             standby.control("promote")
             with monkeypatch.context() as at_south:
                 at_south.setattr("socket.gethostname", lambda: SOUTH)
-                with pytest.raises(OpenRollCall, match="Missing: north"):
+                with pytest.raises(OpenRollCall, match="Hosts that have not checked: north"):
                     open_postgres(host(tmp_path, SOUTH, url))
             with pytest.raises(JournalTooOld):
                 journal.append([outcome_of(7, 1, OutcomeKind.PAID), intent(due[7])])

@@ -16,7 +16,7 @@ from tests.promise.cluster.conftest import NO_SPIN, has_spin
 from tests.promise.cluster.protocol import BUGS, NO_CLAIM, NO_INDEX, PlayTally, ProtocolBug, plant_sql, play
 from tests.support.journal_rows import due_rows, intent, open_sheet, send
 from tests.support.long_part import long, share
-from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_place
+from tests.support.postgres_rows import execute_as_owner, open_postgres, postgres_location
 from tests.support.postgres_server import PostgresServer
 
 HUNTED = 40  # the number of runs within which each planted bug must be found
@@ -45,7 +45,7 @@ def test_protocol_test_detects_planted_bug(postgres_server: PostgresServer, open
 def send_by_both(url: str, home: Path) -> Sequence[MoveResult]:
     """Freeze a run before its intent, let another one send the row, then continue the first one."""
     home.chmod(0o700)
-    at = postgres_place(url, home, intent_lives_s=600.0)
+    at = postgres_location(url, home, intent_lives_s=600.0)
     with closing(open_postgres(at)) as frozen:
         open_sheet(frozen, new=1)
         (due,) = due_rows(frozen, 1)
@@ -81,13 +81,13 @@ GUARDS["NO_FLUSH"] = 2
 needs_spin = pytest.mark.skipif(not has_spin(), reason=NO_SPIN)
 
 
-def check_model(place: Path, *defined: str) -> str:
+def check_model(folder: Path, *defined: str) -> str:
     """Check every order of events, and return spin's report."""
     macros = [f"-D{macro}" for macro in defined]
-    subprocess.run(["spin", "-a", *macros, MODEL], cwd=place, check=True, capture_output=True)
+    subprocess.run(["spin", "-a", *macros, MODEL], cwd=folder, check=True, capture_output=True)
     # Without optimization, because the compiler would take longer than the search.
-    subprocess.run(["gcc", "-w", "-O0", "-DSAFETY", "-o", "pan", "pan.c"], cwd=place, check=True)
-    done = subprocess.run([place / "pan", "-n", "-m2000000"], cwd=place, check=True, capture_output=True, text=True)
+    subprocess.run(["gcc", "-w", "-O0", "-DSAFETY", "-o", "pan", "pan.c"], cwd=folder, check=True)
+    done = subprocess.run([folder / "pan", "-n", "-m2000000"], cwd=folder, check=True, capture_output=True, text=True)
     return done.stdout
 
 

@@ -55,14 +55,14 @@ def restored(company: SplitCompany) -> SplitCompany:
 
 def test_idle_host_waits_for_sending_host(restored: SplitCompany) -> None:
     for _ in range(2):
-        with pytest.raises(OpenRollCall, match=r"restored, or a standby took over.*Missing: north \(last seen"):
+        with pytest.raises(OpenRollCall, match=r"restored, or a standby took over.*Hosts that have not checked: north \(last seen"):
             restored.opens(SOUTH)
     with pytest.raises(JournalTooOld, match="older copy"):
         restored.opens(NORTH)
-    with pytest.raises(OpenRollCall, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Hosts that have not checked: north"):
         restored.opens(SOUTH)
     (restored.home / "new").mkdir(mode=0o700)
-    with pytest.raises(OpenRollCall, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Hosts that have not checked: north"):
         restored.opens("new")
     assert restored.states() == [State.READY] * 5
 
@@ -122,7 +122,7 @@ def test_crash_during_retirement_keeps_roll_call_open(restored: SplitCompany, mo
         broken.setattr("paygw_batch.cluster.database_location.record_retirement", crash)
         with pytest.raises(KeyboardInterrupt):
             restored.host(SOUTH).retire(NORTH, by="amina")
-    with pytest.raises(OpenRollCall, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Hosts that have not checked: north"):
         restored.opens(SOUTH)
     assert restored.host(SOUTH).retire(NORTH, by="amina")[1] == 0
     with closing(restored.opens(SOUTH)) as journal:
@@ -144,7 +144,7 @@ def test_row_in_flight_blocks_retirement(company: SplitCompany) -> None:
             company.opens(SOUTH)
         with pytest.raises(JournalHeld, match="is still sending"):
             company.host(SOUTH).retire(NORTH, by="amina")
-        with pytest.raises(OpenRollCall, match="Missing: north"):
+        with pytest.raises(OpenRollCall, match="Hosts that have not checked: north"):
             company.opens(SOUTH)
     company.query("UPDATE process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
     assert company.host(SOUTH).retire(NORTH, by="amina")[1] == 5
@@ -178,7 +178,7 @@ def test_run_with_replaced_database_waits_and_stops(company: SplitCompany, monke
         journal.append([intent(first)])
         monkeypatch.setattr("paygw_batch.journal.postgres.guarded_session._RECONNECT_LIMIT_S", 0.0)
         company.replace()
-        with pytest.raises(JournalUnwritable, match="Missing: south"):
+        with pytest.raises(JournalUnwritable, match="Hosts that have not checked: south"):
             journal.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(second)])
     assert company.states()[:2] == [State.IN_FLIGHT, State.READY]
 
@@ -244,7 +244,7 @@ def test_roll_call_awaits_host_with_lost_write(company: SplitCompany) -> None:
     company.host(SOUTH).grant_rights()
     with pytest.raises(JournalTooOld):
         north.open_to_work("work")
-    with pytest.raises(OpenRollCall, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Hosts that have not checked: north"):
         company.opens(SOUTH)
     assert company.host(NORTH).accept_loss(by="amina").rows.in_doubt == 1
     with closing(company.opens(SOUTH)) as journal:
@@ -259,9 +259,9 @@ def follows(company: SplitCompany) -> None:
     )
 
 
-def synchronously(place: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> DatabaseLocation:
+def synchronously(location: DatabaseLocation, monkeypatch: pytest.MonkeyPatch) -> DatabaseLocation:
     monkeypatch.setattr("paygw_batch.journal.postgres.session._check_durable", lambda *_, **__: None)
-    return replace(place, server=replace(place.server, replication="synchronous"))
+    return replace(location, server=replace(location.server, replication="synchronous"))
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def taken_over(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> Databa
     company.opens(SOUTH).close()
     south = as_worker(company, SOUTH)
     follows(company)
-    with pytest.raises(OpenRollCall, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Hosts that have not checked: north"):
         synchronously(south, monkeypatch).open_to_work("work")
     return south
 
@@ -281,7 +281,7 @@ def taken_over(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> Databa
 def test_roll_call_is_waived_after_synchronous_takeover(
     company: SplitCompany, taken_over: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(OpenRollCall, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Hosts that have not checked: north"):
         synchronously(taken_over, monkeypatch).open_to_work("work")
     assert [host.name for host in company.host(SOUTH).roll_call()] == [NORTH], "it waits where a standby may lag"
     assert list(synchronously(company.host(SOUTH), monkeypatch).roll_call()) == []
