@@ -29,7 +29,6 @@ def remove_keys(program: Program, *keys: str) -> None:
 
 
 def set_payin_keys(program: Program, **values: str) -> None:
-    """Set keys of `[payin]` to these TOML values."""
     remove_keys(program, *values)
     further = "".join(f"{key} = {value}\n" for key, value in values.items())
     program.config.write_text(program.config.read_text().replace("[payin]", "[payin]\n" + further + "#", 1))
@@ -65,10 +64,7 @@ def test_sandbox_accepts_control_hash_in_every_amount_format(
 
 @pytest.mark.parametrize(
     "keys",
-    [
-        {"control_order": '["secret", "currency", "client_orderid", "amount"]'},
-        {"control_algorithm": '"hmac-sha256"'},
-    ],
+    [{"control_order": '["secret", "currency", "client_orderid", "amount"]'}, {"control_algorithm": '"hmac-sha256"'}],
 )
 def test_control_hash_uses_configured_secret(program: Program, keys: dict[str, str]) -> None:
     set_payin_keys(program, **keys, control_secret_env='"PAYGW_CONTROL_SECRET"')

@@ -53,7 +53,6 @@ def write_order(program: Program, kind: str, *arguments: str, out: str = "order.
 
 
 def write_approved_order(program: Program, kind: str = "settle", *arguments: str) -> dict[str, Any]:
-    """Write Ada's order, and have Cleo approve it."""
     summary = write_order(program, kind, *(arguments or LOST))
     approved = program.json("approve", order_path(program), "--key", program.home / "cleo.pem")
     assert (summary["exit_code"], approved["exit_code"]) == (0, 0)

@@ -130,7 +130,7 @@ def test_paid_line_older_than_attempt_holds_row(program: Program, times: str) ->
     assert program.run("verify").exit_code in {0, 5}
 
 
-def test_wrong_statement_options_are_refused(program: Program) -> None:
+def test_statement_may_be_applied_after_wrong_uses(program: Program) -> None:
     batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
     for option in (("--again",), ("--as-of", "2026-11-01")):
         assert program.run("resolve", "row", batch, "2", *option).exit_code == 2
@@ -138,11 +138,6 @@ def test_wrong_statement_options_are_refused(program: Program) -> None:
     for time, why in (("20/11/2026 10:00", "is unclear"), ("2099-01-01", "is in the future")):
         refused = program.run("resolve", "statement", batch, file, "--as-of", time)
         assert (refused.exit_code, why in refused.stderr) == (2, True)
-    assert program.states() == {"in_doubt": 1}
-
-
-def test_statement_without_effect_may_be_applied_later(program: Program) -> None:
-    batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
     for lines in (["NOBODY,1,KES,approved"], ["PAY-1,1500.50,KES,approved", "NOBODY,1,KES,approved"]):
         file = write_statement(program, *lines)
         refused = program.json("resolve", "statement", batch, file, "--yes")

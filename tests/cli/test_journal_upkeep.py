@@ -18,7 +18,6 @@ MADE_UP = "CREATE TABLE remark (number bigint PRIMARY KEY, said text NOT NULL); 
 
 
 def upgrade_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the program a later version."""
     scripts = (*schema.scripts(), MADE_UP)
     monkeypatch.setattr(schema, "scripts", lambda: scripts)
 

@@ -63,7 +63,6 @@ def mails(trust: Trust) -> Iterator[MailSink]:
 
 @pytest.fixture
 def posts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
-    """Run a webhook, and set its secret."""
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     with webhook() as receiver:
         yield receiver

@@ -73,7 +73,6 @@ def line_count(screen: str) -> int:
 
 @pytest.fixture
 def planned(program: Program) -> Program:
-    """Plan 60 people who were never paid before."""
     program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
     assert program.json("submit", program.sheet(kenyan_rows(2), "october.csv"))["exit_code"] == 0
     ghosts = [f"KE,NEW-{n},{2000 + n},KES,Ghost Number{n} Wanjiku Mwangi,0712345{n:03},0712345{n:03}" for n in GHOSTS]

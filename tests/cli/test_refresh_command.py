@@ -14,7 +14,6 @@ rule = [
 
 
 def configure_enquiries(program: Program, more: str = "") -> None:
-    """Configure status enquiries, and a sandbox that answers them."""
     (program.home / "behaviour.toml").write_text(BEHAVIOUR)
     section = f'[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\n{more}'
     program.config.write_text(f'{sandbox_toml()}\n[sandbox]\nbehaviour = "behaviour.toml"\n{section}')

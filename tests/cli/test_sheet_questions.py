@@ -68,7 +68,6 @@ def test_rejected_or_unknown_encoding_is_refused(program: Program, french: Path)
 
 @pytest.fixture
 def workbook(program: Program) -> Path:
-    """Write a workbook with two months of pay."""
     november = kenyan_rows(3, amount="20", prefix="NOV")
     return write_workbook(program.home / "pay.xlsx", October=kenyan_rows(2, prefix="OCT"), November=november)
 

@@ -53,7 +53,6 @@ def queue_job(hosts: Hosts, queue: str, *, ago_s: int = 0) -> None:
 
 
 def drop_sheet(folder: Path, name: str = "staff", *, rows: int = ROWS) -> None:
-    """Put a settled sheet into the folder."""
     sheet = folder / "drop" / f"{name}.csv"
     sheet.write_text("\n".join([HEADING, *kenyan_rows(rows, prefix=name.upper())]) + "\n")
     os.utime(sheet, (1, 1))

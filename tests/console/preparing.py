@@ -154,7 +154,6 @@ def column_form(page: str) -> dict[str, str]:
 
 
 def build_workbook(*titles: str) -> bytes:
-    """Return a workbook with a payment on each worksheet."""
     book = openpyxl.Workbook()
     book.worksheets[0].title = "Cover"
     for number, title in enumerate(titles, 1):

@@ -208,7 +208,6 @@ def test_payout_page_reads_signed_plan_once(house: House, monkeypatch: pytest.Mo
 
 
 def pay_from_command_line(house: House, content: bytes) -> None:
-    """Pay a sheet from the command line without approval."""
     program, path = house.program, house.program.home / "earlier.csv"
     plain = waive_approval(program)
     path.write_bytes(content)

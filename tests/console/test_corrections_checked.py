@@ -20,7 +20,6 @@ ROWS = (
 
 @pytest.fixture
 def path(in_process_checks: None, ada: Person, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Upload the sheet, which is treated as large."""
     del in_process_checks
     monkeypatch.setattr(preparing, "MAX_IN_PROCESS_BYTES", 0)
     path = upload_sheet(ada, "\n".join((HEADER, *ROWS)).encode())
@@ -29,7 +28,6 @@ def path(in_process_checks: None, ada: Person, monkeypatch: pytest.MonkeyPatch) 
 
 
 def get_when_checked(ada: Person, path: str) -> str:
-    """Return a page once its sheet is checked."""
     for running in list(preparing._check_threads.values()):
         running.join(60)
     return ada.get(path).text

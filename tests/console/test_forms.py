@@ -40,7 +40,6 @@ WRONG = {3: {"amount": '"1,250.00"'}, 4: {"amount": '"2,250.00"'}}
 
 
 def send_form(person: Person, path: str, form: dict[str, str]) -> Response:
-    """Send exactly this form, as from an earlier page."""
     return person.ask("POST", path, data={"csrf": person.token(), **form}, headers={"origin": ORIGIN})
 
 

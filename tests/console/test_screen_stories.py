@@ -37,7 +37,6 @@ def show_screens(new_desk: NewDesk, address: str, language: str, screens: dict[s
 
 
 def prepare_sheets(house: House) -> dict[str, list[str]]:
-    """Bring sheets into every state before sending."""
     ada, ben = house.person(MAKER), house.person(APPROVER)
     wrong = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS), f"{LONG}.csv"[-90:])
     ada.post(f"{wrong}/mend", row="4", column="amount", text="1250.00")

@@ -25,7 +25,6 @@ PATHS = {MAKER: "withdraw", APPROVER: "send-back"}
 
 @pytest.fixture
 def draft(ada: Person, ben: Person) -> str:
-    """Return an approved payout."""
     draft = upload_sheet(ada, sheet(2))
     sign_sheet(ada, draft)
     assert "withdraw" in form_actions(ada, f"{draft}/plan")

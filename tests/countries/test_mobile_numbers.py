@@ -17,7 +17,6 @@ NUMBERS = {code: rule.numbers for code, rule in load_rules("payout", {}).items()
 
 
 def is_valid_number(code: str, national: str) -> bool:
-    """Return whether Python finds a national significant number valid."""
     return re.fullmatch(NUMBERS[code].pattern, national) is not None
 
 

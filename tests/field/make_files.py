@@ -37,7 +37,6 @@ LINES = (
 
 
 def workbook(rows: Iterable[tuple[Any, ...]], change: Callable[[Worksheet], object] = lambda _: None) -> bytes:
-    """Return a workbook of these rows, after `change`."""
     book = Workbook()
     for row in rows:
         book.worksheets[0].append(row)

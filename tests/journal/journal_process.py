@@ -11,7 +11,6 @@ from tests.support.journal_rows import AT, due_rows, intent, open_journal_at
 
 
 def hold(folder: Path) -> None:
-    """Hold the journal until killed."""
     journal = open_journal_at(folder)
     sys.stdout.write(f"held {journal.head().seq}\n")
     sys.stdout.flush()

@@ -147,7 +147,6 @@ class Commands(Company):
         return self._code("submit", payout, *self._options[payout])
 
     def plan(self, payout: str) -> Path:
-        """Return the file of the signed plan."""
         return Path(payout).with_suffix(".plan.json")
 
     def batch(self, payout: str) -> str:
@@ -158,7 +157,6 @@ class Commands(Company):
         return self._code("withdraw", path, *self._key(by))
 
     def settle(self, batch: str, row: int, said: str, evidence: str = TICKET, by: str = APPROVER) -> str:
-        """Settle a row as one person."""
         return self._code("resolve", "row", batch, str(row), "--as", said, "--evidence", evidence, "--by", by)
 
     def settle_by_statement(self, batch: str, *lines: str, by: str = APPROVER) -> str:
@@ -176,7 +174,6 @@ class Commands(Company):
         return self._ordered("settle", batch, "--statement", self._statement(lines))
 
     def agree(self, order: str, by: str = APPROVER) -> str:
-        """Approve an order, and carry it out."""
         code = self._code("approve", order, *self._key(by))
         return self.carry_out(order) if code == self.DONE else code
 

@@ -75,7 +75,6 @@ def test_repeated_list_or_sheet_prompts_question(driver: Driver) -> None:
 
 @pytest.fixture
 def both_may_do_all(company: Program) -> None:
-    """Let both people prepare and approve."""
     add_role(company, APPROVER, "makers")
     add_role(company, MAKER, "approvers")
 

@@ -110,12 +110,7 @@ def test_defect_of_reused_id_shows_batch_and_date(journal: SqliteJournal, tmp_pa
 @pytest.mark.parametrize(
     ("kind", "resolution", "amount", "remedy"),
     [
-        (
-            OutcomeKind.PAID,
-            None,
-            "150",
-            "Restore this row. To pay KES 50 more",
-        ),
+        (OutcomeKind.PAID, None, "150", "Restore this row. To pay KES 50 more"),
         (OutcomeKind.PAID, None, "50", "Restore this row."),
         (OutcomeKind.ACCEPTED, None, "150.00", "Restore this row. To pay KES 50.00 more, add a row"),
         (OutcomeKind.UNKNOWN, None, "150", "Settle it first"),

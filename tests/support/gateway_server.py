@@ -91,7 +91,6 @@ class Peer:
         return request
 
     def reset(self) -> None:
-        """Read the first bytes and reset the connection."""
         self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
@@ -168,7 +167,6 @@ def settings_for(url: str, **changes: Any) -> TransportSettings:
 
 
 def always() -> bool:
-    """Allow every request to be sent at once."""
     return True
 
 
@@ -254,12 +252,10 @@ def replying(reply: bytes) -> Script:
 
 
 async def expect_no_data(peer: Peer) -> None:
-    """Fail the test if any application data arrives."""
     raise AssertionError(f"a request came: {await peer.reader.read()!r}")
 
 
 async def hang_up(peer: Peer) -> None:
-    """Read the first bytes and end the stream."""
     await peer.reader.read(100)
     peer.cut()
 

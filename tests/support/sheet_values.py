@@ -65,5 +65,4 @@ def build_sheet(*rows: Mapping[str, str | None]) -> Sheet:
 
 
 def codes(defects: pl.DataFrame) -> list[tuple[int, str]]:
-    """Return (row, code) of every defect, in order."""
     return defects.select("row", "code").rows()

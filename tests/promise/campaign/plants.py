@@ -72,7 +72,6 @@ def plan_in_place() -> None:
 
 
 def backup_not_synced() -> None:
-    """Report a backup as made before it is synced."""
     _replace_part(sqlite_journal, "os", SimpleNamespace(**{**vars(os), "fsync": lambda _fd: None}))
     _replace_part(sqlite_journal, "sync_directory", lambda _directory: None)
     # The note about the copy, next to it.

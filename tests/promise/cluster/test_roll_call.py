@@ -55,7 +55,9 @@ def restored(company: SplitCompany) -> SplitCompany:
 
 def test_idle_host_waits_for_sending_host(restored: SplitCompany) -> None:
     for _ in range(2):
-        with pytest.raises(OpenRollCall, match=r"restored, or a standby took over.*Hosts that have not checked: north \(last seen"):
+        with pytest.raises(
+            OpenRollCall, match=r"restored, or a standby took over.*Hosts that have not checked: north \(last seen"
+        ):
             restored.opens(SOUTH)
     with pytest.raises(JournalTooOld, match="older copy"):
         restored.opens(NORTH)

@@ -150,7 +150,6 @@ def _submit(scenario: CorrectionScenario, lines: Sequence[Line], run_name: str) 
 
 
 def _answer_truthfully(scenario: CorrectionScenario, asked: OpenQuestion, lines: Sequence[Line], run_name: str) -> bool:
-    """Answer a question as its maker knows the truth."""
     if not asked.question:
         return False
     if asked.code == PAYEE_TWICE:
