@@ -395,7 +395,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvidence:
-    """Evidence, recorded at `recorded_at`, that a person must check. It holds its row, or the row has not moved since.
+    """Evidence, recorded at `taken_at`, that a person must check. It holds its row, or the row has not moved since.
 
     `said` is the outcome that the evidence states, or None if its status word has no configured meaning.
     """
@@ -408,12 +408,12 @@ class WaitingEvidence:
     finding: Finding
     said: str | None
     source: EvidenceSource
-    recorded_at: str
+    taken_at: str
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The evidence that keeps a row from being sent: fact `number`, recorded at `recorded_at`.
+    """The evidence that keeps a row from being sent: fact `number`, recorded at `taken_at`.
 
     `said` is the outcome that the evidence states. `state` is that of the row: ready, or rejected and then still held
     after a release.
@@ -422,7 +422,7 @@ class Hold:
     number: int
     source: EvidenceSource
     said: str | None
-    recorded_at: str
+    taken_at: str
     state: State
     last_sent_at: str = ""
     """The latest time at which a lost attempt can have been sent: when the loss was found. Empty without a loss."""

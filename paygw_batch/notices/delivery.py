@@ -223,7 +223,7 @@ def _contradiction_notices(settings: Settings, journal: JournalReader, outbox: O
     for fact in messages.contradictions:
         times[fact.batch].append(fact.at)
     for message in messages.waiting:
-        times[message.batch].append(message.recorded_at)
+        times[message.batch].append(message.taken_at)
     for record in journal.batches():
         latest_at = max(times[record.batch], default="")
         if latest_at > outbox.last_subject(Occasion.CONTRADICTED, record.batch):

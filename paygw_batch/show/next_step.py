@@ -106,7 +106,7 @@ def describe_hold(hold: Hold) -> str:
             "send it.",
             number=hold.number,
         )
-    values = {"source": say(hold.source.value), "time": hold.recorded_at, "number": hold.number}
+    values = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}
     if hold.said == OutcomeKind.PAID:
         return say(
             "Held: the {source} of {time} says that this row is paid (evidence {number}). No run will send it.",

@@ -171,7 +171,7 @@ def test_hold_is_lifted_by_recorded_person(journal: Journal, resolution: str, st
     release_rejected_rows(journal)
     journal.record_evidence([build_evidence(1)], WORDS, at=at(5))
     (hold,) = journal.holds(1).values()
-    assert (hold.source, hold.said, hold.recorded_at) == (EvidenceSource.NOTIFICATION, "paid", at(5))
+    assert (hold.source, hold.said, hold.taken_at) == (EvidenceSource.NOTIFICATION, "paid", at(5))
     row = row_of(journal, 1, 2)
     journal.settle([resolved(row.instruction, row.attempt, Resolution(resolution), at(6))])
     assert states(journal)[0] == state
@@ -214,7 +214,7 @@ def test_journal_times_never_decrease(journal: Journal) -> None:
     assert (row.intended_at, row.updated_at, journal.head().newest_time) == (at(5), at(5), at(5))
     journal.record_evidence([build_evidence(1, proof=Proof.UNPROVEN)], WORDS, at=at(1))
     journal.settle([], note=StatementNote("b1", "august.csv", "f" * 64, "amina", at=at(2)))
-    assert [message.recorded_at for message in journal.messages(1).waiting] == [at(5)]
+    assert [message.taken_at for message in journal.messages(1).waiting] == [at(5)]
     assert [one.at for one in journal.carried_out_statements("b1")] == [at(5)]
     journal.settle([], note=ClockComparison(at(7), at(7), 0))
     assert journal.head().newest_time == at(7)

@@ -402,8 +402,8 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
         for entry in unshown[:MAX_SHOWN_LINES]:
             template = _WAITING_REASONS.get(entry.finding)
             reason = state_label(entry.finding.value) if template is None else say(template)
-            recorded_at, reported_status = format_local_minute(entry.recorded_at), entry.said or "-"
-            lines.append((entry.row, entry.client_orderid, entry.state.value, reported_status, reason, recorded_at))
+            taken_at, reported_status = format_local_minute(entry.taken_at), entry.said or "-"
+            lines.append((entry.row, entry.client_orderid, entry.state.value, reported_status, reason, taken_at))
         screen.table(
             say("Messages from the gateway that need a decision (they had no effect)"),
             mark_all("row", "order id", "state", "details", "reason for waiting", "time"),
