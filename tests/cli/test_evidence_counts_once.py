@@ -140,6 +140,6 @@ def test_statement_may_be_applied_after_wrong_uses(program: Program) -> None:
         assert (refused.exit_code, why in refused.stderr) == (2, True)
     for lines in (["NOBODY,1,KES,approved"], ["PAY-1,1500.50,KES,approved", "NOBODY,1,KES,approved"]):
         file = write_statement(program, *lines)
-        refused = program.json("resolve", "statement", batch, file, "--yes")
-        assert (refused["exit_code"], "--matching-only" in refused["message"]) == (3, len(lines) > 1)
+        summary = program.json("resolve", "statement", batch, file, "--yes")
+        assert (summary["exit_code"], "--matching-only" in summary["message"]) == (3, len(lines) > 1)
     assert program.json("resolve", "statement", batch, file, "--yes", "--matching-only")["resolved"] == 1
