@@ -38,7 +38,7 @@ _STATE_SYMBOLS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "accepted": ("…", mark("accepted, waiting for the final answer")),
         "rejected": ("✕", mark("rejected by the gateway, no payment was made")),
         "returned": ("↩", mark("paid, but the money came back")),
-        "in_doubt": ("?", mark("may have been paid, so not sent again without evidence")),
+        "in_doubt": ("?", mark("may have been paid: it is not sent again without evidence that it was not")),
         "in_flight": ("→", mark("being sent to the gateway now")),
         "ready": ("○", mark("not sent to the gateway yet")),
         INVALID: ("-", mark("not part of this payout")),

@@ -47,9 +47,9 @@ class LostIntent(NamedTuple):
 class Loss:
     """This host's commits that are missing from the journal. `is_complete` if the sent log has all of them.
 
-    `commits` is their number. `intents` maps each instruction to its lost attempts in the order of sending. Attempts
-    can share a number, because a journal can be replaced by an older copy more than once. `unsent` contains attempts
-    that were certainly not sent. The journal may have these.
+    `commits` is their number. `intents` maps each instruction to its lost attempts in the order they were sent.
+    Attempts can share a number, because a journal can be replaced by an older copy more than once. `unsent` contains
+    attempts that were certainly not sent. The journal may have these.
     """
 
     commits: int = 0
@@ -106,7 +106,7 @@ class LostRows:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the instructions that may have been sent, in the order of sending."""
+        """The numbers of the instructions that may have been sent, in the order they were sent."""
         return list(self._intents)
 
     def decide(self, numbers: Sequence[int]) -> tuple[list[Entry], list[Remark]]:

@@ -183,7 +183,7 @@ def parse_behaviour(text: str, *, name: str) -> Behaviour:
     try:
         return Behaviour.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(say("{name} is not TOML: {problem}", name=name, problem=error)) from None
+        raise ConfigurationError(say("{name} is not valid TOML: {problem}", name=name, problem=error)) from None
     except ValidationError as error:
         raise ConfigurationError(" ".join(f"{name}: {message}" for message in _error_messages(error))) from None
 

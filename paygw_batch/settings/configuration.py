@@ -280,7 +280,7 @@ def _parse_tables(file: Path, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        message = say("{file} is not TOML: {error}.", file=file, error=error)
+        message = say("{file} is not valid TOML: {error}.", file=file, error=error)
         raise ConfigurationError(message, hint=say("Correct that line.")) from None
 
 

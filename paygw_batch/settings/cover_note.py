@@ -65,7 +65,7 @@ def parse_cover_note(content: bytes, name: str) -> CoverNote:
             raise SheetError(say("The cover note {name} is empty.", name=name), hint=say(_HINT))
         return CoverNote.model_validate(values)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SheetError(say("{name} is not TOML: {error}.", name=name, error=error), hint=say(_HINT)) from None
+        raise SheetError(say("{name} is not valid TOML: {error}.", name=name, error=error), hint=say(_HINT)) from None
     except ValidationError as error:
         messages = []
         for problem in error.errors(include_url=False, include_input=False):

@@ -62,7 +62,7 @@ def table_format(path: Path, *, must_be_readable: bool = False) -> TableFormat:
 
 
 def workbook_options() -> dict[str, Any]:
-    """Return xlsxwriter options that keep text as text and write no payees' data to temporary files."""
+    """Return xlsxwriter options that keep text as text and never write payee data to temporary files."""
     return {"strings_to_formulas": False, "strings_to_numbers": False, "strings_to_urls": False, "in_memory": True}
 
 

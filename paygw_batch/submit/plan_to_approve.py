@@ -294,7 +294,7 @@ def earlier_payment_text(finding: PlanFinding) -> str:
 
 def first_payment_text(finding: PlanFinding) -> str:
     if not finding.first_at:
-        return say("this account was never paid before")
+        return say("this account has never been paid before")
     return say(
         "this account was first paid on {at}: {currency} {amount} in {sheet}",
         at=finding.first_at,

@@ -68,7 +68,7 @@ def test_invalid_note_refuses_whole_sheet(program: Program, folder: Path) -> Non
         ("expect_row = 3\n", "Did you mean expect_rows?"),
         ("expect_rows = -1\n", "expect_rows"),
         ('reference = ""\n', "reference"),
-        ("reference = \n", "is not TOML"),
+        ("reference = \n", "is not valid TOML"),
         ("", "is empty"),
         ('column_profile = "none-such"\n', "there is no profile"),
         ('column_profile = "/etc/passwd.toml"\n', "column_profile"),
@@ -94,7 +94,7 @@ def test_symbolic_link_as_note_is_refused(program: Program, folder: Path) -> Non
     write_note(program.sheet(kenyan_rows(3), "drop/a.csv"), None)
     summary = program.json("run-folder", folder)
     assert summary["exit_code"] == 3
-    assert "a.csv.toml is not TOML" in read_refusal(folder)
+    assert "a.csv.toml is not valid TOML" in read_refusal(folder)
     assert outside.exists()
 
 

@@ -229,7 +229,7 @@ def test_edited_heading_map_is_used_as_profile(program: Program) -> None:
         ('[columns]\n"Zahl" = "amout"\n', "'Zahl' is mapped to 'amout', which is not a column. Did you mean amount?"),
         ('[columns]\n"Zahl" = 7\n', "which is not a column"),
         ('[column]\n"Zahl" = "amount"\n', "must contain [columns] and nothing else"),
-        ("nonsense", "is not TOML"),
+        ("nonsense", "is not valid TOML"),
     ],
 )
 def test_invalid_column_profile_is_refused_with_message(program: Program, text: str, said: str) -> None:

@@ -115,7 +115,7 @@ def _find_instruction(validated: Validated, row: int | None) -> NewInstruction:
     if instructions.height:
         return NewInstruction(*instructions.row(0))
     if row is None:
-        raise SheetError(say("{sheet} has no row without defects.", sheet=validated.sheet.name))
+        raise SheetError(say("{sheet} has no rows without defects.", sheet=validated.sheet.name))
     codes = validated.defects.filter(pl.col("row") == row)["code"].unique(maintain_order=True)
     if not len(codes):
         message = say("{sheet} has no row {row}.", sheet=validated.sheet.name, row=row)

@@ -48,7 +48,7 @@ class LossWriter:
         """Hold rows that may have been sent, or put them in doubt. Raises `JournalHeld` while one is being sent."""
         _allow_intents(self._connection)
         unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost_rows.numbers))
-        # Facts are written in the order of sending, because times in a chain never decrease, and later replies are
+        # Facts are written in the order they were sent, because times in a chain never decrease, and later replies are
         # compared with these times.
         for numbers in (unsent, self._lost_rows.numbers):
             for start in range(0, len(numbers), _CHUNK_SIZE):

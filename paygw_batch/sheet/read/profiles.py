@@ -40,11 +40,11 @@ def read_profile(name: str) -> Mapping[str, str]:
     except OSError as error:
         raise ConfigurationError(
             say("{path} cannot be read: {reason}.", path=shown_name, reason=say(str(error.strerror))),
-            hint=say("Check the path. To write such a file, run `paygw-batch validate SHEET --map FILE.toml`."),
+            hint=say("Check the path. To create this file, run `paygw-batch validate SHEET --map FILE.toml`."),
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(
-            say("{path} is not TOML: {error}.", path=shown_name, error=error), hint=say("Correct that line.")
+            say("{path} is not valid TOML: {error}.", path=shown_name, error=error), hint=say("Correct that line.")
         ) from error
     headings, columns = content.get("columns"), {*known_columns(), IGNORED_HEADING}
     if not isinstance(headings, dict) or set(content) != {"columns"}:
