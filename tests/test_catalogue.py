@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated
+from paygw_batch.console.visits import ActionRefused, PageNotFound, PageOutdated
 from paygw_batch.language import ENGLISH, languages
 from tests.support.catalogue import TOOL, messages
 
@@ -48,6 +48,6 @@ def test_catalogue_finds_all_kinds_of_marked_messages() -> None:
         *("Gateway reference", "what is known", "in flight"),  # mark, say_all, mark_all
         "unknown country",  # the meaning of a code
         *("The journal is damaged.", "Wait until that has finished, then try again."),  # docstring and hint of an error
-        *(error().message for error in (ActRefused, PageNotFound, PageOutdated)),  # the pages' errors
+        *(error().message for error in (ActionRefused, PageNotFound, PageOutdated)),  # the pages' errors
         "Kenya",  # the data of countries
     } <= result

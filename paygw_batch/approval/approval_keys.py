@@ -79,7 +79,7 @@ class PublicKey:
         """Whether keys of this type may sign plain text. A passkey puts a digest of the console before its text."""
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey | EllipticCurvePublicKey)
 
-    def has_signed(self, data: bytes, signature: str) -> bool:
+    def verifies(self, data: bytes, signature: str) -> bool:
         """Return whether `signature` is the result of `ApprovalKey.sign` with this key and exactly `data`."""
         try:
             raw = base64.b64decode(signature, validate=True)

@@ -328,7 +328,7 @@ def _verify_maker(document: SignedDocument, policy: ApprovalPolicy) -> Person:
 def is_valid_signature(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
     """Return whether `key` signed exactly `text`, either directly or as a passkey on a page of `party`."""
     if isinstance(signature, str):
-        return key.has_signed(text, signature)
+        return key.verifies(text, signature)
     return party is not None and is_valid_assertion(key, signature, text, party)
 
 

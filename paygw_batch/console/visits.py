@@ -129,7 +129,7 @@ class PageNotFound(PaygwError):
     """This page does not exist."""
 
 
-class ActRefused(PaygwError):
+class ActionRefused(PaygwError):
     """You do not have permission to do this."""
 
 
@@ -173,9 +173,9 @@ class Visit:
 
     @property
     def member(self) -> Member:
-        """The signed-in person. Raises `ActRefused` if nobody is signed in."""
+        """The signed-in person. Raises `ActionRefused` if nobody is signed in."""
         if self.session is None:
-            raise ActRefused(say("Sign in first."))
+            raise ActionRefused(say("Sign in first."))
         return self.session.member
 
     @property
@@ -187,9 +187,9 @@ class Visit:
         return may(self.member, action, maker)
 
     def require(self, action: Action, maker: str, message: str) -> None:
-        """Raise `ActRefused` with `message` unless the person may do `action` on a document prepared by `maker`."""
+        """Raise `ActionRefused` with `message` unless the person may do `action` on a document prepared by `maker`."""
         if not self.may(action, maker):
-            raise ActRefused(message)
+            raise ActionRefused(message)
 
     def account(self, number: str) -> str:
         """Return an account number as this person may see it: in full, or only the last digits."""
@@ -354,12 +354,12 @@ class WebRoute:
 
     def _error_response(self, visit: Visit, error: PaygwError, page_with_form: Handler | None) -> Response:
         """Record the refusal and return the page for an error. A refused form is shown again with its answers."""
-        if (self.method == "POST" or isinstance(error, ActRefused)) and not isinstance(error, AuditUnwritable):
+        if (self.method == "POST" or isinstance(error, ActionRefused)) and not isinstance(error, AuditUnwritable):
             try:
                 self._record_refusal(visit, error)
             except AuditUnwritable as audit_error:
                 return error_page(visit, audit_error)
-        if page_with_form is None or isinstance(error, PageNotFound | ActRefused | PageOutdated | AuditUnwritable):
+        if page_with_form is None or isinstance(error, PageNotFound | ActionRefused | PageOutdated | AuditUnwritable):
             return error_page(visit, error)
         field_name = error.field if isinstance(error, FieldRefused) else ""
         refused_visit = replace(visit, refusal=Refusal(error.message, error.page_hint, field_name))
@@ -374,7 +374,7 @@ class WebRoute:
         visit.record_action(self.audit_action, visit.subject, AuditResult.REFUSED, reason=reason)
 
     def _refusal_response(self, visit: Visit) -> Response | None:
-        """Return a response if the person must sign in, otherwise None. Raises `ActRefused` without permission."""
+        """Return a response if the person must sign in, otherwise None. Raises `ActionRefused` without permission."""
         if self.method == "POST":
             _require_own_origin(visit)
         if self.action is None:
@@ -382,7 +382,7 @@ class WebRoute:
         if visit.session is None:
             return Response(status_code=401) if self.is_poll else self._redirect_to_sign_in(visit)
         if not visit.may(self.action):
-            raise ActRefused
+            raise ActionRefused
         return None
 
     def _redirect_to_sign_in(self, visit: Visit) -> Response:
@@ -418,7 +418,7 @@ def error_page(visit: Visit, error: PaygwError) -> Response:
     match error:
         case PageNotFound():
             status, heading = 404, say("Page not found")
-        case ActRefused():
+        case ActionRefused():
             status, heading = 403, say("You do not have permission to do this")
         case _:
             status, heading = 409, say("You cannot do this now")
@@ -433,21 +433,21 @@ def _render_error(
 
 
 def _require_own_origin(visit: Visit) -> None:
-    """Raise `ActRefused` for a form from another site. Browsers send the origin with every form."""
+    """Raise `ActionRefused` for a form from another site. Browsers send the origin with every form."""
     headers = visit.request.headers
     if headers.get("origin") not in visit.console.origins or headers.get("sec-fetch-site", "none") not in _OWN_SITES:
-        raise ActRefused(say("This form was not sent from the console."))
+        raise ActionRefused(say("This form was not sent from the console."))
 
 
 async def _with_form(visit: Visit, *, needs_session: bool) -> Visit:
-    """Return the visit with the values of its form. Raises `ActRefused` unless this session sent the form."""
+    """Return the visit with the values of its form. Raises `ActionRefused` unless this session sent the form."""
     try:
         body = await visit.request.form(max_files=2, max_fields=MAX_FIELDS)
     except HTTPException:  # The body is not a form, or has too many fields.
-        raise ActRefused(say(_INVALID_FORM)) from None
+        raise ActionRefused(say(_INVALID_FORM)) from None
     form = {name: value for name, value in body.multi_items() if isinstance(value, str)}
     if needs_session and (visit.session is None or not visit.session.has_token(form.get("csrf", ""))):
-        raise ActRefused(say(_INVALID_FORM))
+        raise ActionRefused(say(_INVALID_FORM))
     uploads = [(name, value) for name, value in body.multi_items() if isinstance(value, UploadFile)]
     upload = next((value for name, value in uploads if name != SIGNATURE_FIELD), None)
     signature = next((value for name, value in uploads if name == SIGNATURE_FIELD and value.filename), None)

@@ -84,7 +84,7 @@ class KmsKey(SigningKey):
 
         def sign(text: str) -> str:
             signature = self._sign_with_retries(client, hashlib.sha256(text.encode()).digest())
-            if not self.public.has_signed(text, signature):
+            if not self.public.verifies(text, signature):
                 raise KeyUnusable(_key_address(self.key_id), KeyProblem.WRONG_SIGNATURE)
             return base64.b64encode(signature).decode("ascii")
 

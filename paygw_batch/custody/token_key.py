@@ -90,7 +90,7 @@ class TokenKey(SigningKey):
             def sign(text: str) -> str:
                 with _translate_errors(self.location.address):
                     signature: bytes = key.sign(text.encode(), mechanism=Mechanism.SHA256_RSA_PKCS)
-                if not self.public.has_signed(text, signature):
+                if not self.public.verifies(text, signature):
                     raise KeyUnusable(self.location.address.uri, KeyProblem.WRONG_SIGNATURE)
                 return base64.b64encode(signature).decode("ascii")
 

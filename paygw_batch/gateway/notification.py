@@ -125,7 +125,7 @@ class HeaderSignature:
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (as in the other checks)
         """Return PROVEN if the header contains the gateway's signature of the body, otherwise FORGED."""
         signature = self.header.decode_value(request)
-        is_proven = signature is not None and self.key.has_signed(request.body, signature)
+        is_proven = signature is not None and self.key.verifies(request.body, signature)
         return Proof.PROVEN if is_proven else Proof.FORGED
 
 

@@ -203,7 +203,7 @@ def check_recorded_withdrawals(journal: JournalReader) -> int:
         except ValueError:
             raise JournalCorrupt(say("A withdrawal in the journal cannot be read.")) from None
         key = parse_canonical_key(signed.key)
-        is_signed = key.has_signed(signed.signed_text(), signed.signature) if key is not None else not signed.key
+        is_signed = key.verifies(signed.signed_text(), signed.signature) if key is not None else not signed.key
         if not is_signed or (signed.sha256, signed.by, signed.journal) != (entry.sha256, entry.by, journal_id):
             raise JournalCorrupt(say("The withdrawal of {sha256} was changed after signing.", sha256=entry.sha256[:16]))
     return len(withdrawals)

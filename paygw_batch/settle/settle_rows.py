@@ -244,14 +244,14 @@ class StatementResult:
 class SettleChoice:
     """A resolution that a person may choose, starting at `open_from` if it is set.
 
-    `needs_two` is set if a second person must agree. `again_from` is when the row may be sent again, or empty if it may
+    `needs_two` is set if a second person must agree. `retry_from` is when the row may be sent again, or empty if it may
     be sent again immediately or never.
     """
 
     resolution: Resolution
     open_from: str
     needs_two: bool
-    again_from: str
+    retry_from: str
 
 
 def parse_as_of(text: str, field: str = "--as-of") -> TimeSpan:
@@ -281,8 +281,8 @@ def settle_choices(
         if may_settle(row.state, resolution, is_held=hold is not None):
             needs_two = approval_policy(settings) is not None and needs_second_person(row.state, resolution)
             opens_at = quarantine_ends_at if resolution is Resolution.NOT_RECEIVED else ""
-            again_from = "" if resolution is Resolution.PAID else quarantine_ends_at
-            choices.append(SettleChoice(resolution, opens_at, needs_two, again_from))
+            retry_from = "" if resolution is Resolution.PAID else quarantine_ends_at
+            choices.append(SettleChoice(resolution, opens_at, needs_two, retry_from))
     return choices
 
 

@@ -232,11 +232,11 @@ def test_weak_personal_key_is_refused(weak: Callable[[], ec.EllipticCurvePrivate
 def test_plain_and_passkey_signatures_are_not_interchangeable() -> None:
     plain = base64.b64encode(passkey("rsa").raw_signature(TEXT)).decode()
     assert passkey("rsa").public.verify(base64.b64decode(plain), TEXT)
-    assert not passkey("rsa").public.has_signed(TEXT, plain)
+    assert not passkey("rsa").public.verifies(TEXT, plain)
     # A token signs plain text with such a key. The text that a passkey signs begins with a digest instead
     asserted = from_base64url(KEY.sign(TEXT).signature) or b""
     assert asserted
-    assert not KEY.public.has_signed(TEXT, base64.b64encode(asserted).decode())
+    assert not KEY.public.verifies(TEXT, base64.b64encode(asserted).decode())
 
 
 # Documents

@@ -138,10 +138,10 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
 def test_token_signature_is_valid_only_for_its_text(token: Token, name: str) -> None:
     key = load_key(token, name)
     signature = key.sign(b"a text")
-    assert key.public.has_signed(b"a text", signature)
-    assert not key.public.has_signed(b"another text", signature)
-    assert not key.public.has_signed(b"a text", signature.rstrip("=") + "A")
-    assert not load_key(token, next(other for other in KINDS if other != name)).public.has_signed(b"a text", signature)
+    assert key.public.verifies(b"a text", signature)
+    assert not key.public.verifies(b"another text", signature)
+    assert not key.public.verifies(b"a text", signature.rstrip("=") + "A")
+    assert not load_key(token, next(other for other in KINDS if other != name)).public.verifies(b"a text", signature)
     assert PIN not in repr(key)
 
 

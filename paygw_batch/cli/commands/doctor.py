@@ -312,7 +312,7 @@ def _check_notifications(settings: Settings, environ: Mapping[str, str]) -> Iter
 def _load_working_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
     try:
         key = load_signing_key(settings, environ)
-        if not key.public.has_signed(_TEST_TEXT, base64.b64decode(key.sign(_TEST_TEXT))):
+        if not key.public.verifies(_TEST_TEXT, base64.b64decode(key.sign(_TEST_TEXT))):
             raise KeyUnusable(key.custody.location, KeyProblem.WRONG_SIGNATURE)
     except PaygwError as error:
         return None, error

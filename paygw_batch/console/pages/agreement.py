@@ -180,7 +180,7 @@ class Agreement(ABC, Generic[Document]):
     @classmethod
     @contextmanager
     def lock_for_change(cls, visit: Visit, action: Action) -> Iterator[Self]:
-        """Lock the document for one change. Raises `ActRefused` if the person may not make it."""
+        """Lock the document for one change. Raises `ActionRefused` if the person may not make it."""
         agreement = cls.require(visit)
         message = say(cls.not_maker_message if action is cls.maker_action else cls.maker_message, name=agreement.maker)
         visit.require(action, agreement.maker, message)

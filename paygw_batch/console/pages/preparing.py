@@ -24,7 +24,7 @@ from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, Unread
 from paygw_batch.console.permissions import Action
 from paygw_batch.console.sheet_process import CHECK_PROGRAM, MAX_IN_PROCESS_BYTES
 from paygw_batch.console.start_run import last_run
-from paygw_batch.console.visits import ActRefused, Console, PageNotFound, PageOutdated, Visit, hold_lock
+from paygw_batch.console.visits import ActionRefused, Console, PageNotFound, PageOutdated, Visit, hold_lock
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 from paygw_batch.opening.open_journal import journal_for_planning
@@ -49,7 +49,7 @@ def require_folder(visit: Visit) -> PayoutFolder:
 
 @contextmanager
 def lock_for_change(visit: Visit) -> Iterator[PayoutFolder]:
-    """Lock the payout for a change. Raises `ActRefused` if that is not allowed, or `PageOutdated` if it has started."""
+    """Lock the payout for a change. Raises `ActionRefused` if not allowed, or `PageOutdated` if started."""
     with hold_lock(require_folder(visit).number):  # An invalid address creates no lock.
         payout = require_folder(visit)
         visit.require(Action.CORRECT, payout.uploaded.by, say(ONLY_MAKER, name=payout.uploaded.by))
@@ -160,13 +160,13 @@ def is_started(visit: Visit, result: CheckResult) -> bool:
 
 
 def maker_key(console: Console, name: str) -> PublicKey:
-    """Return a maker's public key, preferably a passkey. Raises `ActRefused` if the person is no longer a maker."""
+    """Return a maker's public key, preferably a passkey. Raises `ActionRefused` if the person is no longer a maker."""
     if (key := load_sandbox_key(console.settings, name)) is not None:
         return key.public
     people = configured_people(console.settings).listed
     keys = next((person.maker_keys for person in people if normalise_name(person.name) == normalise_name(name)), ())
     if not keys:
-        raise ActRefused(say("{name} can no longer prepare payouts.", name=name))
+        raise ActionRefused(say("{name} can no longer prepare payouts.", name=name))
     return next((key for key in keys if not key.is_file_key), keys[0])
 
 

@@ -32,7 +32,7 @@ from paygw_batch.console.pages.orders import (
 from paygw_batch.console.pages.payout_page import load_row
 from paygw_batch.console.permissions import Action
 from paygw_batch.console.rendering import format_time, next_page_links, state_title
-from paygw_batch.console.visits import ActRefused, PageOutdated, Visit, open_payout, parse_row_number, require_payout
+from paygw_batch.console.visits import ActionRefused, PageOutdated, Visit, open_payout, parse_row_number, require_payout
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.shown_states import render_record
 from paygw_batch.engine.quarantine import JournalClock
@@ -79,7 +79,7 @@ def settle_row(visit: Visit) -> Response:
                 settle_by_decision(settings, journal, record, [settlement], identify_person(visit.member.name))
         return visit.redirect(f"/payouts/{batch}/rows/{row}")
     if not visit.may(Action.ORDER):
-        raise ActRefused(say(ASK_MAKER_MESSAGE))
+        raise ActionRefused(say(ASK_MAKER_MESSAGE))
     with journal_for_planning(settings) as reader:
         record = _require_same_row(visit, reader, row)
         draft = draft_order(settings, reader, record, [Decision.from_settlement(settlement)], signing_key(visit))
@@ -87,7 +87,7 @@ def settle_row(visit: Visit) -> Response:
 
 
 def _describe_consequence(choice: SettleChoice) -> str:
-    again = format_time(choice.again_from) if choice.again_from else say("now")
+    again = format_time(choice.retry_from) if choice.retry_from else say("now")
     consequence = say(CHOICES[choice.resolution][1], again=again)
     return f"{consequence} {say('A second person then approves it.')}" if choice.needs_two else consequence
 

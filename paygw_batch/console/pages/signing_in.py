@@ -18,7 +18,7 @@ from paygw_batch.console.passkey_access import (
 from paygw_batch.console.permissions import Member
 from paygw_batch.console.rendering import LANGUAGE_COOKIE
 from paygw_batch.console.visits import (
-    ActRefused,
+    ActionRefused,
     PageNotFound,
     PageOutdated,
     Visit,
@@ -66,20 +66,20 @@ def use_passkey(visit: Visit) -> Response:
         if is_second_click:
             return visit.redirect(home_path(visit.member))
     if not was_open or party is None:
-        raise ActRefused(say("This page was open for too long. Reload it and sign in."))
+        raise ActionRefused(say("This page was open for too long. Reload it and sign in."))
     key = find_signing_key(nonce, signature, access.keys, party)
     if key is None:
-        raise ActRefused(say("This passkey is not registered. Ask your administrator to add it."))
+        raise ActionRefused(say("This passkey is not registered. Ask your administrator to add it."))
     visit.record_action(mark("sign in"), key.fingerprint, AuditResult.DONE, person=access.keys[key].name)
     return _start_session(visit, access.keys[key], SignInMethod.PASSKEY, SignInKey(key, form.get("credential", "")))
 
 
 def choose_person(visit: Visit) -> Response:
     if not visit.console.settings.uses_sandbox:
-        raise ActRefused(say("You can choose a name from a list only in the sandbox."))
+        raise ActionRefused(say("You can choose a name from a list only in the sandbox."))
     member = next((member for member in visit.console.members if member.name == visit.form.get("name")), None)
     if member is None:
-        raise ActRefused(say("This person does not exist."))
+        raise ActionRefused(say("This person does not exist."))
     visit.record_action(mark("sign in"), "sandbox", AuditResult.DONE, person=member.name)
     return _start_session(visit, member, SignInMethod.LIST)
 
@@ -146,7 +146,7 @@ def accept_invitation(visit: Visit) -> Response:
     token, form, console = visit.path_param("token"), visit.form, visit.console
     key = parse_new_passkey(form, token, _require_party(visit))
     if key is None:
-        raise ActRefused(say("The passkey was not created. Open the link again to create it."))
+        raise ActionRefused(say("The passkey was not created. Open the link again to create it."))
     use = console.access.invitations.use(token, key.fingerprint, console.now())
     if use is None:
         raise PageOutdated(say("This link has already been used or has expired. Ask for a new one."))

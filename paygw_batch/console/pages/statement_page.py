@@ -30,7 +30,7 @@ from paygw_batch.console.payout_folder import is_folder_name, plain_file_name, r
 from paygw_batch.console.permissions import Action
 from paygw_batch.console.rendering import next_page_links
 from paygw_batch.console.visits import (
-    ActRefused,
+    ActionRefused,
     PageNotFound,
     PageOutdated,
     Visit,
@@ -202,7 +202,7 @@ def use_statement(visit: Visit) -> Response:
             carry_out_statement(settings, journal, record, requested_statement, lambda _matched, _held: None)
             return visit.redirect(f"/payouts/{record.batch}")
         if not visit.may(Action.ORDER):
-            raise ActRefused(say(ASK_MAKER_MESSAGE))
+            raise ActionRefused(say(ASK_MAKER_MESSAGE))
         # Hold rows that the gateway has but a run could still send, because two people may need days to agree.
         hold_blocked_orders(settings, journal, record, requested_statement, match)
         decisions = [Decision.from_settlement(settlement) for settlement in requested_statement.settlements(match)]

@@ -351,7 +351,7 @@ class PublicHalf:
         der = self._key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return hashlib.sha256(der).hexdigest()
 
-    def has_signed(self, text: str, signature: bytes) -> bool:
+    def verifies(self, text: str, signature: bytes) -> bool:
         """Return whether `signature` is a valid signature of `text` by this key."""
         try:
             self._key.verify(signature, text.encode(), _PADDING, _DIGEST)
@@ -462,7 +462,7 @@ class GatewayKey:
     _key: RSAPublicKey = field(repr=False)
     algorithm: SignatureAlgorithm
 
-    def has_signed(self, content: bytes, signature: bytes) -> bool:
+    def verifies(self, content: bytes, signature: bytes) -> bool:
         """Return whether `signature` is a valid signature of `content` by the gateway."""
         digest = SHA512() if self.algorithm is SignatureAlgorithm.RSA_SHA512 else SHA256()
         is_pss = self.algorithm is SignatureAlgorithm.RSA_PSS_SHA256
