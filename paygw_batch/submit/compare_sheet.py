@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.shown_states import DISPLAYED_IN_DOUBT, HELD, state_label
+from paygw_batch.core.shown_states import HELD, state_label
 from paygw_batch.journal import Clash, JournalReader, KnownRow, LookAlike, UsedSpelling
 from paygw_batch.language import say
 from paygw_batch.sheet.check.repeats import normalise_ids
@@ -156,15 +156,14 @@ def split_look_alikes(
 
 
 def unpaid_state(look_alike: LookAlike) -> str:
-    """Return the label of the other payment's state. Empty if it is paid, accepted or not sent yet.
+    """Return the label of the other payment's state. Empty if it is paid, accepted, being sent or not sent yet.
 
     These change while its batch is sent, which must not make a plan with this warning out of date.
     """
     if look_alike.is_held:
         return state_label(HELD)
-    if look_alike.state in {State.PAID, State.ACCEPTED, State.READY}:
-        return ""
-    return state_label((State.IN_DOUBT if look_alike.state in DISPLAYED_IN_DOUBT else look_alike.state).value)
+    is_changing = look_alike.state in {State.READY, State.IN_FLIGHT, State.ACCEPTED, State.PAID}
+    return "" if is_changing else state_label(look_alike.state.value)
 
 
 def warnings_by_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:

@@ -103,6 +103,8 @@ class _Conflict:
     is_only: bool
     payees: Mapping[str, FoundPayment]
     sheet: Sheet
+    new_parts: frozenset[str]
+    earlier_parts: frozenset[str]
 
     @property
     def has_own_id(self) -> bool:
@@ -122,12 +124,12 @@ class _Conflict:
     @property
     def is_other_person(self) -> bool:
         """Whether neither the number nor the name is that of the earlier payment."""
-        return not {*_person_parts(self.new)} & {*_person_parts(self.earlier)}
+        return self.new_parts.isdisjoint(self.earlier_parts)
 
     @property
     def other_payment(self) -> FoundPayment | None:
         """The earlier payment to this row's payee, if another conflicting row has its order id."""
-        payments = (self.payees.get(part) for part in _person_parts(self.new) if self.is_other_person)
+        payments = (self.payees.get(part) for part in self.new_parts if self.is_other_person)
         return next(filter(None, payments), None)
 
     def defect(self, row: int, cutoff: str, quarantine: Quarantine) -> tuple[int, str, str, str, str]:
@@ -206,10 +208,10 @@ class _Conflict:
         earlier, new, case = self.earlier, self.new, str(self.earlier.state)
         if self.is_held:
             case = _HELD
-        elif self.can_amend:
-            case = _AMEND_READY if earlier.state is State.READY else _AMEND_REJECTED
         elif not earlier.fields:
             case = _FORGOTTEN
+        elif self.can_amend:
+            case = _AMEND_READY if earlier.state is State.READY else _AMEND_REJECTED
         remedy = _REMEDIES[case]
         if self.is_on_other_worksheet and remedy != _SETTLE:
             yield say(_UNPAID_OTHER_WORKSHEET.get(case, _OTHER_WORKSHEET))
@@ -232,13 +234,14 @@ class _Conflict:
             yield say("Give this row its own id only if it pays a different person.")
 
 
-def _person_parts(payment: Instruction | FoundPayment) -> Iterator[str]:
-    """Yield the number and name of a payment's payee, unless the person was forgotten."""
-    return filter(None, build_payee(payment.form, payment.fields).person)
+def _person_parts(payment: Instruction | FoundPayment) -> frozenset[str]:
+    """Return the number and name of a payment's payee. Empty if the person was forgotten."""
+    return frozenset(filter(None, build_payee(payment.form, payment.fields).person))
 
 
 def conflict_defects(
     clashes: Mapping[int, tuple[Clash, bool]],
+    amended: Mapping[int, tuple[Clash, bool]],
     repeats: Mapping[int, RepeatedRow],
     validated: Validated,
     journal: JournalReader,
@@ -247,8 +250,10 @@ def conflict_defects(
 ) -> Iterator[tuple[int, str, str, str, str]]:
     """Yield a defect for each conflict, for `build_findings`.
 
-    `clashes` also tells whether the payee has only this row. If not, it may not replace the earlier payment.
+    `clashes` also tells whether the payee has only this row. If not, it may not replace the earlier payment. Rows in
+    `amended` may, unless their payee has the earlier payment of a conflicting row: then their ids were swapped.
     """
+    clashes = {**clashes, **amended}
     earlier_rows = {row: (clash.batch, clash.sheet_row) for row, (clash, _) in clashes.items()}
     earlier_rows |= {row: (repeat.batch, repeat.sheet_row) for row, repeat in repeats.items()}
     earlier: dict[tuple[str, int], tuple[FoundPayment, bool]] = {}
@@ -257,14 +262,16 @@ def conflict_defects(
             rows, holds = [row for name, row in earlier_rows.values() if name == batch], journal.holds(record.number)
             payments = journal.payments(record.number, rows)
             earlier |= {(batch, row): (payment, row in holds) for row, payment in payments.items()}
-    payees = {part: payment for payment, _ in earlier.values() for part in _person_parts(payment)}
+    conflicting = [earlier[key][0] for row, key in earlier_rows.items() if row not in amended]
+    payees = {part: payment for payment in conflicting for part in _person_parts(payment)}
     columns = ("row", "client_orderid", "country", "currency", "amount", "form", "fields")
     for part in validated.parts() if earlier_rows else ():
         lines = select_rows(part.instructions, list(earlier_rows)).select(columns)
         for row, order_id, country, currency, amount, form, fields in lines.iter_rows():
             (clash, is_only), (payment, is_held) = clashes.get(row, (None, False)), earlier[earlier_rows[row]]
+            new = Instruction(order_id, country, currency, amount, form, json.loads(fields))
             conflict = _Conflict(
-                Instruction(order_id, country, currency, amount, form, json.loads(fields)),
+                new,
                 payment,
                 clash,
                 repeats.get(row),
@@ -272,5 +279,8 @@ def conflict_defects(
                 is_only,
                 payees,
                 validated.sheet,
+                _person_parts(new),
+                _person_parts(payment),
             )
-            yield conflict.defect(row, cutoff, quarantine)
+            if row not in amended or conflict.other_payment is not None:
+                yield conflict.defect(row, cutoff, quarantine)

@@ -22,7 +22,7 @@ from paygw_batch.core.shown_states import state_label
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.countries.form_columns import STAFF_NUMBER
 from paygw_batch.errors import OpenSheetQuestion
-from paygw_batch.journal import BatchRecord, JournalReader, RepeatedBatch
+from paygw_batch.journal import BatchRecord, JournalReader, RepeatedBatch, is_in_quarantine
 from paygw_batch.language import mark, say, say_count
 from paygw_batch.sheet.findings import build_findings
 from paygw_batch.sheet.model import Validated
@@ -72,10 +72,12 @@ class OpenQuestion:
 
     def is_answered(self, choices: Choices) -> bool:
         """Return whether the question has been answered, either by its key or in advance."""
+        if not self.question:
+            return False
         if self.key in choices.answered:
             return True
-        if not self.question or not self.names:
-            return bool(self.question) and choices.repeats_meant
+        if not self.names:
+            return choices.repeats_meant
         # If two new people have the same name, the answer must contain that name twice.
         return Counter(map(normalise_spelling, self.names)) <= Counter(map(normalise_spelling, choices.new_payees))
 
@@ -145,22 +147,34 @@ def batch_payment_lines(journal: JournalReader, batch: BatchRecord) -> pl.DataFr
 
 
 def superseded_rows(journal: JournalReader, batch: BatchRecord) -> Mapping[int, str]:
-    """Map each row that a later sheet of the payment run lacks, but pays under the same name, to that sheet's batch."""
+    """Map each rejected row that a later sheet of the payment run lacks to that sheet's batch.
+
+    Only rows are returned whose payee has a new row there, with the same or a similar name.
+    """
     superseded: dict[int, str] = {}
-    later = [other for other in journal.batches() if batch.reference and other.number > batch.number]
-    for other in later:
-        if (other.operation, other.reference) != (batch.operation, batch.reference):
+    rejected = [row.row for row in journal.rows(batch.number, states={State.REJECTED})] if batch.reference else []
+    earlier = batch_payment_lines(journal, batch) if rejected else pl.DataFrame()
+    for other in journal.batches() if rejected else ():
+        is_later = other.number > batch.number
+        if not is_later or (other.operation, other.reference) != (batch.operation, batch.reference):
             continue
-        earlier, lines = batch_payment_lines(journal, batch), batch_payment_lines(journal, other)
-        order_ids = set(lines["order_id"])
-        new = lines.join(earlier, on="order_id", how="anti")
+        lines = batch_payment_lines(journal, other)
+        order_ids, new = set(lines["order_id"]), lines.join(earlier, on="order_id", how="anti")
         new_names = {normalise_spelling(name) for name in new["name"] if name}
-        for row, order_id, name in earlier.select("row", "order_id", "name").iter_rows():
+        rows = earlier.filter(pl.col("row").is_in(rejected)).select("row", "order_id", "name")
+        for row, order_id, name in rows.iter_rows():
             if order_id in order_ids:
                 superseded.pop(row, None)
-            elif normalise_spelling(name) in new_names:
+            elif _find_similar_name(normalise_spelling(name), new_names) is not None:
                 superseded[row] = other.batch
     return superseded
+
+
+def _find_similar_name(name: str, names: Collection[str]) -> str | None:
+    """Return the name itself or a similar one, if it is among `names`. Among too many, only itself is found."""
+    if name in names or len(names) > _MAX_COMPARED:
+        return name if name in names else None
+    return next(iter(get_close_matches(name, names, n=1)), None)
 
 
 def sheet_payment_lines(validated: Validated) -> pl.DataFrame:
@@ -200,8 +214,8 @@ class RepeatedRow(NamedTuple):
 class UsedReference:
     """The earlier payments under a reference.
 
-    `lines` are `batch_payment_lines`, one for each order id, with the `state` of each payment that is not paid. `days`
-    lists the dates of their batches.
+    `lines` are `batch_payment_lines`, one for each order id, with the `state` of each payment that is not paid, and
+    whether it `is_unfinished`, because it may still be made. `days` lists the dates of their batches.
     """
 
     reference: str
@@ -209,14 +223,18 @@ class UsedReference:
     days: str
 
     @classmethod
-    def read(cls, journal: JournalReader, operation: str, reference: str) -> "UsedReference | None":
-        """Return the payments under a reference, or None if the reference was never used."""
+    def read(cls, journal: JournalReader, operation: str, reference: str, cutoff: str) -> "UsedReference | None":
+        """Return the payments under a reference, or None if the reference was never used.
+
+        Rows that only a person reported as rejected are unfinished if they were sent after `cutoff`.
+        """
         batches = [
             batch for batch in journal.batches() if batch.operation == operation and batch.reference == reference
         ]
         if not batches:
             return None
-        lines = pl.concat(_add_states(batch_payment_lines(journal, batch), journal, batch) for batch in batches)
+        lines = pl.concat(_add_states(batch_payment_lines(journal, batch), journal, batch, cutoff) for batch in batches)
+        lines = lines.filter(pl.col("state") != State.REPLACED)  # the successor has the same order id
         days = ", ".join(dict.fromkeys(batch.opened_at[:10] for batch in batches))
         return cls(reference, lines.unique("order_id", keep="first", maintain_order=True), days)
 
@@ -326,18 +344,20 @@ class UsedReference:
 
         Also returns the names of missing people who may be among the new ones, and whose payment is unfinished.
         """
-        by_name = {normalise_spelling(line["name"]): line for line in missing.iter_rows(named=True)}
+        # Of several payments to one name, the last of the dictionary counts: one that may still be made.
+        by_name = {
+            normalise_spelling(line["name"]): line for line in missing.sort("is_unfinished").iter_rows(named=True)
+        }
         namesakes = {
             normalise_spelling(line["name"]): line for line in self.lines.iter_rows(named=True) if line["name"]
         }
         findings, matched_ids, unfinished = [], set(), []
         for line in new.iter_rows(named=True):
             key = normalise_spelling(line["name"])
-            matches = [key] if key in by_name or len(by_name) > _MAX_COMPARED else get_close_matches(key, by_name, n=1)
-            closest = by_name.get(matches[0]) if matches else None
+            closest = by_name.get(_find_similar_name(key, by_name) or key)
             if closest is not None:
                 matched_ids.add(closest["order_id"])
-                unfinished += [closest["name"]] if closest["state"] in _UNFINISHED else []
+                unfinished += [closest["name"]] if closest["is_unfinished"] else []
             values = {name: line[name] for name in ("name", "account", "currency", "amount")}
             values["reference"] = self.reference
             earlier = closest or namesakes.get(key)
@@ -358,15 +378,23 @@ class UsedReference:
         return findings, unfinished
 
 
-def _add_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
-    """Add a column `state`, which is empty for paid rows."""
-    states: dict[int, str] = {row.row: row.state for row in journal.rows(batch.number, states=_UNPAID_STATES)}
-    states |= dict.fromkeys(journal.holds(batch.number), _HELD)
-    return lines.with_columns(state=pl.col("row").replace_strict(states, default="", return_dtype=pl.String))
+def _add_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord, cutoff: str) -> pl.DataFrame:
+    """Add the columns `state`, which is empty for paid rows, and `is_unfinished`."""
+    states, unfinished, holds = {}, set(journal.holds(batch.number)), journal.holds(batch.number)
+    for row in journal.rows(batch.number, states=_UNPAID_STATES):
+        states[row.row] = _HELD if row.row in holds else str(row.state)
+        if row.state in _UNFINISHED or is_in_quarantine(row.quarantined_since, cutoff):
+            unfinished.add(row.row)
+    return lines.with_columns(
+        state=pl.col("row").replace_strict(states, default="", return_dtype=pl.String),
+        is_unfinished=pl.col("row").is_in(list(unfinished)),
+    )
 
 
 def _date_and_state(line: Mapping[str, str]) -> str:
-    return f"{line['day']}, {state_label(line['state'])}" if line["state"] else line["day"]
+    """Return a payment's date and state. A state that changes while its batch is sent would make plans out of date."""
+    is_shown = line["state"] and line["state"] not in {State.READY, State.IN_FLIGHT, State.ACCEPTED}
+    return f"{line['day']}, {state_label(line['state'])}" if is_shown else line["day"]
 
 
 _IS_MISSING = mark(
@@ -379,7 +407,7 @@ _IS_NAMESAKE = mark(
 )
 _HELD = "held"
 _UNPAID_STATES = frozenset(State) - {State.PAID}
-_UNFINISHED = frozenset({State.READY, State.IN_FLIGHT, State.ACCEPTED, State.IN_DOUBT, _HELD})
+_UNFINISHED = frozenset({State.READY, State.IN_FLIGHT, State.ACCEPTED, State.IN_DOUBT})
 """The states in which a payment may still be made."""
 
 

@@ -135,7 +135,7 @@ def plan_submission(
     clock = JournalClock.read(journal, now())
     search_clock, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
     cutoff = quarantine.cutoff(clock.now)
-    run = _PaymentRun.from_sheet(validated, journal)
+    run = _PaymentRun.from_sheet(validated, journal, cutoff)
     comparison = compare_sheet(
         validated,
         journal,
@@ -283,11 +283,12 @@ class _PaymentRun:
     sheet_name: str
 
     @classmethod
-    def from_sheet(cls, validated: Validated, journal: JournalReader) -> "_PaymentRun":
+    def from_sheet(cls, validated: Validated, journal: JournalReader, cutoff: str) -> "_PaymentRun":
         reference = _derived_reference(validated) if "client_orderid" not in validated.sheet.headers else None
         if reference is None:
             return cls(None, None, frozenset(), validated.sheet.name)
-        rows, past = sheet_payment_lines(validated), UsedReference.read(journal, validated.sheet.operation, reference)
+        rows = sheet_payment_lines(validated)
+        past = UsedReference.read(journal, validated.sheet.operation, reference, cutoff)
         stems = [rows["stem"]] if past is None else [rows["stem"], past.lines["stem"]]
         repeated_stems = {stem for column in stems for stem in column.filter(column.is_duplicated())}
         return cls(rows, past, frozenset(repeated_stems), validated.sheet.name)
@@ -337,7 +338,8 @@ def _comparison_defects(
     pasted = run.pasted_row_defects(comparison)
     clashes = {clash.row: (clash, run.pays_once(clash.client_orderid)) for clash in comparison.conflicts}
     repeats = {repeat.row: repeat for repeat in run.repeats(comparison, set(pasted["row"]))}
-    conflicts = build_findings(conflict_defects(clashes, repeats, validated, journal, cutoff, quarantine))
+    amended = {clash.row: (clash, True) for clash in comparison.amended}
+    conflicts = build_findings(conflict_defects(clashes, amended, repeats, validated, journal, cutoff, quarantine))
     return pl.concat([conflicts, _respelled_id_defects(comparison), _damaged_id_defects(comparison, validated), pasted])
 
 

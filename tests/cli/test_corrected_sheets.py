@@ -132,17 +132,40 @@ def test_new_account_waits_for_unfinished_earlier_payment(program: Program, opti
     corrected = write_sheet(program, change_row(2, account="254712345999"), "corrected.csv")
     refused = program.json("submit", corrected, *RUN, *options)
     assert (refused["exit_code"], refused["code"]) == (3, "reference.used")
-    assert "not sent yet) is now missing" in refused["message"]
+    assert ") is now missing" in refused["message"]
     assert f"The earlier payments to {PEOPLE[1]} may still be made." in refused["message"]
     assert len(program.record()) == 1
 
 
-def test_rejected_row_in_later_sheet_is_not_retried(program: Program) -> None:
+@pytest.mark.parametrize("state", ["resolved as rejected", "amended", "one of two"])
+def test_new_account_waits_for_earlier_payment_in_doubt(program: Program, state: str) -> None:
+    first = change_row(2, amount="9001" if state == "amended" else "9006")
+    path = write_sheet(program, first if state != "one of two" else [*first[:2], build_row(3, PEOPLE[1])])
+    program.json("submit", path, *RUN)
+    if state == "amended":
+        again = write_sheet(program, change_row(2, amount="9006"), "second.csv")
+        assert program.json("submit", again, *RUN, "--amend", "--repeats-meant")["states"]["in_doubt"] == 1
+    elif state == "resolved as rejected":
+        program.json("resolve", "row", path, "3", "--as", "rejected", "--evidence", "Ticket 1")
+    third = write_sheet(program, [ROWS[0], build_row(8, PEOPLE[1])], "third.csv")
+    refused = program.json("submit", third, *RUN, "--new-payee", PEOPLE[1])
+    assert (refused["exit_code"], "may still be made" in refused["message"]) == (3, True)
+
+
+def test_amended_row_with_swapped_id_is_conflict(program: Program) -> None:
+    program.json("submit", write_with_ids(program, [build_row(1, amount="9001"), ROWS[1]]))
+    swapped = write_with_ids(program, [ROWS[1], build_row(1, amount="9001"), *ROWS[2:]], "swapped.csv")
+    summary = program.json("submit", swapped, "--amend", "--skip-invalid")
+    assert (summary["states"], len(program.record())) == ({"invalid": 2, "paid": 4}, 6)
+
+
+@pytest.mark.parametrize("name", [PEOPLE[1], "Brian O Kip"])
+def test_rejected_row_in_later_sheet_is_not_retried(program: Program, name: str) -> None:
     batch = program.json("submit", write_sheet(program, change_row(2, amount="9001")), *RUN)["batch"]
-    corrected = write_sheet(program, change_row(2, account="254712345999"), "corrected.csv")
+    corrected = write_sheet(program, change_row(2, name=name, account="254712345999"), "corrected.csv")
     refused = program.json("submit", corrected, *RUN)
     assert ", rejected) is now missing" in refused["message"]
-    assert program.json("submit", corrected, *RUN, "--new-payee", PEOPLE[1])["sent_this_run"] == 1
+    assert program.json("submit", corrected, *RUN, "--new-payee", name)["sent_this_run"] == 1
     retried = program.json("retry", batch)
     assert (retried["released"], retried["waiting"], retried["sent_this_run"]) == (0, 1, 0)
     named = program.json("retry", batch, "--row", "3")

@@ -289,6 +289,8 @@ def send_released(run: ContinuedBatch, screen: Screen, released: ReleasedRows) -
     count_text = (
         say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
         if released.rows
+        else say("No rejected row can be retried now.")
+        if released.waiting
         else say("There is no rejected row to retry.")
     )
     screen.say(" ".join([count_text, *released.waiting[:MAX_SHOWN_WAITING]]))
