@@ -29,8 +29,8 @@ _HEADINGS: Mapping[str, re.Pattern[str]] = {
     "people": re.compile(r"[\d,]+ payments? in all:"),
 }
 _EARLIER = re.compile(
-    r" paid to another account before: KES (?P<amount>[\d,.]+) in \S+ \((?P<day>[\d-]+)\); this account was "
-    r"(never paid before|first paid on [\d-]+: KES (?P<first>[\d,.]+) in \S+)(; this account was paid under .*)?"
+    r" paid to another account before: KES (?P<amount>[\d,.]+) in \S+ \((?P<day>[\d-]+)\); this account (has never "
+    r"been paid before|was first paid on [\d-]+: KES (?P<first>[\d,.]+) in \S+)(; this account was paid under .*)?"
 )
 _FIRST_RUN = "There is no earlier payment to compare with."
 _LISTED = re.compile(
