@@ -27,7 +27,6 @@ PROJECT: dict[str, Any] = PYPROJECT["project"]
 
 
 def workflow(name: str) -> dict[str, Any]:
-    """Return a parsed workflow, with `on` as a string."""
     result: dict[str, Any] = yaml.load((ROOT / ".github/workflows" / name).read_text(), yaml.BaseLoader)  # noqa: S506
     return result
 

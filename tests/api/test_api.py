@@ -39,7 +39,6 @@ NAME = "payroll-2026-11"
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """Return a new machine, set up for the sandbox."""
     tmp_path.chmod(0o700)
     config = tmp_path / "paygw.toml"
     config.write_text(sandbox_toml())

@@ -118,7 +118,6 @@ def read_log(program: Program) -> str:
 
 @contextmanager
 def run_listener(program: Program, port: int, *options: str) -> Iterator[None]:
-    """Run the listener, and have it end by itself."""
     with start_process(program, *options, "listen", config=program.config) as listener:
         wait_for_server(port, listener)
         yield

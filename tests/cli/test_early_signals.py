@@ -87,7 +87,6 @@ SOON_S = 0.1
 
 @pytest.fixture
 def signal_other_thread() -> Iterator[Callable[[], None]]:
-    """Send SIGTERM to a waiting thread after a moment."""
     over = threading.Event()
     waiting = threading.Thread(target=over.wait)
     waiting.start()

@@ -66,7 +66,6 @@ def other_value(value: Any, shape: Any) -> Any:
 
 
 def change_field(document: dict[str, Any], where: Where, shape: Any) -> dict[str, Any]:
-    """Return a document as JSON with one value replaced."""
     copy: dict[str, Any] = json.loads(json.dumps(document))
     inner: Any = copy
     for step in where[:-1]:

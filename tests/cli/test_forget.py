@@ -147,7 +147,6 @@ def test_documented_forget_commands_run(paid: Program, set_clock: SetClock) -> N
 
 
 def begin_people(program: Program) -> None:
-    """Pay a batch, and require two people to decide."""
     program.config.write_text(f"{sandbox_toml()}\n{policy(program.home).replace('1000', '1000000')}")
     assert program.json("submit", program.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
 

@@ -30,7 +30,6 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
 
 
 def run_json(user: Program, *words: str | Path) -> dict[str, Any]:
-    """Run a command without --config, and return its JSON."""
     result = user.run("--json", *words, config=False)
     summary: dict[str, Any] = json.loads(result.stdout)
     assert summary["exit_code"] == result.exit_code, result.stderr

@@ -139,7 +139,6 @@ def test_documented_aws_commands_run(tmp_path: Path, kms: Kms) -> None:
 
 
 def call_aws(kms: Kms, line: str) -> dict[str, dict[str, str]]:
-    """Make the API call of an AWS command line."""
     program, service, action, *options = shlex.split(line)
     assert (program, service) == ("aws", "kms")
     pairs = zip(options[::2], options[1::2], strict=True)

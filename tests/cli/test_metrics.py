@@ -23,7 +23,6 @@ def measured(program: Program) -> Program:
 
 
 def row_counts(program: Program) -> dict[str, int]:
-    """Return the numbers of rows by state, without zeros."""
     gauges = {key: value for key, value in read_gauges(program).items() if key.startswith("paygw_rows")}
     return {key.split('"')[1]: int(value) for key, value in gauges.items() if value}
 

@@ -29,7 +29,6 @@ def run_refused(program: Program, *arguments: str | Path) -> str:
 
 
 def prepare_payment(program: Program) -> None:
-    """Pay a sheet on a machine with approvals configured."""
     program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
     program.sheet(kenyan_rows(2))
     assert program.json("submit", program.home / "payroll.csv")["exit_code"] == 0

@@ -242,7 +242,6 @@ def test_stolen_stored_session_values_are_useless(house: House, tmp_path_factory
 
 
 def is_signed_in(house: House, cookie: str) -> bool:
-    """Return whether a copied session cookie opens the overview."""
     copy = house.stranger()
     copy.client.cookies.set("payouts", cookie)
     return copy.get("/").status_code == 200

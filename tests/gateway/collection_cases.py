@@ -31,7 +31,6 @@ def sample_amount(country: str) -> str:
 
 
 def instruction_for(country: str, amount: str | None = None) -> Instruction:
-    """Return a valid collection from a customer of `country`."""
     rule = RULES[country]
     number = f"+{rule.numbers.dialling_code}{rule.numbers.example}"
     fields = {

@@ -498,7 +498,6 @@ def test_unreachable_host_is_reported_as_unsent(blackhole: int) -> None:
 
 
 def set_addresses(addresses: list[str] | OSError) -> None:
-    """Set what the running loop's lookup of localhost returns."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, JumpingLoop)
     loop.names["localhost"] = addresses

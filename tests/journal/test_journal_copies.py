@@ -319,7 +319,6 @@ def test_listener_detects_replaced_file(folder: Path) -> None:
 
 
 def log_path(directory: Path) -> Path:
-    """Return the sent log of the only known journal."""
     (folder,) = (path for path in (directory / "journals").iterdir() if path.is_dir())
     return folder / f"{RUN}.1"
 

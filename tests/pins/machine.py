@@ -61,7 +61,6 @@ class Machine:
         return re.sub(r'"(seconds|age_s)": [0-9.e-]+', r'"\1": 0', text)
 
     def table(self, path: Path) -> str:
-        """Return a reconciliation file without the columns that vary."""
         with path.open(newline="", encoding="utf-8-sig") as stream:
             lines = list(csv.DictReader(stream))
         kept = [{name: text for name, text in line.items() if name not in _CHANGING} for line in lines]

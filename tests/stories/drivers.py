@@ -124,12 +124,10 @@ class Commands(Company):
             csv.writer(stream).writerows([heading, *lines])
 
     def leave_out(self, payout: str, row: int) -> None:
-        """Leave out the only row that has a defect."""
         assert self.problems(payout)[0] == 1, row
         self._options[payout].append("--skip-invalid")
 
     def answer(self, payout: str, *new_payees: str) -> None:
-        """Confirm that repeated payments and new payees are meant."""
         self._options[payout] += ["--repeats-meant", *(word for name in new_payees for word in ("--new-payee", name))]
 
     def sign(self, payout: str) -> str:

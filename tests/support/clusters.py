@@ -54,7 +54,6 @@ class Hosts:
         return self.host("office")
 
     def record(self) -> Counter[str]:
-        """Return how often the gateway has paid each order."""
         result = read_csv(self.record_path) if self.record_path.exists() else []
         return Counter(line["client_orderid"] for line in result if line["committed"] == "yes")
 

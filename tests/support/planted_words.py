@@ -37,7 +37,6 @@ class RewordedCatalogue(NullTranslations):
 
 @contextmanager
 def reworded_catalogue() -> Iterator[None]:
-    """Reword every sentence inside the block, in any language."""
     planted = RewordedCatalogue()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("paygw_batch.language._catalogue", lambda _name: planted)

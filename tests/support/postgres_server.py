@@ -77,7 +77,6 @@ class PostgresServer:
 
 
 def make_server(home: Path) -> PostgresServer:
-    """Create and start a server in an empty directory."""
     if os.geteuid() == 0:
         shutil.chown(home, "nobody")
     server = PostgresServer(home, free_port())

@@ -192,7 +192,6 @@ def build_row_state(row: int, instruction: int, new: NewInstruction, progress: R
 
 
 def candidate_of(number: int, client_orderid: str, amount: str, currency: str, progress: RowProgress) -> Candidate:
-    """Return an instruction's values for comparison with a claim."""
     sent_at, was_sent_once = progress.intended_at, progress.first_sent_at in {None, progress.intended_at}
     about = (number, client_orderid, amount, currency, progress.standing, progress.sent_orderid)
     return Candidate(*about, was_sent_once=was_sent_once, intended_at=sent_at, endpoint_id=progress.endpoint_id)

@@ -74,7 +74,6 @@ class Actor:
             self.arrived.set()
 
     def stop_at(self, place: str) -> Fate:
-        """Wait to be moved. Called by the actor itself."""
         if self.is_dead:
             raise ActorDied
         self.place = place

@@ -82,7 +82,6 @@ needs_spin = pytest.mark.skipif(not has_spin(), reason=NO_SPIN)
 
 
 def check_model(folder: Path, *defined: str) -> str:
-    """Check every order of events, and return spin's report."""
     macros = [f"-D{macro}" for macro in defined]
     subprocess.run(["spin", "-a", *macros, MODEL], cwd=folder, check=True, capture_output=True)
     # Without optimization, because the compiler would take longer than the search.

@@ -347,7 +347,6 @@ def contradicted_rows(scenario: "Scenario", journal: SqliteReader, record: Batch
 
 
 def plan_death(process: Process, dice: Random) -> Process:
-    """Sometimes let a process die while it forgets people."""
     if dice.random() < 0.5:
         setattr(process, "dies_before_write" if dice.random() < 0.5 else "dies_after_write", 1 + dice.randrange(3))
     return process
