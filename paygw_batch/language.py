@@ -142,7 +142,7 @@ class _LocalisedFormatter(Formatter):
 
 
 def gettext(message: str) -> str:
-    """Translate a message without filling its placeholders, also for Jinja's i18n extension."""
+    """Translate a message without filling in its placeholders. Jinja's i18n extension also calls this."""
     return _catalogue(language()).gettext(message) if message else message
 
 

@@ -154,7 +154,7 @@ class _CommandGroup(HelpGroup):
 
 
 def _error_hint(error: BaseException, ctx: click.Context) -> str:
-    """Return an error's hint. The default hint for wrong usage is replaced by one that names the command."""
+    """Return an error's hint. For a usage error, the default hint is replaced by one that names the command."""
     if isinstance(error, KeyboardInterrupt):
         return say(RETRY_HINT)
     if not isinstance(error, PaygwError):

@@ -49,7 +49,7 @@ _IS_FORGETTING = f"kind = '{BATCH_FORGOTTEN}'"
 
 
 def _shared_columns(table: str, columns: str, order: str) -> tuple[str, str]:
-    """Return the columns of a table that is the same in both journals, and the query to read it from the file."""
+    """Return the columns of a table that is the same in both journals, and the query that reads it from the file."""
     return columns, f"SELECT {columns} FROM {table} ORDER BY {order}"  # noqa: S608 - only our own constants
 
 

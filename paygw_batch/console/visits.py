@@ -211,7 +211,7 @@ class Visit:
         return describe_subject(self.request.path_params, self.form)
 
     def query(self, name: str) -> str:
-        """Return a query parameter or, if it is missing, the refused form's field. Empty if both are missing."""
+        """Return a query parameter or, if it is missing, that field of the rejected form. Empty if both are missing."""
         return self.request.query_params.get(name) or ("" if self.refusal is None else self.form.get(name, ""))
 
     def query_number(self, name: str) -> int:

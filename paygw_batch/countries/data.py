@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self, TypeVar, cast, get_args
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from paygw_batch.countries.kinds import KINDS, TEXT_CHARACTERS, Checking
+from paygw_batch.countries.kinds import KINDS, MAX_TEXT_CHARACTERS, Checking
 from paygw_batch.countries.rules import AmountForm, FieldKind
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import ENGLISH, language, mark, say
@@ -146,7 +146,7 @@ class CountryOperationData(_StrictModel):
 
     form: _NonEmptyText | None = None
     fields: dict[_FieldName, Literal["never", "sent", "optional", "required"]] = {}
-    max_characters: dict[_FieldName, Annotated[int, Field(ge=1, le=TEXT_CHARACTERS)]] = {}
+    max_characters: dict[_FieldName, Annotated[int, Field(ge=1, le=MAX_TEXT_CHARACTERS)]] = {}
     unusable: str = ""
     notes: list[_NonEmptyText] = []
 

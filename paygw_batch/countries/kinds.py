@@ -64,8 +64,8 @@ class KindEntry:
     width: int = 18
 
 
-ORDER_ID_CHARACTERS = 128
-TEXT_CHARACTERS = 256
+MAX_ORDER_ID_CHARACTERS = 128
+MAX_TEXT_CHARACTERS = 256
 """The maximum length of a text field, unless the country's is lower."""
 
 _EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"

@@ -145,7 +145,7 @@ class Signer:
     key: SigningKey = field(repr=False)
 
     def draft(self, rule: CountryRule, attempt: Attempt) -> Draft:
-        """Return the unsigned request for an attempt. Raises the errors of `encode_body`."""
+        """Return the unsigned request for an attempt. Raises the same errors as `encode_body`."""
         encoded = encode_body(rule, attempt.instruction, order_id=attempt.order_id, constants=self.constants)
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=attempt.nonce, timestamp_s=attempt.timestamp_s)
         own_urls = tuple([url for url in self.constants.urls.values() if url])

@@ -377,7 +377,7 @@ class FileLocation(JournalLocation):
         )
 
     def _log_lines_for_reading(self, journal_id: str) -> Sequence[SentLogLine]:
-        """Return the journal's newest sent log lines, or none if this is a copy, because old copies may be read."""
+        """Return the newest lines of the journal's sent log, or none for a copy, because old copies may be read."""
         entry = self.known_journals.entry(journal_id)
         if entry is not None and entry.path != str(self.path) and journal_exists(Path(entry.path), journal_id):
             return ()

@@ -309,7 +309,7 @@ class SendingJournal(Protocol):
 
 
 class SerializedCalls:
-    """Makes an engine's calls to a journal one at a time, for all stores."""
+    """Makes an engine's calls to a journal one at a time, whichever store is used."""
 
     def __init__(self, journal: SendingJournal) -> None:
         self._journal = journal

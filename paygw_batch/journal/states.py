@@ -208,5 +208,5 @@ def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: i
 
 
 def has_many_rows(tables: Tables, batch: int, states: list[str]) -> bool:
-    """Return whether so many of a batch's rows are in `states` that scanning it is faster than sorting them."""
+    """Return whether enough of a batch's rows are in `states` for a scan of it to be faster than sorting them."""
     return tables.run("count_up_to_limit", batch=batch, states=states, limit=_SCAN_FROM_ROWS) == [(_SCAN_FROM_ROWS,)]

@@ -1,6 +1,6 @@
 """Verifies the sender and the content of every request to the sandbox.
 
-The code deliberately follows the interface, not the client, because it tests the client's signatures. Sources:
+The code deliberately follows the specification, not the client, because it tests the client's signatures. Sources:
 sections 4 and 5 of the gateway's interface (POST, the path, the three headers), RFC 5849 and RFC 3986 (the header, the
 signature, single-use nonces), sections 2.1 to 2.4 (the form), section 5 (the control hash).
 """

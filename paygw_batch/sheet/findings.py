@@ -26,7 +26,7 @@ the cell, and null means that there is no correction.
 """
 _WITH_SHARED_EXPRESSIONS = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
 NO_CORRECTION = pl.lit(None, dtype=pl.String)
-SHOWN_CHARACTERS = 60
+MAX_SHOWN_CHARACTERS = 60
 """The maximum length of a value in a message. Longer values are shortened."""
 
 
@@ -72,10 +72,10 @@ def build_message(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
 
 
 def shortened_value(column: str) -> pl.Expr:
-    """Return the values in a column, shortened to `SHOWN_CHARACTERS`."""
+    """Return the values in a column, shortened to `MAX_SHOWN_CHARACTERS`."""
     text = pl.col(column)
-    shortened = pl.concat_str(text.str.slice(0, SHOWN_CHARACTERS), pl.lit("..."))
-    return pl.when(text.str.len_chars() > SHOWN_CHARACTERS).then(shortened).otherwise(text)
+    shortened = pl.concat_str(text.str.slice(0, MAX_SHOWN_CHARACTERS), pl.lit("..."))
+    return pl.when(text.str.len_chars() > MAX_SHOWN_CHARACTERS).then(shortened).otherwise(text)
 
 
 class DeferredFrame:

@@ -57,7 +57,7 @@ class ShownColumn:
 
 
 def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
-    """Return `SHOWN_COLUMNS` as they are sent, for one country's valid, cleaned rows."""
+    """Return the `SHOWN_COLUMNS` of one country's valid, cleaned rows, as they are sent."""
     fields = {field.name: field for field in _instruction_fields(rule, form)}
     columns = []
     for name, sources in _source_fields(form).items():

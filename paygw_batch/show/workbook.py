@@ -40,8 +40,8 @@ _AMOUNT, _STATE, _MESSAGE, _SENT, _UPDATED = (
 )
 _TOTALS_WIDTHS = dict(zip(mark_all("Currency", "Country", "State", "Rows", "Sum"), (10, 14, 12, 10, 24), strict=True))
 _WIDTHS = {"message": 44, "row": 7, "country": 9, "currency": 9, "state": 10, "attempts": 9, "http_status": 11}
-"""Widths in the worksheet with all columns. Columns not listed have the `_USUAL_WIDTH`."""
-_USUAL_WIDTH = 20
+"""Widths in the worksheet with all columns. Columns not listed have the `_DEFAULT_WIDTH`."""
+_DEFAULT_WIDTH = 20
 _LETTERS_PER_LINE = int(1.1 * _COLUMN_WIDTHS["What is known"])
 """Number of letters per line. Column widths count digits, and letters are narrower on average."""
 _LINE_POINTS, _MAX_LINES = 15, 20
@@ -80,7 +80,7 @@ def build_workbook(
             workbook.add_worksheet(name) for name in say_all("Payments", "Totals", "All columns")
         )
         # `outputs.py` recognises the file by these headings, so they must be its first strings.
-        writer.write_headings(all_columns, {name: _WIDTHS.get(name, _USUAL_WIDTH) for name in frame.columns})
+        writer.write_headings(all_columns, {name: _WIDTHS.get(name, _DEFAULT_WIDTH) for name in frame.columns})
         _write_payments(writer, payments, frame, batch_totals)
         _write_totals(writer, totals, batch_totals)
         for line_number, line in enumerate(frame.iter_rows(), start=1):
@@ -94,7 +94,7 @@ def build_workbook(
 def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batch_totals: BatchTotals) -> None:
     sender_columns = [name for name in frame.columns if name not in RECONCILIATION_COLUMNS]
     writer.write_headings(sheet, {say(name): width for name, width in _COLUMN_WIDTHS.items()}, right=[say("Amount")])
-    writer.write_headings(sheet, dict.fromkeys(sender_columns, _USUAL_WIDTH), first_column=len(_COLUMN_WIDTHS))
+    writer.write_headings(sheet, dict.fromkeys(sender_columns, _DEFAULT_WIDTH), first_column=len(_COLUMN_WIDTHS))
     text_amount_count = 0
     for line_number, line in enumerate(_printable_frame(frame, sender_columns).iter_rows(), start=1):
         special_cells = {column: line[column] for column in (_AMOUNT, _STATE, _MESSAGE, _SENT, _UPDATED)}
@@ -245,7 +245,7 @@ class _CellWriter:
             sheet.set_row(line, _LINE_POINTS * min(lines, _MAX_LINES))
 
     def write_state(self, sheet: Any, line: int, column: int, state: str) -> None:
-        """Write a state in its colours. An empty state means all rows to be paid."""
+        """Write a state in its colours. An empty state stands for all rows that are to be paid."""
         sheet.write_string(line, column, state_label(state) if state else say("to be paid"), self._states[state])
 
     def write_money(

@@ -497,7 +497,7 @@ class _ChangeFinder:
         return {row: dates[payee] for row, payee in payees if payee in dates}
 
     def median_sums(self) -> Mapping[str, float]:
-        """Return the median sum per payee in each currency, from this sheet or otherwise from earlier batches."""
+        """Return the median sum per payee in each currency, from earlier batches if the sheet has none in it."""
         medians: dict[str, float] = {}
         for frame in (self._past.payments, self._units):
             medians.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())

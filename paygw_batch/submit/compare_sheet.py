@@ -122,7 +122,7 @@ class ComparisonMemory:
         self._comparison = SheetComparison()
 
     def compare(self, validated: Validated, journal: JournalReader, since: str) -> SheetComparison:
-        """Compare a sheet with the journal. Its rows may not replace earlier payments."""
+        """Compare a sheet with the journal. Its rows must not replace earlier payments."""
         operation = validated.sheet.operation
         key = (operation, journal.head())  # read before the rows, so a later write invalidates the cache
         instructions = pl.concat(part.instructions.select(_COMPARED_COLUMNS) for part in validated.parts())

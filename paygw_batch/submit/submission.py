@@ -44,7 +44,7 @@ from paygw_batch.opening.open_journal import Echo, find_batch
 from paygw_batch.settle.resolve import require_people_not_forgotten
 from paygw_batch.sheet.check.corrections import LEFT_OUT
 from paygw_batch.sheet.check.spelling import interpretations
-from paygw_batch.sheet.findings import SHOWN_CHARACTERS, format_row_ranges
+from paygw_batch.sheet.findings import MAX_SHOWN_CHARACTERS, format_row_ranges
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.headings import IGNORED_HEADING, match_names
 from paygw_batch.show.reconcile import reconciliation_pieces
@@ -347,7 +347,7 @@ def _edit_findings(source: SheetSource, headers: Mapping[str, str]) -> Iterator[
 
 def _shorten(text: str | None) -> str:
     text = text or ""
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}..."
 
 
 def _warning_findings(plan: Plan) -> list[PlanFinding]:

@@ -395,7 +395,7 @@ def _parse_pair(text: str, flag: str, example: str) -> tuple[str, str]:
 
 
 def _absolute_path(path: Path | str | None) -> str | None:
-    """Make a path absolute, because relative paths in the configuration are relative to its folder."""
+    """Make a path absolute, because relative paths in a configuration are resolved against its folder."""
     return str(path.absolute()) if isinstance(path, Path) else path
 
 

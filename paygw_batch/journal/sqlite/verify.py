@@ -83,7 +83,7 @@ def _check_indexes(connection: apsw.Connection) -> None:
 
 @contextmanager
 def _check_in_subprocess(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
-    """Check a journal in a subprocess. Yields a function that waits for the result: whether it is sound up to `end`."""
+    """Check a journal in a subprocess. Yields a function that waits, and returns whether it is sound."""
     with subprocess.Popen(  # noqa: S603 (our own program, in the same interpreter)
         command,
         stdin=subprocess.PIPE,

@@ -13,7 +13,7 @@ from typing import assert_never
 import polars as pl
 
 from paygw_batch.countries.form_columns import sheet_columns
-from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, ORDER_ID_CHARACTERS, TEXT_CHARACTERS, Checking
+from paygw_batch.countries.kinds import KINDS, MAX_ORDER_ID_CHARACTERS, MAX_TEXT_CHARACTERS, NUMBER_KINDS, Checking
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
@@ -207,9 +207,9 @@ def _order_id_check(headings: Mapping[str, str]) -> ColumnCheck:
     message = build_message(
         "{value} is not a valid order id. Use at most {characters} printable characters. Ordinary spaces are allowed.",
         value=shortened_value(name),
-        characters=ORDER_ID_CHARACTERS,
+        characters=MAX_ORDER_ID_CHARACTERS,
     )
-    is_valid &= text.str.len_chars() <= ORDER_ID_CHARACTERS
+    is_valid &= text.str.len_chars() <= MAX_ORDER_ID_CHARACTERS
     truncated, lost = _truncated_number_reason(name, text.str.contains(_ROUNDED_ID)), _lost_character_reason(name)
     return _value_check(name, is_valid, message, truncated, lost, required=True, headings=headings)
 
@@ -332,7 +332,7 @@ def _text_check(column: str, rule: CountryRule, *reasons: Reason, forbidden: str
     """Return a check for a text column. `reasons` explain values that match the pattern `forbidden`."""
     text = pl.col(column)
     patterns = filter(None, (_CONTROL, _LOST_CHARACTER, _ERROR_MARK, forbidden))  # one pattern is cheaper
-    max_characters = rule.max_characters.get(column, TEXT_CHARACTERS)
+    max_characters = rule.max_characters.get(column, MAX_TEXT_CHARACTERS)
     is_valid = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= max_characters)
     message = build_message(
         "{value}: enter at most {characters} characters, on one line, without tabs.",

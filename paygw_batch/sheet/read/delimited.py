@@ -20,7 +20,7 @@ from paygw_batch.language import mark, say, say_count
 from paygw_batch.sheet.clean import unguard_formulas, unguard_names
 from paygw_batch.sheet.columns import REQUIRED_COLUMNS
 from paygw_batch.sheet.findings import (
-    SHOWN_CHARACTERS,
+    MAX_SHOWN_CHARACTERS,
     append_row_numbers,
     build_findings,
     build_message,
@@ -173,7 +173,7 @@ def _flag_split_amounts(table: Table, delimiter: str) -> Table:
         return table
     has_no_defect = ~pl.col("row").is_in(table.defects["row"].implode())
     value_and_next = (pl.col(name).str.strip_chars() for name in ("amount", next_columns[0]))
-    joined_value = pl.concat_str(value_and_next, separator=",").str.slice(0, SHOWN_CHARACTERS)
+    joined_value = pl.concat_str(value_and_next, separator=",").str.slice(0, MAX_SHOWN_CHARACTERS)
     nameless = [name for name in next_columns if name in table.headings.nameless]
     later_columns = names[names.index(next_columns[0]) + 1 :]
     has_nameless_value, has_later_value = (
@@ -268,7 +268,7 @@ def first_lines(data: bytes) -> list[FirstLine]:
         end = data.find(b"\n", offset)
         next_offset = len(data) if end < 0 else end + 1
         text = data[offset:next_offset].rstrip(b"\r\n")
-        # A first line `sep=;` tells a spreadsheet the delimiter. The spreadsheet numbers the next line 1.
+        # If the first line is `sep=;`, a spreadsheet uses that delimiter and counts the next line as row 1.
         if not offset and (sep := _SEP_LINE.fullmatch(text)):
             delimiters, skipped = (sep[1].decode("latin-1"), *DELIMITERS), 1
         else:
@@ -328,7 +328,7 @@ def _parse_rows(data: bytes, header: HeaderPosition) -> pl.DataFrame | None:
 
 
 def _counts_agree(data: bytes, header: HeaderPosition, marks: LineMarks) -> bool:
-    """Return whether the numbers of lines and delimiters prove that each line has all its fields.
+    """Return whether the line and delimiter counts prove that each line has all its fields.
 
     The few lines with quotation marks are checked one by one. polars rejects extra fields, so if the other lines have
     the right total of delimiters, none of them lacks a field or is blank.
@@ -471,4 +471,6 @@ def _fill_ragged_rows(
     several_fields = build_message("The row has {fields} fields, but the header has {columns}: {suggestion}.", **parts)
     message = pl.when(pl.col("fields") == 1).then(one_field).otherwise(several_fields)
     lines = ragged.with_columns(row=(pl.col("index") + header.row + 1).cast(pl.UInt32))
-    return frame, findings_for_rows(lines, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS))
+    return frame, findings_for_rows(
+        lines, "row", "row.fields", message, pl.col("line").str.slice(0, MAX_SHOWN_CHARACTERS)
+    )

@@ -1,4 +1,4 @@
-"""Converts the rows of a file to a `Sheet`, in the same steps for all formats."""
+"""Converts the rows of a file to a `Sheet`, using the same steps for every format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

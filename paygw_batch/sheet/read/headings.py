@@ -15,7 +15,7 @@ from paygw_batch.sheet.columns import (
     known_columns,
     operation_columns,
 )
-from paygw_batch.sheet.findings import SHOWN_CHARACTERS
+from paygw_batch.sheet.findings import MAX_SHOWN_CHARACTERS
 
 IGNORED_HEADING = ""
 """The value for a heading that should be ignored."""
@@ -227,7 +227,7 @@ def _profile_error(label: str, row: int, profiles: Sequence[str], headings: Sequ
 def column_texts(index: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the non-empty texts in one column, shortened for display."""
     cells = (row[index].strip() for row in rows if index < len(row))
-    return tuple(cell[:SHOWN_CHARACTERS] for cell in cells if cell)
+    return tuple(cell[:MAX_SHOWN_CHARACTERS] for cell in cells if cell)
 
 
 def header_similarity(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:

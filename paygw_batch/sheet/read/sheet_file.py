@@ -14,7 +14,7 @@ from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.errors import QuestionKind, SheetError, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import operation_columns
-from paygw_batch.sheet.findings import SHOWN_CHARACTERS
+from paygw_batch.sheet.findings import MAX_SHOWN_CHARACTERS
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.delimited import read_delimited
 from paygw_batch.sheet.read.format import FileKind, check_first_bytes, file_kind
@@ -83,7 +83,7 @@ def list_worksheets(path: Path, options: ReadOptions) -> Sequence[str]:
 
 
 def sheet_headings(headers: Mapping[str, str], unknown: Collection[str], rows: pl.DataFrame) -> list[FileHeading]:
-    texts = {name: [text[:SHOWN_CHARACTERS] for text in rows[name].drop_nulls()] for name in rows.columns[1:]}
+    texts = {name: [text[:MAX_SHOWN_CHARACTERS] for text in rows[name].drop_nulls()] for name in rows.columns[1:]}
     return [
         FileHeading(heading, None if name in unknown else name, tuple(texts.get(name, ())))
         for name, heading in headers.items()

@@ -17,7 +17,7 @@ _BYTE_ORDER_MARKS = (
 )
 _END_OF_FILE = b"\x1a"  # the last byte of a DOS text file
 _ALL_BYTES = bytes(range(0x100))
-_SAMPLE_CHARACTERS = 60
+_MAX_SAMPLE_CHARACTERS = 60
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 
@@ -110,7 +110,7 @@ def sample_fields(data: bytes, encoding: str, *, max_fields: int) -> list[str]:
             continue
         delimiter = max(";,\t|", key=line.count)
         fields = (field.strip(' "') for field in line.split(delimiter))
-        samples |= {field: None for field in fields if not field.isascii() and len(field) <= _SAMPLE_CHARACTERS}
+        samples |= {field: None for field in fields if not field.isascii() and len(field) <= _MAX_SAMPLE_CHARACTERS}
     return list(samples)[:max_fields]
 
 

@@ -14,7 +14,7 @@ from paygw_batch.countries.data import config_dir, read_countries, read_numbers
 from paygw_batch.errors import QuestionKind, SheetError, SheetQuestion
 from paygw_batch.language import mark, say, say_count
 from paygw_batch.sheet.amounts import is_currency_word
-from paygw_batch.sheet.findings import SHOWN_CHARACTERS, build_findings
+from paygw_batch.sheet.findings import MAX_SHOWN_CHARACTERS, build_findings
 from paygw_batch.sheet.read.frame import TYPED_MESSAGE, Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
@@ -322,7 +322,13 @@ def appearance_warnings(content: Content) -> pl.DataFrame:
     findings: list[_Finding] = [(row, "row", None, "row.hidden", hidden) for row in content.hidden_rows]
     findings += [(row, "row", None, "row.struck", struck) for row in content.struck_rows]
     findings += [
-        (row, names[col], text[:SHOWN_CHARACTERS], f"{names[col]}.shown_otherwise", _value_message(text, shown_text))
+        (
+            row,
+            names[col],
+            text[:MAX_SHOWN_CHARACTERS],
+            f"{names[col]}.shown_otherwise",
+            _value_message(text, shown_text),
+        )
         for row, col, text, shown_text in [*content.displayed, *_covered_values(content)]
     ]
     findings += [*_rule_warnings(content), *_currency_warnings(content)]
@@ -359,7 +365,7 @@ def _currency_warnings(content: Content) -> Iterator[_Finding]:
                 "Row {row}: {value} is shown as {seen} in the spreadsheet, but its currency is {currency}. Check which "
                 "currency is correct in this row and in all rows shown in the same way.",
                 row=row,
-                value=text[:SHOWN_CHARACTERS],
+                value=text[:MAX_SHOWN_CHARACTERS],
                 seen=displayed_text,
                 currency=own_currency,
             )
@@ -387,7 +393,7 @@ def _rule_warnings(content: Content) -> Iterator[_Finding]:
 
 
 def _value_message(text: str, shown: str) -> str:
-    value = text[:SHOWN_CHARACTERS]
+    value = text[:MAX_SHOWN_CHARACTERS]
     if shown == UNKNOWN_FORMAT:
         return say(TYPED_MESSAGE, value=value)
     if not shown:
@@ -420,7 +426,7 @@ def _dialling_code(country: str) -> str:
 
 def _doubt_defects(content: Content) -> pl.DataFrame:
     doubts = (
-        (row, content.columns.get(col), doubt, text[:SHOWN_CHARACTERS]) for row, col, doubt, text in content.doubts
+        (row, content.columns.get(col), doubt, text[:MAX_SHOWN_CHARACTERS]) for row, col, doubt, text in content.doubts
     )
     return build_findings(
         (row, name, text, f"{name}.{doubt}", say(_DOUBT_MESSAGES[doubt], value=text))

@@ -150,7 +150,7 @@ def _activate_only(book: Workbook, sheet: Worksheet) -> None:
 MAX_COMMENTS = 5_000
 """The maximum number of comments, which slow spreadsheets down. The list of problems has all messages."""
 _PROBLEMS_WIDTH = 60
-_COMMENT_CHARACTERS = 1_000
+_MAX_COMMENT_CHARACTERS = 1_000
 _AUTHOR = "paygw-batch"
 _DISPLAY_CODES = {"row.hidden", "row.struck"}
 """Codes of findings about how a row is displayed, which a marked copy does not change."""
@@ -330,7 +330,7 @@ def _problem_cell(sheet: Worksheet, problem: Problem) -> Cell:
 
 
 def _add_comment(cell: Cell, messages: Sequence[str]) -> None:
-    our_text = f"{_AUTHOR}:\n" + "\n".join(messages)[:_COMMENT_CHARACTERS]
+    our_text = f"{_AUTHOR}:\n" + "\n".join(messages)[:_MAX_COMMENT_CHARACTERS]
     sender_text = cell.comment.text if cell.comment is not None else ""
     author = cell.comment.author or _AUTHOR if cell.comment is not None else _AUTHOR
     cell.comment = _build_comment(f"{sender_text}\n\n{our_text}" if sender_text else our_text, author)

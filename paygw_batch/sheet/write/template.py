@@ -15,7 +15,7 @@ from typing import Any
 
 from paygw_batch.core import generator_marks
 from paygw_batch.countries.form_columns import COMMON_COLUMNS, COUNTRY_COLUMN
-from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, ORDER_ID_CHARACTERS, TEXT_CHARACTERS
+from paygw_batch.countries.kinds import KINDS, MAX_ORDER_ID_CHARACTERS, MAX_TEXT_CHARACTERS, NUMBER_KINDS
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField
 from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable, write_atomically
@@ -115,8 +115,8 @@ def _field_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
             return say("{purpose}, or empty.", purpose=rule.purpose), rule.purpose or ""
         case _:
             kind = KINDS[field.kind]
-            max_characters = rule.max_characters.get(field.name, TEXT_CHARACTERS)
-            help_text = say(kind.words, order_id_characters=ORDER_ID_CHARACTERS, text_characters=max_characters)
+            max_characters = rule.max_characters.get(field.name, MAX_TEXT_CHARACTERS)
+            help_text = say(kind.words, order_id_characters=MAX_ORDER_ID_CHARACTERS, text_characters=max_characters)
             return help_text, kind.example[:max_characters].strip()
 
 

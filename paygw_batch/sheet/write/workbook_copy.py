@@ -106,7 +106,7 @@ class _InMemoryWriter(ExcelWriter):
     _archive: zipfile.ZipFile
 
     def write_worksheet(self, ws: Any) -> None:
-        """Write a worksheet in memory instead of a temporary file."""
+        """Write a worksheet in memory instead of in a temporary file."""
         ws._drawing = SpreadsheetDrawing()  # noqa: SLF001 (like the method that this overrides)
         ws._drawing.charts = ws._charts  # noqa: SLF001 (as above)
         ws._drawing.images = ws._images  # noqa: SLF001 (as above)
