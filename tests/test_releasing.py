@@ -94,7 +94,7 @@ def test_workflow_job_running_code_has_no_write_rights() -> None:
         assert workflow(path.name)["permissions"] in ({"contents": "read"}, {})
 
 
-def test_programs_and_locks_in_workflows_exist() -> None:
+def test_files_named_in_workflows_exist() -> None:
     named = [word for _, job in jobs() for step in job["steps"] for word in step.get("run", "").split()]
     files = {word for word in named if re.fullmatch(r"tooling/[\w-]+|[\w-]+\.lock", word)}
     assert {"tooling/demo", "tooling/check", "tooling/build", "tooling/first-payout", "requirements.lock"} <= files

@@ -24,7 +24,7 @@ LONG = {"several", "console", "commands", "latency", "resumed", "keys"}
 
 
 @pytest.mark.parametrize("path", [*(path for _, path, _ in STEPS), *BESIDE.values()])
-def test_timed_steps_of_opening_name_existing_functions(path: str) -> None:
+def test_opening_timings_name_existing_functions(path: str) -> None:
     assert callable(resolve_name(path))
 
 

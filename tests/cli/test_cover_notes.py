@@ -56,7 +56,7 @@ def test_reference_in_note_gives_same_order_ids(program: Program, folder: Path) 
     assert (again["known"], again["sent_this_run"]) == (2, 0)
 
 
-def test_invalid_note_refuses_whole_sheet(program: Program, folder: Path) -> None:
+def test_sheet_with_invalid_note_is_refused(program: Program, folder: Path) -> None:
     for note, said in (
         ("expect_rows = 4\n", "You expected 4 rows, but the sheet has 3."),
         ('[expect_total]\nKES = "1.00"\n', "You expected KES 1.00"),

@@ -50,7 +50,7 @@ def test_rewritten_order_ids_are_never_paid(program: Program) -> None:
     assert [line["client_orderid"] for line in program.record()][5:] == [f"{n:05}" for n in range(6, 11)]
 
 
-def test_reference_in_another_spelling_pays_nothing_twice(program: Program) -> None:
+def test_respelled_reference_does_not_pay_twice(program: Program) -> None:
     rows = remove_ids([*kenyan_rows(3), *kenyan_rows(1)])
     sheet = program.sheet(rows, heading=WITHOUT_IDS)
     first = program.json("submit", sheet, "--reference", "payroll-2026-11", "--repeats-meant")

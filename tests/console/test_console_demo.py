@@ -17,7 +17,7 @@ from tests.support.program import Program
 
 
 @pytest.mark.usefixtures("in_process_checks")
-def test_demonstration_has_people_and_correctable_sheet(tmp_path: Path) -> None:
+def test_demo_has_people_and_sheet_to_correct(tmp_path: Path) -> None:
     demo = runpy.run_path(str(ROOT / "tooling/console_demo.py"))
     tmp_path.chmod(0o700)
     ada = House(Program(tmp_path, demo["create_demo"](tmp_path))).person(MAKER)

@@ -281,7 +281,7 @@ def test_approver_sees_left_out_people(house: House, ada: Person) -> None:
     assert "12-Jan" not in page
 
 
-def test_signing_on_pages_sends_notice_with_link(tmp_path: Path) -> None:
+def test_signing_in_browser_sends_notice_with_link(tmp_path: Path) -> None:
     program = create_sandbox(tmp_path, further='origin = "http://localhost:8460"')
     with webhook() as posts:
         (secret := program.home / "hook").write_text(SECRET)

@@ -218,7 +218,7 @@ def test_compose_setup_pays_two_sheets(tmp_path: Path, postgres_server: Postgres
 
 
 @pytest.mark.long
-def test_documented_sandbox_pays_two_sheets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_example_in_docs_pays_two_sheets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # The example sheet is written there.
     account = local_account(tmp_path)
     account.command("init", "--sandbox")

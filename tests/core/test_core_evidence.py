@@ -272,5 +272,7 @@ def test_statement_time_determines_finding(word: str, times: StatedTimes, row: C
         (2, 2, False, False),
     ],
 )
-def test_only_possible_attempt_is_recognised(marked: int | None, attempt: int, left_once: bool, sole: bool) -> None:
+def test_attempt_is_recognised_without_alternatives(
+    marked: int | None, attempt: int, left_once: bool, sole: bool
+) -> None:
     assert is_only_attempt(stood(State.IN_DOUBT, attempt, 1, marked, was_sent_once=left_once)) is sole

@@ -105,7 +105,7 @@ def test_batch_opening_survives_encoding(opened: BatchOpened) -> None:
     assert decode_batch(encode_batch(opened)) == opened
 
 
-def test_unprintable_characters_of_name_are_not_stored() -> None:
+def test_unprintable_characters_in_names_are_not_stored() -> None:
     assert decode_forgetting(encode_forgetting(BatchForgotten("\udcffam\0ina", "2019-12-31", 1, "ab"))).by == "?am?ina"
 
 

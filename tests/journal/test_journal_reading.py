@@ -292,7 +292,7 @@ def test_found_payment_has_state_times_and_reference(journal: Journal) -> None:
     assert paid.fields["account_name"] == "Jane Wanjiku"
 
 
-def test_search_finds_order_id_by_spelling_or_attempt(journal: Journal) -> None:
+def test_search_finds_respelled_and_retried_order_ids(journal: Journal) -> None:
     open_sheet(journal, "b1", [new_instruction(2, "PAY-Ä-1"), new_instruction(3)])
     journal.append([intent(due) for due in due_rows(journal, 1)])
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED), outcome_of(2, 1, OutcomeKind.PAID)])

@@ -676,7 +676,7 @@ def check_refused(location: DatabaseLocation, *statements: str) -> None:
             execute_as_owner(location, statement)
 
 
-def test_desk_role_cannot_forge(as_role: As) -> None:
+def test_desk_role_cannot_forge_records(as_role: As) -> None:
     desk = as_role("desk")
     assert desk.role() == "desk"
     with closing(open_postgres(desk)) as journal:

@@ -49,7 +49,7 @@ def test_signal_on_first_connection_ends_listener_cleanly(number: signal.Signals
         socket.create_connection((LOOPBACK, ports[0]), timeout=PATIENCE_S)
 
 
-def test_used_port_is_refused_with_setting_to_change() -> None:
+def test_port_in_use_error_names_setting() -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"Cannot listen on {LOOPBACK}:{port}") as refused:

@@ -158,7 +158,7 @@ def test_refresh_observes_pause_requested_by_gateway() -> None:
     assert scenario.asked[1][0] - scenario.asked[0][0] >= 120
 
 
-def test_drained_refresh_finishes_current_enquiries() -> None:
+def test_draining_refresh_finishes_current_enquiries() -> None:
     def script(order_id: str, _: int) -> RawReply:
         scenario.refresh.drain()
         return replied("approved", order_id)

@@ -50,7 +50,7 @@ def test_repeated_reconciliation_is_identical(machine: Machine) -> None:
     assert made[0] == made[1]
 
 
-def test_amounts_keep_digits_of_sheet(machine: Machine, slow_gateway: GatewayProcess) -> None:
+def test_amounts_keep_digits_in_sheet(machine: Machine, slow_gateway: GatewayProcess) -> None:
     sheet = machine.sheet(3)
     sheet.write_text(sheet.read_text().replace("100.25", "1500.50").replace("101.25", "1500"))
     machine.run("submit", sheet)
