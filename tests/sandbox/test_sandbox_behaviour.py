@@ -105,7 +105,7 @@ WRONG_DEFAULTS = (
         ("[[rule]]\namount_whol = 1\n", "rule.0.amount_whol is not a known key. Did you mean amount_whole?"),
         ("[[rules]]\n", "rules is not a known key. Did you mean rule?"),
         *(("[[rule]]\nstatus = 'x'\n", "a rule needs"), ("[[rule]]\norder_id = '('\n", "order_id")),
-        ("[default\n", "not TOML"),
+        ("[default\n", "not valid TOML"),
         *((f"[[rule]]\namount_whole = {text}\n", "rule.0.amount_whole") for text in ("'9001'", "9001.5", "-1")),
         ("[[rule]]\nevery_nth = 0\n", "rule.0.every_nth"),
         ("[default]\nfault = 'drop_before'\ncommits = true\n", "drop_before"),

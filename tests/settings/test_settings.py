@@ -126,7 +126,7 @@ def test_all_wrong_settings_are_reported_together(tmp_path: Path) -> None:
         *((f"[reply]\norder_id = {value}\n", "reply.order_id") for value in ("[]", '"x"')),
         ('[reply]\nmessage = ["error..message"]\n', "reply.message"),
         ('[reply]\namount_unit = "cents"\n', "reply.amount_unit"),
-        ("not toml", "not TOML"),
+        ("not toml", "not valid TOML"),
         ('[console]\norigin = "http://payouts.example.com"\n', "console: "),
         ('[console]\norigin = "https://payouts.example.com/"\n', "no path"),
         ('[console]\norigin = "https://payouts.example.com:443"\n', "default port"),
