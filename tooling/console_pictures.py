@@ -76,7 +76,7 @@ def _take_pictures(browser: Browser, address: str, folder: Path, target: Path) -
     ada.goto("/new")
     ada.get_by_label("Your sheet").set_input_files(folder / "payroll-november.csv")
     ada.get_by_role("button", name="Upload and check").click()
-    ada.get_by_label("Amount of row 5").wait_for()
+    ada.get_by_label("Amount in row 5").wait_for()
     ada.evaluate("document.getElementById('look').scrollIntoView()")
     take(ada, "check")
     _correct_cells(ada)
@@ -161,9 +161,9 @@ def _correct_cells(page: Page) -> None:
     for suggestion in ("Use 1250.00", "Use KE", "Use KES"):
         page.get_by_role("button", name=suggestion, exact=True).click()
     for cell, text in (
-        ("Amount of row 19", "1250.00"),
-        ("Account Name of row 42", "Halima Abdi"),
-        ("Client Order ID of row 92", "NOV-91"),
+        ("Amount in row 19", "1250.00"),
+        ("Account Name in row 42", "Halima Abdi"),
+        ("Client Order ID in row 92", "NOV-91"),
     ):
         with page.expect_navigation():
             page.get_by_label(cell).fill(text)
