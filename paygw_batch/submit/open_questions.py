@@ -298,12 +298,17 @@ class UsedReference:
         subject = _short_digest([self.reference, *new["order_id"], *missing["order_id"]])
         summary += " " + say_count(new.height, "{count:,} row is new.", "{count:,} rows are new.")
         if unfinished:
-            hint = say(
-                "Nothing was sent. The earlier payments to {names} may still be made. Restore their rows, and finish "
-                "or settle those payments first. If they are then rejected, run the command again with the new rows.",
-                names=", ".join(unfinished[:_MAX_NAMED]),
+            summary += (
+                " "
+                + say(  # not in the hint, which pages do not show
+                    "The earlier payments to {names} may still be made. Restore their rows, and finish or settle those "
+                    "payments first. If they are then rejected, submit the new rows again.",
+                    names=", ".join(unfinished[:_MAX_NAMED]),
+                )
             )
-            return OpenQuestion(USED_REFERENCE, subject, summary, hint=hint, option="", people=people)
+            return OpenQuestion(
+                USED_REFERENCE, subject, summary, hint=say("Nothing was sent."), option="", people=people
+            )
         names = tuple(line["name"] or line["account"] for line in new.iter_rows(named=True))
         options = " ".join(f"--new-payee '{name}'" for name in names[:_MAX_NAMED])
         return OpenQuestion(
